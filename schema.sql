@@ -274,7 +274,8 @@ CREATE TABLE scheduler_instances (
 -- clock_set. owner_stalled: a live owner did not extend its lease in time; worker_ended: a worker thread panicked (in both,
 -- detail begins with the id of the owner). Of a command whose scheduler died: orphan_unknown (whether it has ended cannot be
 -- known; its run waits), left_group (it has ended, except for a process that left its group and holds its input),
--- declared_gone (a user declared that it has ended; detail is what was recorded of it).
+-- declared_gone (a user declared that it has ended; detail is what was recorded of it). action: a user of the status page
+-- triggered or retried (run_id is the new run), paused, resumed or cancelled; detail is 'page: ' and the verb.
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     at               INTEGER NOT NULL,
@@ -283,6 +284,39 @@ CREATE TABLE scheduler_events (
     run_id           INTEGER,
     detail           TEXT
 ) STRICT;
+
+-- Alarms that `duly run --alert-command` and `--alert-url` deliver: one row per channel and condition, while it lasts or a message
+-- about it is due. Empty without these options. subject: the name of the task, for scheduler_lost the id of the owner, else ''.
+-- run_id: the newest dead run. count: how often the condition began (dead runs); delivered: how many of these a delivered message
+-- holds; claimed: how many the message holds that is being delivered, -1 for the end.
+CREATE TABLE scheduler_alarms (
+    id               INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel          TEXT NOT NULL,
+    kind             TEXT NOT NULL,
+    subject          TEXT NOT NULL,
+    run_id           INTEGER,
+    since            INTEGER NOT NULL,
+    count            INTEGER NOT NULL CHECK (count BETWEEN 1 AND 1000000000000),
+    delivered        INTEGER NOT NULL DEFAULT 0 CHECK (delivered BETWEEN 0 AND count),
+    claimed          INTEGER NOT NULL DEFAULT 0 CHECK (claimed BETWEEN -1 AND count),
+    -- When the oldest change that is not delivered was found.
+    changed_at       INTEGER NOT NULL,
+    ended_at         INTEGER,
+    found            TEXT NOT NULL,
+    advice           TEXT NOT NULL
+) STRICT;
+
+-- What each channel has seen, by kind of alarm: seen_id, the last attempt or event that was examined; when its last message was
+-- delivered; and which sender delivers one now, until when at most.
+CREATE TABLE scheduler_alarm_channels (
+    channel          TEXT NOT NULL,
+    kind             TEXT NOT NULL,
+    seen_id          INTEGER NOT NULL DEFAULT 0,
+    sent_at          INTEGER,
+    claimed_by       TEXT,
+    claimed_until    INTEGER,
+    PRIMARY KEY (channel, kind)
+) STRICT, WITHOUT ROWID;
 
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
 -- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
@@ -317,13 +351,18 @@ CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, 
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 -- Runs that expire unless they begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
+-- Dead runs by their end: which of them are recent.
+CREATE INDEX task_runs_dead ON task_runs (finished_at) WHERE status = 'dead';
 -- One run for all requests with the same key.
 CREATE UNIQUE INDEX task_runs_requested ON task_runs (task_id, request_key) WHERE request_key IS NOT NULL;
 -- Retries by task and retried run: retention keeps a retried run as long as its retry.
 CREATE INDEX task_runs_retried ON task_runs (task_id, retry_of) WHERE retry_of IS NOT NULL;
 
 CREATE INDEX task_attempts_of_run ON task_attempts (run_id, attempt);
+-- At most one open alarm per channel and condition.
+CREATE UNIQUE INDEX scheduler_alarms_open ON scheduler_alarms (channel, kind, subject) WHERE ended_at IS NULL;
 CREATE INDEX scheduler_events_of_task ON scheduler_events (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX scheduler_events_of_kind ON scheduler_events (kind);
 
 -- -------------------------------------------------------------------------------------------------------- triggers --
 

@@ -8,11 +8,15 @@ mod engine;
 mod error;
 mod host;
 mod model;
+#[cfg(feature = "page")]
+pub mod page;
 mod rules;
 mod schedule;
 mod scheduler;
 mod store;
 pub mod testing;
+#[doc(hidden)]
+pub mod text;
 mod worker;
 
 pub use client::Client;
@@ -20,9 +24,11 @@ pub use client::Client;
 pub use client::async_client::AsyncClient;
 pub use client::backup::Backup;
 pub use client::check::{Problem, ProblemKind};
+pub use client::details::{ListedTask, RunDetails, TaskDetails};
 pub use client::runs::NewRun;
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{BoxError, Error, Result};
+pub use model::alarm::{AlarmItem, AlarmKind, AlarmMessage, AlarmOutage, AlarmPace, AlarmState, AlarmTurn};
 pub use model::bulk::{BulkAction, BulkItem, BulkLeft, BulkReport};
 pub use model::event::{Event, Observer};
 pub use model::filter::{Filter, NamePattern};
@@ -31,6 +37,7 @@ pub use model::health::Limits;
 pub use model::limit::{Limit, LimitOn, LimitState};
 pub use model::new_task::NewTask;
 pub use model::progress_meter::Progress;
+pub use model::recorded::{EventFilter, RecordedEvent};
 pub use model::report::{ClockWait, Finding, Instance, Pruned, Recent, Status};
 pub use model::request::{Added, Applied, Apply, Cancel, Change, Done, ImportItem, Triggered};
 pub use model::retry::{Retry, RetryPolicy};

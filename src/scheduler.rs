@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -14,15 +13,18 @@ use serde::Serialize;
 
 use crate::client::Client;
 use crate::client::wake::Wake;
-use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::clock::{Clock, SystemClock};
 use crate::engine::event_loop::{EventLoop, Order};
 use crate::engine::lanes::Lanes;
+use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
-use crate::host::{folder, orphan, owner_lock, panics};
+use crate::host::{folder, owner_lock, panics};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::{Retention, Settings, settings_methods};
-use crate::store::Store;
+use crate::model::vitals::Vitals;
+#[cfg(feature = "page")]
+use crate::page::{Page, Server};
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::worker::backoff::FailedAttempt;
@@ -52,6 +54,8 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
+    #[cfg(feature = "page")]
+    page: Option<Page>,
     #[cfg(feature = "tokio")]
     runtime: Option<tokio::runtime::Handle>,
     #[cfg(feature = "tokio")]
@@ -266,6 +270,13 @@ impl Builder {
         self
     }
 
+    /// Serves the status page, metrics and JSON over HTTP while the scheduler runs.
+    #[cfg(feature = "page")]
+    pub fn page(mut self, page: Page) -> Self {
+        self.page = Some(page);
+        self
+    }
+
     /// Opens the file, creates it if it is missing, recovers what a dead process left, and starts to run what is due.
     ///
     /// # Errors
@@ -275,6 +286,8 @@ impl Builder {
         let (wake, woken) = bounded(1);
         #[cfg(feature = "tokio")]
         let runtime = self.runtime_to_use(&wake);
+        #[cfg(feature = "page")]
+        let page = self.page.clone();
         let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, .. } = self;
         handlers.check()?;
         settings.check()?;
@@ -283,6 +296,8 @@ impl Builder {
         let runtime = runtime?;
         #[cfg(feature = "tokio")]
         let others = runtime.as_ref().map_or(others, |runtime| runtime.limit);
+        #[cfg(feature = "page")]
+        let page = page.map(|page| page.listen(&mut observers, &clock, &handlers.names())).transpose()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         // Checked before the file is opened, and again with the owner's lock, which is taken when it is open.
         if let Some(fault) = folder::foreign(&path) {
@@ -294,7 +309,7 @@ impl Builder {
             log::warn!("{fault}");
         }
         let file: Arc<Path> = store.path().into();
-        sweep(&mut own, &file, clock.now().wall)?;
+        peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
         let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
         let lanes = Lanes::new(names.clone(), handlers.future_names());
@@ -316,8 +331,17 @@ impl Builder {
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, waiting) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
-        let (now, turns) = (clock.now(), Arc::<AtomicU64>::default());
+        let now = clock.now();
+        let vitals = Arc::new(Vitals::new(now, settings.poll));
         let is_behind = poller.is_behind(now);
+        #[cfg(feature = "page")]
+        let page = match page {
+            Some(page) => {
+                let reader = Box::new(SqliteStore::open(&path, Missing::Refuse, durability)?);
+                Some(page.serve(reader, client.clone(), vitals.clone())?)
+            }
+            None => None,
+        };
         let event_loop = EventLoop {
             poller,
             pool,
@@ -327,7 +351,7 @@ impl Builder {
             woken,
             orders,
             report,
-            turns: turns.clone(),
+            vitals: vitals.clone(),
             in_flight,
             handed,
             next_look,
@@ -342,7 +366,17 @@ impl Builder {
         if !is_behind && let Ok(Some(newest)) = client.store().counted_beyond(now.wall) {
             let _ = order.try_send(Order::CompareClock(newest));
         }
-        Ok(Scheduler { client, order, reports, turns, thread: Some(thread), path, handlers: names })
+        Ok(Scheduler {
+            client,
+            order,
+            reports,
+            vitals,
+            thread: Some(thread),
+            path,
+            handlers: names,
+            #[cfg(feature = "page")]
+            page,
+        })
     }
 }
 
@@ -379,10 +413,12 @@ pub struct Scheduler {
     client: Client,
     order: Sender<Order>,
     reports: Receiver<usize>,
-    turns: Arc<AtomicU64>,
+    vitals: Arc<Vitals>,
     thread: Option<JoinHandle<Result<()>>>,
     path: PathBuf,
     handlers: BTreeSet<String>,
+    #[cfg(feature = "page")]
+    page: Option<Server>,
 }
 
 /// The result of a shutdown.
@@ -406,6 +442,8 @@ impl Scheduler {
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),
             prepare: None,
+            #[cfg(feature = "page")]
+            page: None,
             #[cfg(feature = "tokio")]
             runtime: None,
             #[cfg(feature = "tokio")]
@@ -462,7 +500,13 @@ impl Scheduler {
     /// not grow while a turn is blocked: by a disk that does not answer, by an observer that does not return, or for up to five
     /// seconds by the lock of another program; nor after the scheduler has stopped.
     pub fn turns(&self) -> u64 {
-        self.turns.load(Ordering::Relaxed)
+        self.vitals.turns()
+    }
+
+    /// Returns the address on which the page is served. `None` without [`Builder::page`].
+    #[cfg(feature = "page")]
+    pub fn page_address(&self) -> Option<std::net::SocketAddr> {
+        self.page.as_ref().map(Server::address)
     }
 
     /// Whether nothing is left to do now: no task is due, no run is running anywhere in the file, and none that this
@@ -501,21 +545,6 @@ impl Scheduler {
             None => joined(thread).map(|()| Shutdown { unfinished: 0 }),
         }
     }
-}
-
-/// Removes the lock files of owners that died before they were registered, and the inputs and payloads of attempts whose owner
-/// died between recording their end and removing them: no turn learns of either.
-fn sweep(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<()> {
-    owner_lock::remove_stale_temporaries(database, now);
-    let (left, inputs) = (owner_lock::dead_owners(database), orphan::inputs(database));
-    if left.is_empty() && inputs.is_empty() {
-        return Ok(());
-    }
-    let known = store.known_owners()?;
-    left.into_iter().filter(|(name, _)| !known.owners.contains(name)).for_each(|(_, dead)| dead.remove());
-    let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt));
-    ended.for_each(|attempt| orphan::remove_free_input(database, attempt));
-    Ok(())
 }
 
 fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {

@@ -1,17 +1,26 @@
 //! `Client`: adds, changes and looks up tasks. It has its own connection and no threads.
 
+#[cfg(feature = "page")]
+mod actions;
+pub(crate) mod alarms;
 pub(crate) mod apply;
 #[cfg(feature = "tokio")]
 pub(crate) mod async_client;
 pub(crate) mod backup;
 pub(crate) mod check;
+pub(crate) mod details;
 pub(crate) mod doctor;
+pub(crate) mod events;
 pub(crate) mod limits;
 pub(crate) mod matching;
 pub(crate) mod outbox;
 pub(crate) mod prune;
 pub(crate) mod runs;
 pub(crate) mod status;
+#[cfg(feature = "page")]
+pub(crate) mod task_pages;
+#[cfg(feature = "page")]
+pub(crate) mod views;
 pub(crate) mod wake;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::client::Client;
 use crate::error::Result;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
 use crate::model::report::{Recent, Status};
 
 impl Client {
@@ -27,6 +29,12 @@ impl Client {
     /// Only if the database cannot be read.
     pub fn status(&self) -> Result<Status> {
         self.store().status(self.now())
+    }
+
+    /// Counts the unfinished runs.
+    #[cfg(feature = "page")]
+    pub(crate) fn queue(&self) -> Result<Queue> {
+        self.store().queue(self.now())
     }
 
     /// Returns the names of all tasks, in order. Faster than [`Client::tasks`]; meant for shell completion.

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
@@ -16,6 +15,7 @@ use crate::host::fault_points;
 use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::settings::Settings;
+use crate::model::vitals::Vitals;
 use crate::store::turn_io::{MAX_OUTCOMES, Slots};
 use crate::worker::attempt::Notice;
 use crate::worker::pool::{Pool, QUEUE};
@@ -50,8 +50,7 @@ pub(crate) struct EventLoop {
     pub(crate) woken: Receiver<()>,
     pub(crate) orders: Receiver<Order>,
     pub(crate) report: Sender<usize>,
-    /// Number of turns that have ended.
-    pub(crate) turns: Arc<AtomicU64>,
+    pub(crate) vitals: Arc<Vitals>,
     /// Runs that were handed to the workers and whose outcome has not returned.
     pub(crate) in_flight: usize,
     /// When claims were handed over and how many at a time; the oldest that may still be un-started first.
@@ -63,6 +62,15 @@ pub(crate) struct EventLoop {
     pub(crate) lanes: Lanes,
 }
 
+/// Records the end of the loop when it is dropped, after a panic, too.
+struct EndMark(Arc<Vitals>);
+
+impl Drop for EndMark {
+    fn drop(&mut self) {
+        self.0.loop_ended();
+    }
+}
+
 impl EventLoop {
     /// Takes turns until it drains and no run is running.
     ///
@@ -70,6 +78,7 @@ impl EventLoop {
     /// The error that stopped the loop. The running handlers are then asked to stop, because their outcomes cannot be recorded, and
     /// what has not begun does not begin.
     pub(crate) fn run(mut self) -> Result<()> {
+        let _mark = EndMark(self.vitals.clone());
         let drained = self.turn_until_drained();
         if drained.is_err() {
             self.pool.abandon(self.clock.now());
@@ -117,7 +126,7 @@ impl EventLoop {
                 fault_points::reach("ended");
             }
             let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
-            self.turns.fetch_add(1, Ordering::Relaxed);
+            self.vitals.turn_ended(self.clock.now(), turn.refused);
             if ended > 0 {
                 fault_points::reach("settled");
             }

@@ -5,13 +5,30 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::host::orphan::{Orphan, Presence};
-use crate::host::owner_lock::{DeadOwner, Standing, standing};
+use crate::error::Result;
+use crate::host::orphan::{self, Orphan, Presence};
+use crate::host::owner_lock::{self, DeadOwner, Standing, standing};
+use crate::store::Store;
 use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Stalled};
 
 /// First and longest wait before the kernel is asked again about a command of which it could not be known whether it is gone.
 /// The wait doubles each time.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Removes the lock files of owners that died before they were registered, and the inputs and payloads of attempts whose owner
+/// died between recording their end and removing them: no turn learns of either.
+pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<()> {
+    owner_lock::remove_stale_temporaries(database, now);
+    let (left, inputs) = (owner_lock::dead_owners(database), orphan::inputs(database));
+    if left.is_empty() && inputs.is_empty() {
+        return Ok(());
+    }
+    let known = store.known_owners()?;
+    left.into_iter().filter(|(name, _)| !known.owners.contains(name)).for_each(|(_, dead)| dead.remove());
+    let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt));
+    ended.for_each(|attempt| orphan::remove_free_input(database, attempt));
+    Ok(())
+}
 
 /// The state of the other owners, as far as this owner knows it.
 #[derive(Debug)]

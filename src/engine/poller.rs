@@ -22,6 +22,7 @@ use crate::model::event::{Event, Observer, Observers};
 use crate::model::finished::{self, Finished, Report, WorkerEnded};
 use crate::model::run::Claim;
 use crate::model::settings::Settings;
+use crate::model::vitals::Refused;
 use crate::rules::clock_monitor::ClockMonitor;
 use crate::rules::retention_timer::{Part, RetentionTimer};
 use crate::schedule::zone_data;
@@ -53,6 +54,8 @@ pub(crate) struct Turn {
     pub(crate) wake_at: Duration,
     /// Whether the scheduler claims nothing more, because the tables are of a newer version, and drains.
     pub(crate) leaves: bool,
+    /// Why it wrote nothing, if it tried.
+    pub(crate) refused: Option<Refused>,
 }
 
 /// What a poller is made of.
@@ -196,11 +199,6 @@ impl Poller {
     /// Returns the id of this owner.
     pub(crate) fn owner(&self) -> &str {
         &self.registration.owner
-    }
-
-    /// Returns how many write transactions were begun.
-    pub(crate) fn transactions(&self) -> u64 {
-        self.store.transactions()
     }
 
     /// Returns how many runs are claimed and not settled.
@@ -451,7 +449,7 @@ impl Poller {
             self.log_once.log("the log stays long", file.shrink_log());
         }
         let wake_at = self.wake_after(now, input, &done);
-        Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, leaves: self.newer.is_some() })
+        Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, leaves: self.newer.is_some(), refused: None })
     }
 
     /// Forgets what a turn has written.
@@ -553,6 +551,7 @@ impl Poller {
     fn refuse(&mut self, now: Now, slots: Slots, fault: Fault) -> Result<Turn> {
         self.retention_timer.give_way(now);
         let (reason, damaged) = (fault.to_string(), fault.is_damage());
+        let refused = Some(if fault.is_busy() { Refused::Busy } else { Refused::Fault });
         let lasts = self.refused.is_damaged(damaged);
         let from_outside = matches!(fault, Fault::Damaged(_));
         if let error @ Error::UnusableDatabase { .. } = self.store.error(fault, "take a turn")
@@ -569,7 +568,7 @@ impl Poller {
         if self.refused.lasts(now.monotonic) {
             self.lock.degrade();
         }
-        Ok(self.idle_turn(now, slots))
+        Ok(Turn { refused, ..self.idle_turn(now, slots) })
     }
 
     /// Returns the answer of a turn that did nothing.

@@ -22,10 +22,10 @@ use crate::model::run::{Claim, RunStatus};
 ///
 /// ```
 /// use duly::{Event, RunStatus};
-/// let event = Event::Expired { run: 7, task: "digest".into() };
-/// assert_eq!(serde_json::to_string(&event)?, r#"{"event":"expired","run":7,"task":"digest"}"#);
+/// let event = Event::Expired { run: 7, task: "digest".into(), handler: "mail".into() };
+/// assert_eq!(serde_json::to_string(&event)?, r#"{"event":"expired","run":7,"task":"digest","handler":"mail"}"#);
 /// assert_eq!(serde_json::to_string(&Event::ClockNotSet)?, r#"{"event":"clock_not_set"}"#);
-/// assert_eq!(serde_json::from_str::<Event>(r#"{"event":"expired","run":7,"task":"digest"}"#)?, event);
+/// assert_eq!(serde_json::from_str::<Event>(r#"{"event":"expired","run":7,"task":"digest","handler":"mail"}"#)?, event);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +97,8 @@ pub enum Event {
         run: i64,
         /// The name of its task.
         task: String,
+        /// The handler of the run.
+        handler: String,
         /// The lost attempt.
         attempt: u32,
         /// The new status of the run.
@@ -155,6 +157,8 @@ pub enum Event {
         run: i64,
         /// The name of its task.
         task: String,
+        /// The handler of the run.
+        handler: String,
         /// Whether an attempt had begun: the run waited for its next attempt.
         began: bool,
     },
@@ -164,6 +168,8 @@ pub enum Event {
         run: i64,
         /// The name of its task.
         task: String,
+        /// The handler of the run.
+        handler: String,
     },
     /// No run of the `on_dead` task could be opened for a dead run.
     OnDeadFailed {
@@ -420,7 +426,7 @@ impl fmt::Display for Event {
             Event::Lost { run, task, attempt, status: RunStatus::Queued, .. } => {
                 write!(f, "run {run} of {task:?}: the owner of attempt {attempt} died before it began; queued again")
             }
-            Event::Lost { run, task, attempt, status, next_attempt } => {
+            Event::Lost { run, task, attempt, status, next_attempt, .. } => {
                 write!(f, "run {run} of {task:?}: the owner of attempt {attempt} died; {status}")?;
                 what_next(f, *status, *next_attempt)
             }
@@ -461,13 +467,13 @@ impl fmt::Display for Event {
                     _ => write!(f, "{verb} {least}{count} occurrences of {task:?} from {first} to {last}"),
                 }
             }
-            Event::Cancelled { run, task, began: true } => {
+            Event::Cancelled { run, task, began: true, .. } => {
                 write!(f, "run {run} of {task:?} was cancelled while it waited for its next attempt")
             }
-            Event::Cancelled { run, task, began: false } => {
+            Event::Cancelled { run, task, began: false, .. } => {
                 write!(f, "run {run} of {task:?} was cancelled before it began")
             }
-            Event::Expired { run, task } => write!(f, "run {run} of {task:?} expired before it began; missed"),
+            Event::Expired { run, task, .. } => write!(f, "run {run} of {task:?} expired before it began; missed"),
             Event::OnDeadFailed { run, task, on_dead, reason } => {
                 write!(
                     f,
@@ -562,6 +568,7 @@ mod tests {
         let lost = Event::Lost {
             run: 81,
             task: "digest".into(),
+            handler: "mail".into(),
             attempt: 2,
             status: RunStatus::Failed,
             next_attempt: Some("2027-03-14T07:02:00Z".parse().unwrap()),

@@ -130,3 +130,17 @@ pub(crate) struct DeadRun {
     pub(crate) count: u32,
     pub(crate) error: String,
 }
+
+/// The unfinished runs of one moment, counted.
+#[cfg(feature = "page")]
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) queued: u64,
+    pub(crate) failed: u64,
+    /// Running runs by owner.
+    pub(crate) running: Vec<(String, u64)>,
+    /// Queued and failed runs by what they wait for: a stored reason, or `time`, `rate` or `worker`.
+    pub(crate) waiting: Vec<(&'static str, u64)>,
+    /// Since when the oldest of what is due has been due: a task, or a run that nothing blocks.
+    pub(crate) oldest_due: Option<Timestamp>,
+}

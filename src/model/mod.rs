@@ -1,5 +1,8 @@
 //! The values that the modules of duly exchange: tasks, runs, events, settings. They do no I/O and read no clock.
 
+#[cfg(feature = "page")]
+pub(crate) mod action;
+pub(crate) mod alarm;
 pub(crate) mod bulk;
 pub(crate) mod declared;
 pub(crate) mod event;
@@ -10,9 +13,16 @@ pub(crate) mod json;
 pub(crate) mod limit;
 pub(crate) mod new_task;
 pub(crate) mod progress_meter;
+pub(crate) mod recorded;
 pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod run;
 pub(crate) mod settings;
 pub(crate) mod task;
+mod task_json;
+#[cfg(feature = "page")]
+pub(crate) mod task_pages;
+#[cfg(feature = "page")]
+pub(crate) mod views;
+pub(crate) mod vitals;

@@ -236,13 +236,14 @@ pub struct RunFilter {
     pub(crate) task: Option<String>,
     pub(crate) status: Option<RunStatus>,
     pub(crate) since: Option<Timestamp>,
+    pub(crate) before: Option<i64>,
     pub(crate) limit: usize,
 }
 
 impl RunFilter {
     /// Selects the newest runs of all tasks, at most `limit`.
     pub fn newest(limit: usize) -> Self {
-        RunFilter { task: None, status: None, since: None, limit }
+        RunFilter { task: None, status: None, since: None, before: None, limit }
     }
 
     /// Selects only the runs of this task.
@@ -263,6 +264,13 @@ impl RunFilter {
     #[must_use]
     pub fn since(mut self, at: Timestamp) -> Self {
         self.since = Some(at);
+        self
+    }
+
+    /// Selects only runs that were opened before the run with this id: the next page begins before the last run of this one.
+    #[must_use]
+    pub fn before(mut self, id: i64) -> Self {
+        self.before = Some(id);
         self
     }
 }

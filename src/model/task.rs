@@ -136,14 +136,13 @@ pub struct Definition {
 /// assert_eq!((&json["payload"][1], &json["misfire_grace_ms"], &json["ends_at"]), (&2.into(), &60_000.into(), &().into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Row")]
 #[non_exhaustive]
 pub struct Task {
     /// Its id.
     pub id: i64,
     /// Its definition. In JSON, its columns are keys of the task.
-    #[serde(flatten)]
     pub definition: Definition,
     /// Its status.
     pub status: TaskStatus,
@@ -162,7 +161,6 @@ pub struct Task {
     /// Its status.
     pub last_status: Option<RunStatus>,
     /// Its duration.
-    #[serde(rename = "last_duration_ms", with = "json::optional_duration")]
     pub last_duration: Option<Duration>,
     /// Its error.
     pub last_error: Option<String>,

@@ -1,5 +1,7 @@
 //! Forecasts the occurrences of a stored task, or of one that may be added. Opens and writes nothing.
 
+use serde::Serialize;
+
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::new_task::NewTask;
@@ -8,11 +10,12 @@ use crate::model::task::{Definition, Task};
 use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
 use crate::schedule::{ClockNote, Schedule, Schedules, Zone};
 
-/// A future occurrence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A future occurrence. Its JSON is that of `duly next --json`: `{"scheduled_for", "local", "note"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Upcoming {
     /// The instant.
+    #[serde(rename = "scheduled_for")]
     pub at: Timestamp,
     /// The instant as local time of the task's zone: `2027-03-14T03:00:00-04:00`.
     pub local: String,

@@ -1,6 +1,7 @@
 //! Pure decisions: how a due task is resolved, which waiting run may start, which occurrences follow, what retention removes
 //! and when, when failures pause a task, what a step of the clock means.
 
+pub(crate) mod alarm_pace;
 pub(crate) mod clock_monitor;
 pub(crate) mod forecast;
 pub(crate) mod placement;

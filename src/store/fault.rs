@@ -30,7 +30,9 @@ pub(crate) enum Class {
     Statement,
     /// The file is corrupt or no database. A disk that returns other bytes for a moment looks the same.
     Corrupt,
-    /// Anything else: the disk, a lock, memory. A later try can succeed.
+    /// Another connection holds the lock of the database.
+    Busy,
+    /// Anything else: the disk, memory. A later try can succeed.
     Other,
 }
 
@@ -64,6 +66,11 @@ impl Fault {
     /// Returns whether the database is corrupt or damaged, or its tables lack what a statement names.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Fault::Damaged(_) | Fault::Store(Class::Tables | Class::Corrupt, _))
+    }
+
+    /// Returns whether another connection's lock is the cause.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Fault::Store(Class::Busy, _))
     }
 
     /// Returns whether the tables may differ from those that the statement was written for, as tables of a newer version do.

@@ -12,17 +12,27 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+#[cfg(feature = "page")]
+use crate::model::action::{Acted, Action};
+use crate::model::alarm::{AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
+use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+#[cfg(feature = "page")]
+use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 
@@ -106,6 +116,43 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
     /// As [`Store::prune`], and deletes nothing.
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>;
+    /// Returns the newest recorded events that match, newest first.
+    fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>>;
+    /// Returns a run with all that belongs to it, and why it has not started.
+    #[cfg(feature = "page")]
+    fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>>;
+    /// Returns the runs of each task within a window.
+    #[cfg(feature = "page")]
+    fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline>;
+    /// Returns the schedulers that have not stopped in order, then the newest of those that have.
+    #[cfg(feature = "page")]
+    fn schedulers(&mut self) -> Result<Vec<SchedulerView>>;
+
+    /// Returns a page of tasks, with their last runs.
+    #[cfg(feature = "page")]
+    fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage>;
+    /// Returns a page of the runs of a task, newest first, and whether there are older ones.
+    #[cfg(feature = "page")]
+    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)>;
+
+    /// Performs an action and records it as an event that names `actor`, in one transaction.
+    #[cfg(feature = "page")]
+    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted>;
+    /// Makes the backend refuse every write on this connection from now on.
+    #[cfg(feature = "page")]
+    fn refuse_writes(&mut self) -> Result<()>;
+    /// Returns 128 bits from the randomness of the operating system, as hexadecimal digits.
+    #[cfg(feature = "page")]
+    fn random_token(&mut self) -> Result<String>;
+    /// Counts the unfinished runs.
+    #[cfg(feature = "page")]
+    fn queue(&mut self, now: Timestamp) -> Result<Queue>;
+    /// Records which alarms began and ended, if any did. Returns whether it must be called again for more.
+    fn update_alarms(&mut self, look: &Look<'_>, now: Timestamp) -> Result<bool>;
+    /// Claims the next message of a channel. `token` identifies the claim.
+    fn claim_alarm(&mut self, channel: &str, token: &str, pace: &AlarmPace, now: Timestamp) -> Result<AlarmTurn>;
+    /// Ends the claim of a message. Returns false if the claim had ended before.
+    fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool>;
 
     // Turns of a scheduler.
 

@@ -2,6 +2,9 @@
 
 /// The README's alarm: a dead task sends a mail.
 mod alarm;
+/// Alarms of `duly run`, by a URL and by a command.
+mod alarm_messages;
+mod alerts;
 /// Manifests and imports: many tasks in one transaction.
 mod apply;
 /// Async handlers and faults beside them: dropped effects, kills, panics, a lost database, a crowd.
@@ -58,6 +61,8 @@ mod durations;
 mod effect_kills;
 /// Effects are done once or reported as in doubt.
 mod effects;
+/// Look-ups of recorded events.
+mod events;
 /// A run is recovered only on evidence that its command is gone.
 mod evidence;
 /// `duly run` killed at named points between a commitment and its execution.
@@ -134,6 +139,36 @@ mod overdue;
 mod overlap;
 /// The unit of systemd and the image for containers.
 mod packaging;
+/// `/api`: the JSON of the commands, and its description.
+#[cfg(feature = "page")]
+mod page_api;
+/// The status page in a real browser.
+#[cfg(all(feature = "page", target_os = "linux"))]
+mod page_browser;
+/// The status page: rows that no version of duly writes.
+#[cfg(feature = "page")]
+mod page_damage;
+/// The status page: recorded events.
+#[cfg(feature = "page")]
+mod page_events;
+/// Metrics, health and liveness over HTTP; the dashboard and the alert rules.
+#[cfg(feature = "page")]
+mod page_metrics;
+/// The status page: one run, and what it waits for.
+#[cfg(feature = "page")]
+mod page_run;
+/// The server of the status page: refused requests, limits, actions, live changes.
+#[cfg(feature = "page")]
+mod page_server;
+/// `duly run --http`: its log, refused addresses, its end.
+#[cfg(feature = "page")]
+mod page_sidecar;
+/// The pages of the tasks and of one task: pages, filters, marks, text of the database.
+#[cfg(feature = "page")]
+mod page_tasks;
+/// The status page: the timeline.
+#[cfg(feature = "page")]
+mod page_timeline;
 /// Panics in code of the application: no worker is lost.
 mod panics;
 /// Twenty concurrent programs that change the same tasks.

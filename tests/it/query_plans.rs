@@ -63,6 +63,24 @@ fn fill(connection: &Connection) {
 
 /// The complete expected plans of the hot statements.
 const HOT: &[(&str, &[&str])] = &[
+    (
+        "recorded::NEWEST",
+        &["SEARCH e USING INTEGER PRIMARY KEY (rowid<?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
+    ),
+    (
+        "recorded::NEWEST_OF_KIND",
+        &[
+            "SEARCH e USING INDEX scheduler_events_of_kind (kind=? AND rowid<?)",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+        ],
+    ),
+    (
+        "recorded::NEWEST_OF_TASK",
+        &[
+            "SEARCH e USING INDEX scheduler_events_of_task (task_id=? AND rowid<?)",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+        ],
+    ),
     ("manual::REQUESTED", &["SEARCH task_runs USING INDEX task_runs_requested (task_id=? AND request_key=?)"]),
     ("due::DUE_LIST", &["SEARCH scheduled_tasks USING INDEX scheduled_tasks_due (priority=? AND next_run<?)"]),
     (
@@ -155,6 +173,23 @@ const HOT: &[(&str, &[&str])] = &[
     ("owners::WATCHED", &["SCAN task_runs USING INDEX task_runs_running"]),
     ("owners::OTHERS", &["SCAN task_runs USING INDEX task_runs_running", "USE TEMP B-TREE FOR GROUP BY"]),
     ("settle::EXPIRING", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>? AND expires_at<?)"]),
+    // Whatever the history, monitors read unfinished and recent dead runs.
+    ("queue::RUNNING", &["SCAN task_runs USING INDEX task_runs_running", "USE TEMP B-TREE FOR GROUP BY"]),
+    ("queue::WAITING", &["SCAN task_runs USING INDEX task_runs_waiting", "USE TEMP B-TREE FOR GROUP BY"]),
+    ("queue::LIMITED", &["SEARCH task_runs USING INDEX task_runs_claimable (handler=?)"]),
+    (
+        "health::DEAD",
+        &[
+            "SEARCH r USING INDEX task_runs_dead (finished_at>?)",
+            "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)",
+            "CORRELATED SCALAR SUBQUERY 1",
+            "SEARCH s USING INDEX task_runs_one_per_occurrence (task_id=? AND <expr>=? AND scheduled_for>?)",
+            "CORRELATED SCALAR SUBQUERY 2",
+            "SEARCH s USING INDEX task_runs_one_per_occurrence (task_id=? AND <expr>>?)",
+            "USE TEMP B-TREE FOR GROUP BY",
+            "USE TEMP B-TREE FOR ORDER BY",
+        ],
+    ),
     ("settle::NEXT_EXPIRY", &["SEARCH task_runs USING INDEX task_runs_expiring (expires_at>?)"]),
     // Of each task only the displayed runs are read.
     (
@@ -230,6 +265,19 @@ const HOT: &[(&str, &[&str])] = &[
 
 /// Statements that may scan a table or sort: look-ups for a user, or tables with few rows.
 const MAY_SCAN: &[&str] = &[
+    // Conditions that last: at most a few for each task, and none without alarms.
+    "alarms::CLAIM_BEGAN",
+    "alarms::CLAIM_ENDED",
+    "alarms::DELIVERED",
+    "alarms::DELIVERED_END",
+    "alarms::ENDED_SINCE",
+    "alarms::ITEMS",
+    // With statistics of no schedulers; retention keeps a hundred.
+    "alarms::LOST",
+    "alarms::PENDING",
+    "alarms::REPLACED",
+    "alarms::TOTAL",
+    "alarms::UNCLAIM",
     "bulk::TABLE_AND_TRIGGERS",
     "census::TASKS",
     "census::UNFINISHED",
@@ -246,6 +294,9 @@ const MAY_SCAN: &[&str] = &[
     "replan::LAST_RUNS",
     "health::ENDED_WORKERS",
     "prune::OLD_EVENTS",
+    "task_pages::TASKS",
+    "task_pages::MARKS",
+    "task_pages::RUNS",
     "tasks::ALL",
     "tasks::NAMES",
     "tasks::MANAGED_BY",
@@ -279,7 +330,6 @@ const MAY_SCAN: &[&str] = &[
     "health::OVERDUE",
     "health::UNREPORTED",
     "health::FAILING",
-    "health::DEAD",
     "health::INVALID",
     "health::WAITING",
     "health::ANY_WORK",
@@ -296,11 +346,16 @@ const MAY_SCAN: &[&str] = &[
     "limit_requests::KEYS",
     "limit_requests::HANDLERS",
     "limit_requests::MANAGED",
+    // Retention keeps a hundred.
+    "schedulers::STOPPED",
     // Lists of at most as many runs as may start behind a key.
     "blocked::BLOCK_ALL_OTHERS",
     "blocked::UNBLOCK_ALL",
+    // The index of runs that wait.
+    "queue::WAITING",
 ];
 const MAY_SORT: &[&str] = &[
+    "alarms::PENDING",
     "census::TASKS",
     "census::UNFINISHED",
     "census::FAILING",
@@ -309,6 +364,9 @@ const MAY_SORT: &[&str] = &[
     "history::NEWEST_OF_TASK",
     "history::LAST_OF_ONCE",
     "owners::OTHERS",
+    "task_pages::TASKS",
+    "task_pages::MARKS",
+    "task_pages::RUNS",
     "invariants::OCCURRENCES_TWICE",
     "invariants::KEYS_TWICE",
     "invariants::FREE_TWICE",
@@ -324,6 +382,9 @@ const MAY_SORT: &[&str] = &[
     "blocked::FIRST_WAITING",
     "blocked::KEYS_OF_TASK",
     "limit_requests::MANAGED",
+    "schedulers::STOPPED",
+    "queue::RUNNING",
+    "queue::WAITING",
 ];
 
 /// Writes by SQL, and how often their triggers search the unfinished runs of the task: never its final runs.

@@ -1,4 +1,4 @@
-//! Quiet time: until when a scheduler would only poll and write heartbeats. For tests, which skip it.
+//! Quiet time: until when a scheduler would only poll and write heartbeats. For tests, which skip it and count transactions.
 
 use std::time::Duration;
 
@@ -7,6 +7,11 @@ use crate::engine::poller::Poller;
 use crate::store::turn_io::Slots;
 
 impl Poller {
+    /// Returns how many write transactions were begun.
+    pub(crate) fn transactions(&self) -> u64 {
+        self.store.transactions()
+    }
+
     /// Returns when the next turn is due that does more than poll and extend leases, by the monotonic clock. `None` if polls or
     /// heartbeats matter: a run is running, here or elsewhere, something waits to be written, or an owner to be recovered. True
     /// after a turn with these slots, and as long as no other connection writes.

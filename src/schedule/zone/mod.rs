@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, FixedOffset, NaiveDateTime, SecondsFormat};
+use serde::{Serialize, Serializer};
 
 use crate::clock::Timestamp;
 use crate::error::Result;
@@ -60,6 +61,13 @@ impl fmt::Display for ClockNote {
             ClockNote::FirstPass => "the clock shows it twice: first pass",
             ClockNote::SecondPass => "the clock shows it twice: second pass",
         })
+    }
+}
+
+/// As `Display`.
+impl Serialize for ClockNote {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
     }
 }
 

@@ -252,6 +252,25 @@ impl SqliteStore {
         left.map(|_| ()).map_err(|error| Error::store("leave the log as it is", error))
     }
 
+    /// Makes SQLite refuse every write on this connection from now on.
+    #[cfg(feature = "page")]
+    pub(crate) fn refuse_writes(&self) -> Result<()> {
+        let doing = "make a connection read-only";
+        let set = self.connection.pragma_update(None, "query_only", 1);
+        let read = || self.connection.pragma_query_value(None, "query_only", |row| row.get::<_, i64>(0));
+        match set.and_then(|()| read()).map_err(|error| Error::store(doing, error))? {
+            1 => Ok(()),
+            value => Err(Error::store(doing, format!("SQLite keeps query_only at {value}, expected 1"))),
+        }
+    }
+
+    /// Returns 128 random bits as hexadecimal digits. SQLite seeds its generator, ChaCha20, from the operating system.
+    #[cfg(feature = "page")]
+    pub(crate) fn random_token(&self) -> Result<String> {
+        let token = self.connection.query_row("SELECT lower(hex(randomblob(16)))", [], |row| row.get(0));
+        token.map_err(|error| Error::store("make a random token", error))
+    }
+
     /// Returns a number that changes whenever another connection has committed.
     pub(crate) fn data_version(&self) -> Result<i64> {
         data_version(&self.connection).map_err(|error| Error::store("look for changes", error))
@@ -287,6 +306,14 @@ impl SqliteStore {
     pub(crate) fn sizes(&self) -> (u64, u64) {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         (size(&self.path), size(&file::log(&self.path)))
+    }
+
+    /// Writes the tasks and the history of the bench of the page, as another program would: no rule is checked.
+    #[cfg(test)]
+    pub(crate) fn fill(&mut self, tasks: usize, runs: usize, now: i64) {
+        let size = format!("CREATE TEMP TABLE size AS SELECT {tasks} AS tasks, {runs} AS runs, {now} AS now;");
+        let rows = include_str!("../../../benches/page/rows.sql");
+        self.connection.execute_batch(&format!("BEGIN; {size} {rows} COMMIT;")).expect("rows");
     }
 
     /// Counts the steps of SQLite's virtual machine from now on.

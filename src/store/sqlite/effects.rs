@@ -112,7 +112,7 @@ pub(super) fn of_run(store: &mut SqliteStore, run: i64, now: Timestamp) -> Resul
 const OF_CHAIN: &str = sql! {"SELECT {effect_columns} FROM task_effects WHERE run_id = :first ORDER BY key"};
 
 /// Returns the effects that are stored under the first run of a chain, by key.
-fn of_chain(tx: &Transaction<'_>, first: i64) -> rusqlite::Result<Vec<Effect>> {
+pub(super) fn of_chain(tx: &Transaction<'_>, first: i64) -> rusqlite::Result<Vec<Effect>> {
     row::all(tx, OF_CHAIN, named_params! { ":first": first }, row::effect)
 }
 

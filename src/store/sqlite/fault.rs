@@ -18,6 +18,7 @@ impl From<Error> for Fault {
                 ErrorCode::DiskFull => Class::Space,
                 ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt => Class::Corrupt,
                 ErrorCode::Unknown => Class::Statement,
+                ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Class::Busy,
                 _ => Class::Other,
             },
             Error::FromSqlConversionFailure(..)
@@ -81,7 +82,7 @@ mod tests {
         let other = open("a.db");
         other.busy_timeout(Duration::ZERO).unwrap();
         connection.execute_batch("BEGIN IMMEDIATE").unwrap();
-        assert!(matches!(fault(&other, "BEGIN IMMEDIATE"), Fault::Store(Class::Other, _)));
+        assert!(matches!(fault(&other, "BEGIN IMMEDIATE"), Fault::Store(Class::Busy, _)));
         std::fs::write(home.path().join("b.db"), vec![7; 8192]).unwrap();
         assert!(matches!(fault(&open("b.db"), "SELECT * FROM sqlite_master"), Fault::Store(Class::Corrupt, _)));
     }

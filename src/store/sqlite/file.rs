@@ -209,7 +209,7 @@ fn describe(fault: &Fault) -> String {
         Fault::Store(Class::Tables, missing) => {
             return format!("its tables are not as duly made them ({missing}): restore a backup; duly repairs nothing");
         }
-        Fault::Store(Class::Corrupt | Class::Other, source) => fault::code(source),
+        Fault::Store(Class::Corrupt | Class::Busy | Class::Other, source) => fault::code(source),
         _ => None,
     };
     match code {

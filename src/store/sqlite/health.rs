@@ -37,7 +37,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             instances: instances.into_iter().map(with_runs).collect::<rusqlite::Result<_>>()?,
             clock: clock_wait(tx, now)?,
             newest_seen: owners::newest_seen(tx)?,
-            // It reads whole tables, and only matters if no scheduler is alive.
+            // It reads all tasks, and only matters if no scheduler is alive.
             any_work: !any_alive && any_work(tx, now)?,
             overdue: overdue(tx, before)?,
             waiting: waiting(tx, before)?,
@@ -168,14 +168,21 @@ fn failing(tx: &Transaction<'_>, failures: u32) -> rusqlite::Result<Vec<Failing>
         .collect()
 }
 
-const DEAD: &str = "
+/// Bookkeeping of the task spares the search of its history where its newest run has succeeded since. Elsewhere the runs after the
+/// dead one are searched: scheduled runs by their occurrence, the others by their id. Older history is not read.
+// t.id, not r.task_id: SQLite would search before it reads the task. +: an index of an expression serves no comparison with a column.
+const DEAD: &str = sql! {"
     SELECT max(r.id), t.name, count(*), ifnull(r.error, '')
-      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+      FROM task_runs r INDEXED BY task_runs_dead JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'dead' AND r.finished_at >= :since
        AND (t.failure_count < :failures OR t.status = 'completed')
+       AND (t.last_status IS NOT 'succeeded' OR t.last_finished < r.finished_at)
        AND NOT EXISTS (SELECT 1 FROM task_runs s
-                        WHERE s.task_id = r.task_id AND s.status = 'succeeded' AND s.id > r.id)
-     GROUP BY r.task_id ORDER BY 1 DESC LIMIT :limit";
+                        WHERE s.task_id = t.id AND {unscheduled_id:s} = 0 AND s.scheduled_for > r.scheduled_for
+                          AND s.status = 'succeeded' AND s.id > r.id)
+       AND NOT EXISTS (SELECT 1 FROM task_runs s
+                        WHERE s.task_id = t.id AND {unscheduled_id:s} > +r.id AND s.status = 'succeeded')
+     GROUP BY r.task_id ORDER BY 1 DESC LIMIT :limit"};
 
 /// Returns the newest dead run since an instant of each task that is not failing and has not succeeded since.
 fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32) -> rusqlite::Result<Vec<DeadRun>> {
@@ -189,7 +196,7 @@ fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32) -> rusqlite::Resu
 
 /// As the view `stuck_runs`, which reads SQLite's clock.
 const STUCK: &str = "
-    SELECT r.id, r.attempt, t.name, r.handler, r.locked_by, r.process, r.started_at, r.locked_until < :now
+    SELECT r.id, r.attempt, t.name, r.handler, ifnull(r.locked_by, ''), r.process, r.started_at, r.locked_until < :now
       FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'running'
        AND (r.locked_until < :now
@@ -285,7 +292,7 @@ const AT_WORK: &str = "
     SELECT count(*) FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND locked_by = :owner";
 
 /// Counts the running runs of an owner.
-fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32> {
+pub(super) fn at_work(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<u32> {
     tx.prepare_cached(AT_WORK)?.query_row(named_params! { ":owner": owner }, |row| row.get(0))
 }
 
@@ -293,9 +300,8 @@ const ANY_WORK: &str = sql! {"
     SELECT EXISTS (SELECT 1 FROM scheduled_tasks
                     WHERE ({active_planned} AND next_run <= :now)
                        OR (planned = 0 AND (status = 'active' OR (status = 'completed' AND next_run <= :now))))
-        OR EXISTS (SELECT 1 FROM task_runs
-                    WHERE status = 'running'
-                       OR ({claimable} AND run_at <= :now))"};
+        OR EXISTS (SELECT 1 FROM task_runs WHERE status = 'running')
+        OR EXISTS (SELECT 1 FROM task_runs WHERE {claimable} AND run_at <= :now)"};
 
 /// Reports whether a scheduler would find work now.
 fn any_work(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {

@@ -64,7 +64,7 @@ pub(crate) fn run(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Run
 
 const NEWEST: &str = sql! {"
     SELECT {run_columns:r}, t.name FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE (:status IS NULL OR r.status = :status)
+     WHERE r.id < :before AND (:status IS NULL OR r.status = :status)
        AND (:since IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= :since)
      ORDER BY r.id DESC LIMIT :limit"};
 
@@ -73,7 +73,7 @@ const NEWEST: &str = sql! {"
 const NEWEST_OF_TASK: &str = sql! {"
     SELECT {run_columns:r}, t.name
       FROM (SELECT n.id FROM task_runs n
-             WHERE n.task_id = :task
+             WHERE n.task_id = :task AND +n.id < :before
                AND (:status IS NULL OR n.status = :status)
                AND (:since IS NULL OR coalesce(n.last_scheduled_for, n.scheduled_for) >= :since)
              ORDER BY n.id DESC LIMIT :limit) newest
@@ -83,16 +83,21 @@ const NEWEST_OF_TASK: &str = sql! {"
 
 /// Returns the newest runs that match, newest first; `task` is the id of the task that the filter names.
 fn newest(tx: &Transaction<'_>, task: Option<i64>, filter: &RunFilter) -> rusqlite::Result<Vec<Run>> {
-    let (status, since) = (filter.status, filter.since);
+    let (status, since, before) = (filter.status, filter.since, filter.before.unwrap_or(i64::MAX));
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     match task {
         Some(task) => row::all(
             tx,
             NEWEST_OF_TASK,
-            named_params! { ":task": task, ":status": status, ":since": since, ":limit": limit },
+            named_params! { ":task": task, ":status": status, ":since": since, ":before": before, ":limit": limit },
             row::run,
         ),
-        None => row::all(tx, NEWEST, named_params! { ":status": status, ":since": since, ":limit": limit }, row::run),
+        None => row::all(
+            tx,
+            NEWEST,
+            named_params! { ":status": status, ":since": since, ":before": before, ":limit": limit },
+            row::run,
+        ),
     }
 }
 
@@ -138,7 +143,9 @@ fn found(tx: &Transaction<'_>, sql: &str, limit: usize) -> rusqlite::Result<Vec<
     }
     let (mut rows, mut found) = (statement.raw_query(), Vec::new());
     while let Some(row) = rows.next()? {
-        let recent = Recent { status: row.get(2)?, duration: row::millis_at(row, 3)? };
+        // A status that only another program writes must not hide the other runs.
+        let Some(status) = row::shown_if_any(row, 2)?.as_deref().and_then(RunStatus::parse) else { continue };
+        let recent = Recent { status, duration: row::millis_at(row, 3)? };
         found.push(Found { task: row.get(0)?, id: row.get(1)?, occurrence: row.get(4)?, recent });
     }
     Ok(found)
@@ -178,14 +185,14 @@ const LAST_OF_ONCE: &str = "
      ORDER BY started_at DESC, id DESC LIMIT 1";
 
 /// Fills in the last run of a `once` task, which its row does not store, as in the view `task_overview`.
-fn with_last_run(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Result<Task> {
+pub(super) fn with_last_run(tx: &Transaction<'_>, mut task: Task) -> rusqlite::Result<Task> {
     if task.definition.schedule_type != ScheduleKind::Once {
         return Ok(task);
     }
     let read = |row: &Row<'_>| {
         task.last_run = row.get(0)?;
         task.last_finished = row.get(1)?;
-        task.last_status = row.get(2)?;
+        task.last_status = row::shown_if_any(row, 2)?.as_deref().and_then(RunStatus::parse);
         task.last_error = row::shown_if_any(row, 3)?;
         task.last_duration = row::millis_at(row, 4)?;
         Ok(())

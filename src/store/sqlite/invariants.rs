@@ -133,7 +133,7 @@ pub(crate) fn reopened(tx: &Transaction<'_>, limit: usize) -> rusqlite::Result<V
 const OWNED: &str = "each running run has a registered owner";
 
 const OWNERLESS: &str = "
-    SELECT r.id, t.name, r.locked_by FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+    SELECT r.id, t.name, ifnull(r.locked_by, '') FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.status = 'running' AND NOT EXISTS (SELECT 1 FROM scheduler_instances i WHERE i.id = r.locked_by)
      LIMIT :limit";
 

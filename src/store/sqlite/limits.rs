@@ -153,6 +153,17 @@ const FREE: &str = "
     SELECT ifnull((SELECT max(max_running, 0) FROM concurrency_limits WHERE concurrency_key = :key), 1)
            - (SELECT count(*) FROM task_runs WHERE status = 'running' AND concurrency_key = :key)";
 
+#[cfg(feature = "page")]
+const LIMIT_OF_KEY: &str = "SELECT max_running FROM concurrency_limits WHERE concurrency_key = :key";
+
+/// Returns how many runs with a key may run at once.
+#[cfg(feature = "page")]
+pub(super) fn of_key(tx: &Transaction<'_>, key: &[u8]) -> rusqlite::Result<u32> {
+    let read = |row: &Row<'_>| row::saturating(row, 0);
+    let limit = tx.prepare_cached(LIMIT_OF_KEY)?.query_row(named_params! { ":key": raw(key) }, read).optional()?;
+    Ok(limit.unwrap_or(1))
+}
+
 /// Returns how many runs of each handler may start behind a key: at most as many as slots are free, and at most [`WINDOW`].
 pub(crate) fn window(tx: &Transaction<'_>, key: &[u8]) -> rusqlite::Result<usize> {
     let free: i64 = tx.prepare_cached(FREE)?.query_row(named_params! { ":key": raw(key) }, |row| row.get(0))?;

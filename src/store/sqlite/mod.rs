@@ -1,6 +1,9 @@
 //! The SQLite store: one guarded statement for each transition of a run, its row count checked.
 
+#[cfg(feature = "page")]
+mod actions;
 pub(crate) mod add;
+mod alarms;
 mod apply;
 pub(crate) mod attempts;
 pub(crate) mod blocked;
@@ -33,15 +36,26 @@ pub(crate) mod once;
 pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
+#[cfg(feature = "page")]
+mod queue;
+mod recorded;
 pub(crate) mod registration;
 pub(crate) mod replan;
 mod requests;
 pub(crate) mod row;
+#[cfg(feature = "page")]
+mod run_view;
 pub(crate) mod runs;
+#[cfg(feature = "page")]
+mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod settle;
 mod sql;
+#[cfg(feature = "page")]
+mod task_pages;
 pub(crate) mod tasks;
+#[cfg(feature = "page")]
+mod timeline;
 pub(crate) mod turn;
 
 use std::any::Any;
@@ -51,17 +65,27 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+#[cfg(feature = "page")]
+use crate::model::action::{Acted, Action};
+use crate::model::alarm::{AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
+use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+#[cfg(feature = "page")]
+use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
@@ -131,6 +155,51 @@ impl Store for SqliteStore {
         self.read("read the attempts", |tx, _| Ok(history::attempts(tx, run)?))
     }
 
+    #[cfg(feature = "page")]
+    fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>> {
+        run_view::run_view(self, run, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
+        timeline::timeline(self, window, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
+        schedulers::schedulers(self)
+    }
+
+    #[cfg(feature = "page")]
+    fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage> {
+        task_pages::tasks(self, query)
+    }
+
+    #[cfg(feature = "page")]
+    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
+        task_pages::runs(self, query)
+    }
+
+    #[cfg(feature = "page")]
+    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
+        actions::act(self, actor, action, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn refuse_writes(&mut self) -> Result<()> {
+        SqliteStore::refuse_writes(self)
+    }
+
+    #[cfg(feature = "page")]
+    fn random_token(&mut self) -> Result<String> {
+        SqliteStore::random_token(self)
+    }
+
+    #[cfg(feature = "page")]
+    fn queue(&mut self, now: Timestamp) -> Result<Queue> {
+        queue::queue(self, now)
+    }
+
     by_functions! {
         // Requests of clients.
         fn add(task: Definition, existing: Existing, now: Timestamp) -> Result<Added> = add::add;
@@ -160,6 +229,10 @@ impl Store for SqliteStore {
         fn prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> = prune::prune;
         fn would_prune(keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64>
             = prune::would_prune;
+        fn events(filter: &EventFilter) -> Result<Vec<RecordedEvent>> = recorded::events;
+        fn update_alarms(look: &Look<'_>, now: Timestamp) -> Result<bool> = alarms::update;
+        fn claim_alarm(channel: &str, token: &str, pace: &AlarmPace, now: Timestamp) -> Result<AlarmTurn> = alarms::claim;
+        fn settle_alarm(message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> = alarms::settle;
 
         // Turns of a scheduler.
         fn known_owners() -> Result<KnownOwners> = registration::known_owners;
@@ -203,6 +276,7 @@ impl FileStore for SqliteStore {
         self.write("make a backup", |tx, _| {
             owners::record(tx, now, "copied", None, None, Some(&original.display().to_string()))?;
             damage::forget_stamp(tx)?;
+            alarms::forget(tx)?;
             Ok(owners::disown(tx, now)?)
         })
     }

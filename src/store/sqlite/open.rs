@@ -357,7 +357,8 @@ impl Opener<'_, '_> {
                 ("a newer occurrence took its place (overlap policy)", runs::has_begun(self.cx.tx, run)?);
             if runs::cancel_waiting(self.cx.tx, run, reason, self.cx.now)? == Wrote::Done {
                 runs::last_cancelled(self.cx.tx, self.due.id, run)?;
-                self.cx.written.events.push(Event::Cancelled { run, task: self.due.name.clone(), began });
+                let (task, handler) = (self.due.name.clone(), self.due.handler.clone());
+                self.cx.written.events.push(Event::Cancelled { run, task, handler, began });
             }
         }
         let left = unfinished(self.cx.tx, self.due.id, self.due.plan.overlap)?;

@@ -26,43 +26,60 @@ pub(super) fn trigger(
     key: Option<&str>,
     now: Timestamp,
 ) -> Result<Triggered> {
-    store.write("trigger a task", |tx, schedules| {
-        let task = tasks::expect(tx, name)?;
-        if let Some(key) = key
-            && let Some(run_id) = manual::requested(tx, task.id, key)?
-        {
-            return Ok(Triggered { run_id, is_new: false });
-        }
-        let task = ready(tx, schedules, task, now)?;
-        if task.status == TaskStatus::Invalid {
-            let reason = format!("it is invalid: {}", task.invalid_reason.unwrap_or_default());
-            return Err(Error::Refused { request: format!("trigger task {name:?}"), reason }.into());
-        }
-        let request = Request { origin: Origin::Manual, payload, retry_of: None, key };
-        Ok(Triggered { run_id: manual::open(tx, &task, request, now)?, is_new: true })
-    })
+    store.write("trigger a task", |tx, schedules| trigger_in(tx, schedules, (name, payload, key), now))
+}
+
+/// As [`trigger`]. `request`: the name of the task, the payload and the key.
+pub(super) fn trigger_in(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    request: (&str, Option<&str>, Option<&str>),
+    now: Timestamp,
+) -> Result<Triggered, Fault> {
+    let (name, payload, key) = request;
+    let task = tasks::expect(tx, name)?;
+    if let Some(key) = key
+        && let Some(run_id) = manual::requested(tx, task.id, key)?
+    {
+        return Ok(Triggered { run_id, is_new: false });
+    }
+    let task = ready(tx, schedules, task, now)?;
+    if task.status == TaskStatus::Invalid {
+        let reason = format!("it is invalid: {}", task.invalid_reason.unwrap_or_default());
+        return Err(Error::Refused { request: format!("trigger task {name:?}"), reason }.into());
+    }
+    let request = Request { origin: Origin::Manual, payload, retry_of: None, key };
+    Ok(Triggered { run_id: manual::open(tx, &task, request, now)?, is_new: true })
 }
 
 /// Opens a run that retries a dead or cancelled one. Returns its id.
 pub(super) fn retry(store: &mut SqliteStore, run: i64, now: Timestamp) -> Result<i64> {
-    store.write("retry a run", |tx, schedules| {
-        let old = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?;
-        let refused = |reason: String| Fault::from(Error::Refused { request: format!("retry run {run}"), reason });
-        match old.status {
-            RunStatus::Dead | RunStatus::Cancelled => {}
-            RunStatus::Succeeded => return Err(refused("it succeeded".to_owned())),
-            status if status.is_final() => {
-                let reason = format!("it was {status}, and never begun: trigger task {:?} instead", old.task);
-                return Err(refused(reason));
-            }
-            status => return Err(refused(format!("it is not over: {status}"))),
+    store.write("retry a run", |tx, schedules| retry_in(tx, schedules, run, now))
+}
+
+/// As [`retry`].
+pub(super) fn retry_in(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    run: i64,
+    now: Timestamp,
+) -> Result<i64, Fault> {
+    let old = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?;
+    let refused = |reason: String| Fault::from(Error::Refused { request: format!("retry run {run}"), reason });
+    match old.status {
+        RunStatus::Dead | RunStatus::Cancelled => {}
+        RunStatus::Succeeded => return Err(refused("it succeeded".to_owned())),
+        status if status.is_final() => {
+            let reason = format!("it was {status}, and never begun: trigger task {:?} instead", old.task);
+            return Err(refused(reason));
         }
-        let task = tasks::expect(tx, &old.task)?;
-        if let Some(retry) = manual::unfinished_retry(tx, task.id, run)? {
-            return Err(refused(format!("run {retry} retries it already")));
-        }
-        open_retry(tx, schedules, task, (run, old.payload.as_deref()), now)
-    })
+        status => return Err(refused(format!("it is not over: {status}"))),
+    }
+    let task = tasks::expect(tx, &old.task)?;
+    if let Some(retry) = manual::unfinished_retry(tx, task.id, run)? {
+        return Err(refused(format!("run {retry} retries it already")));
+    }
+    open_retry(tx, schedules, task, (run, old.payload.as_deref()), now)
 }
 
 /// Opens a run that retries a run of a task. `of`: the old run, and its own payload.
@@ -95,30 +112,33 @@ fn ready(tx: &Transaction<'_>, schedules: &mut Schedules, task: Task, now: Times
 /// Cancels runs that wait, and asks running ones to stop.
 pub(super) fn cancel(store: &mut SqliteStore, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
     let doing = if let Runs::One(_) = runs { "cancel a run" } else { "cancel runs" };
-    store.write(doing, |tx, _| {
-        let unfinished = match runs {
-            Runs::OfTask(task) => history::unfinished(tx, tasks::expect(tx, task)?.id)?,
-            Runs::One(id) => {
-                let status = history::run(tx, id)?.ok_or(Error::UnknownRun { id })?.status;
-                if status.is_final() {
-                    let request = format!("cancel run {id}");
-                    return Err(Error::Refused { request, reason: format!("it is over: {status}") }.into());
-                }
-                vec![(id, status)]
+    store.write(doing, |tx, _| cancel_in(tx, runs, now))
+}
+
+/// As [`cancel`].
+pub(super) fn cancel_in(tx: &Transaction<'_>, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled, Fault> {
+    let unfinished = match runs {
+        Runs::OfTask(task) => history::unfinished(tx, tasks::expect(tx, task)?.id)?,
+        Runs::One(id) => {
+            let status = history::run(tx, id)?.ok_or(Error::UnknownRun { id })?.status;
+            if status.is_final() {
+                let request = format!("cancel run {id}");
+                return Err(Error::Refused { request, reason: format!("it is over: {status}") }.into());
             }
-        };
-        let (mut cancelled, mut written) = (Cancelled::default(), Written::default());
-        for (run, status) in unfinished {
-            if status == RunStatus::Running {
-                runs::ask_to_stop(tx, run)?;
-                cancelled.asked += 1;
-            } else {
-                settle::cancel_waiting(tx, run, now, &mut written)?;
-                cancelled.done += 1;
-            }
+            vec![(id, status)]
         }
-        Ok(Cancelled { events: written.events, ..cancelled })
-    })
+    };
+    let (mut cancelled, mut written) = (Cancelled::default(), Written::default());
+    for (run, status) in unfinished {
+        if status == RunStatus::Running {
+            runs::ask_to_stop(tx, run)?;
+            cancelled.asked += 1;
+        } else {
+            settle::cancel_waiting(tx, run, now, &mut written)?;
+            cancelled.done += 1;
+        }
+    }
+    Ok(Cancelled { events: written.events, ..cancelled })
 }
 
 /// Records that the commands of running runs are gone, where their schedulers are not alive. Returns the number of these runs.

@@ -277,6 +277,43 @@ pub(crate) fn shown_task(row: &Row<'_>) -> rusqlite::Result<Task> {
     Ok(shown)
 }
 
+/// As [`shown_task`], for a list, which one bad row must not hide: a value that cannot be read is that of a new task, and the task is
+/// reported as invalid. For display only.
+#[cfg(feature = "page")]
+pub(crate) fn listed_task(row: &Row<'_>) -> rusqlite::Result<Task> {
+    let error = match shown_task(row) {
+        Ok(task) => return Ok(task),
+        Err(error) => error,
+    };
+    let at = TASK;
+    let schedule_type = row.get(at.schedule_type).unwrap_or(ScheduleKind::Manual);
+    let definition = Definition {
+        name: shown(row, at.name)?,
+        handler: shown(row, at.handler)?,
+        managed_by: shown_if_any(row, at.managed_by)?,
+        ..Definition::new(schedule_type, shown(row, at.schedule_value)?)
+    };
+    Ok(Task {
+        id: row.get(at.id)?,
+        definition,
+        status: TaskStatus::Invalid,
+        next_run: None,
+        planned: true,
+        resolved_until: None,
+        active_since: row.get(at.active_since)?,
+        last_run: row.get(at.last_run)?,
+        last_finished: row.get(at.last_finished)?,
+        last_status: shown_if_any(row, at.last_status)?.as_deref().and_then(RunStatus::parse),
+        last_duration: millis_at(row, at.last_duration_ms)?,
+        last_error: shown_if_any(row, at.last_error)?,
+        failure_count: saturating(row, at.failure_count)?,
+        invalid_reason: Some(error.to_string()),
+        paused_by: None,
+        created_at: row.get(at.created_at)?,
+        updated_at: row.get(at.updated_at)?,
+    })
+}
+
 fn read_task<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Task> {
     let at = TASK;
     Ok(Task {

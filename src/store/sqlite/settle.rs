@@ -315,8 +315,8 @@ pub(crate) fn recover(cx: &mut Change<'_>, fence: &Fence<'_>, random: &mut fastr
     if status == RunStatus::Dead {
         (follows, _) = on_dead::follow(cx, &claim)?;
     }
-    let (run, task, attempt) = (fence.run, claim.task, fence.attempt);
-    cx.written.events.push(Event::Lost { run, task, attempt, status, next_attempt });
+    let (run, task, handler, attempt) = (fence.run, claim.task, claim.handler, fence.attempt);
+    cx.written.events.push(Event::Lost { run, task, handler, attempt, status, next_attempt });
     cx.written.events.append(&mut follows);
     Ok(())
 }
@@ -328,8 +328,9 @@ pub(crate) fn recover_unbegun(cx: &mut Change<'_>, fence: &Fence<'_>) -> Result<
     let error = "the scheduler that had claimed it died before it began";
     if let Released::Queued = release(cx, fence, Some(error))? {
         place_retry(cx, &claim)?;
-        let (run, task, attempt, status) = (fence.run, claim.task, fence.attempt, RunStatus::Queued);
-        cx.written.events.push(Event::Lost { run, task, attempt, status, next_attempt: None });
+        let (run, task, handler, attempt) = (fence.run, claim.task, claim.handler, fence.attempt);
+        let status = RunStatus::Queued;
+        cx.written.events.push(Event::Lost { run, task, handler, attempt, status, next_attempt: None });
     }
     Ok(())
 }
@@ -396,7 +397,7 @@ pub(crate) fn cancel_waiting(
     (written.blocked, written.delayed) = (true, true);
     after_the_end(tx, &claim, now, now, written)?;
     runs::last_cancelled(tx, claim.task_id, run)?;
-    written.events.push(Event::Cancelled { run, task: claim.task, began });
+    written.events.push(Event::Cancelled { run, task: claim.task, handler: claim.handler, began });
     Ok(true)
 }
 
@@ -417,7 +418,7 @@ pub(crate) fn expire(
     if runs::expire(tx, run, now)? == Wrote::Done {
         (written.blocked, written.delayed) = (true, true);
         after_the_end(tx, &claim, now, now, written)?;
-        written.events.push(Event::Expired { run, task: claim.task });
+        written.events.push(Event::Expired { run, task: claim.task, handler: claim.handler });
     }
     Ok(())
 }

@@ -32,6 +32,12 @@ pub(crate) fn by_id(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<
     tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::shown_task).optional()
 }
 
+/// Returns the task of this id for a list: see [`row::listed_task`].
+#[cfg(feature = "page")]
+pub(crate) fn listed(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
+    tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::listed_task).optional()
+}
+
 /// Returns the task of this id. Fails if a column cannot be read.
 fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
     tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::task).optional()

@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Client, Clock, Error, Limits, NewTask, Outcome, Result, TaskStatus};
+use duly::{AlarmPace, AlarmTurn, Client, Clock, Error, Limits, NewTask, Outcome, Result, TaskStatus};
 
 use crate::fixtures::{NOON, TestDb, advance_and_step, at, minutes};
 use crate::mutations::mutator::{Mutator, each_in_time};
@@ -51,7 +52,7 @@ const VALUES: [&str; 36] = [
     "'bystander'",
 ];
 
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 9] = [
     "scheduled_tasks",
     "task_runs",
     "task_attempts",
@@ -59,6 +60,8 @@ const TABLES: [&str; 7] = [
     "scheduler_instances",
     "scheduler_events",
     "scheduler_meta",
+    "scheduler_alarms",
+    "scheduler_alarm_channels",
 ];
 
 /// Returns a database with tasks of every kind, runs in every state, and a bystander that is due in a minute.
@@ -84,7 +87,7 @@ pub(crate) fn filled_database() -> TestDb {
             match (minute + place) % 4 {
                 0 => stepper.finish(claim, Outcome::succeeded()),
                 1 => stepper.finish(claim, Outcome::failed("no route to host")),
-                2 => stepper.clock().advance(std::time::Duration::from_millis(1)),
+                2 => stepper.clock().advance(Duration::from_millis(1)),
                 _ => stepper.client().cancel(claim.run_id).map(|_| ()).expect("a request"),
             }
         }
@@ -93,6 +96,8 @@ pub(crate) fn filled_database() -> TestDb {
     let client = stepper.client();
     client.trigger("paused").expect("a run");
     client.trigger("on-dead").expect("a run");
+    // Alarms that are not delivered, on two channels.
+    client.update_alarms(&["mail", "page"], &Limits::default(), now, None).expect("a look");
     let bystander = NewTask::once("bystander", stepper.clock().now().wall.plus(minutes(1))).handler("other");
     client.add(bystander).expect("a task");
     // It dies with running attempts, which the next scheduler recovers.
@@ -132,6 +137,25 @@ pub(crate) fn read_all(file: &Path) -> Vec<(&'static str, Result<usize>)> {
         ("check", client.check(&Limits::default()).map(|found| found.len())),
         ("doctor", client.doctor().map(|found| found.len())),
     ]
+}
+
+/// Finds and delivers alarms on both channels. Returns the number of messages.
+fn deliver_alarms(file: &Path) -> Result<usize> {
+    let client = Client::open_existing(file)?;
+    let pace = AlarmPace { gather: Duration::ZERO, interval: Duration::ZERO, ..AlarmPace::default() };
+    let mut delivered = 0;
+    // A cursor that is far behind takes some looks.
+    for _ in 0..3 {
+        client.update_alarms(&["mail", "page"], &Limits::default(), at(NOON), None)?;
+        for channel in ["mail", "page"] {
+            while let AlarmTurn::Deliver(message) = client.claim_alarm(channel, &pace)? {
+                assert!(client.alarm_delivered(&message)?);
+                delivered += 1;
+                assert!(delivered < 100, "{message:?}");
+            }
+        }
+    }
+    Ok(delivered)
 }
 
 /// Runs a scheduler for some minutes; every attempt succeeds or fails.
@@ -206,6 +230,8 @@ fn rows_that_the_checks_accept_hide_no_row_and_delay_no_run() {
             for (interface, answer) in read_all(db.file()) {
                 assert!(fits(&answer), "{interface}: {answer:?}");
             }
+            let alarms = deliver_alarms(db.file());
+            assert!(fits(&alarms), "{alarms:?}");
             let begun = run_scheduler(db.file(), seed).map(|begun| {
                 assert!(seed > 1 || begun.contains(&"bystander".to_owned()), "{begun:?}");
                 begun.len()
@@ -230,6 +256,7 @@ fn rows_that_violate_the_checks_are_answered() {
             for (interface, answer) in read_all(db.file()) {
                 answer.err().iter().for_each(|error| one_line(interface, error));
             }
+            deliver_alarms(db.file()).err().iter().for_each(|error| one_line("alarms", error));
             run_scheduler(db.file(), seed).err().iter().for_each(|error| one_line("work", error));
         }
     });

@@ -10,6 +10,7 @@ use duly::{NamePattern, RunStatus, TaskStatus};
 use serde_json::value::RawValue;
 
 use crate::cli::add_args::Add;
+use crate::cli::alarm_args::AlarmArgs;
 use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
@@ -62,7 +63,7 @@ Exit codes: 0 success; 1 failed; 2 wrong usage; 3 run ended commands early; 4 no
 pub(crate) enum Command {
     /// Run the scheduler until SIGINT or SIGTERM.
     #[command(after_help = help_examples::RUN)]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Add a task. Idempotent: adding the same definition again changes nothing.
     Add(Box<Add>),
     /// Make the tasks match a TOML manifest, in one transaction. Idempotent.
@@ -315,6 +316,21 @@ pub(crate) struct RunArgs {
     /// does. With a JSON log, each is a JSON object: task, run, stream, line.
     #[arg(long)]
     pub(crate) forward_output: bool,
+    /// Serve the status page, /metrics, /healthz and /api on this address of the loopback interface, such as 127.0.0.1:8629. Port 0: a
+    /// free port, which the log shows.
+    #[cfg(feature = "page")]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) http: Option<String>,
+    /// Let every user of this machine trigger, pause, resume, cancel and retry on the status page.
+    #[cfg(feature = "page")]
+    #[arg(long, requires = "http")]
+    pub(crate) http_actions: bool,
+    /// Add metrics with the names of tasks: several time series for each.
+    #[cfg(feature = "page")]
+    #[arg(long, requires = "http")]
+    pub(crate) metrics_per_task: bool,
+    #[command(flatten)]
+    pub(crate) alarms: AlarmArgs,
     #[command(flatten)]
     pub(crate) keep: Keep,
 }

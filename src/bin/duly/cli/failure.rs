@@ -16,6 +16,8 @@ pub(crate) enum Failure {
     Output(io::Error),
     /// The arguments contradict each other, or cannot be used on this machine.
     Refused(String),
+    /// An option cannot be used.
+    Usage(String),
     /// The command ran and its result is negative: a run that failed, a problem that was found.
     Unsuccessful(String),
 }
@@ -28,7 +30,7 @@ impl Failure {
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Failure::Duly(Error::UnusableDatabase { .. }) | Failure::Advised(Error::UnusableDatabase { .. }, _) => 4,
             // A setting from the command line.
-            Failure::Duly(Error::InvalidConfig { .. }) => 2,
+            Failure::Duly(Error::InvalidConfig { .. }) | Failure::Usage(_) => 2,
             _ => 1,
         }
     }
@@ -40,7 +42,7 @@ impl fmt::Display for Failure {
             Failure::Duly(error) => error.fmt(f),
             Failure::Advised(error, advice) => write!(f, "{error}{advice}"),
             Failure::Output(error) => write!(f, "cannot print: {error}"),
-            Failure::Refused(text) | Failure::Unsuccessful(text) => f.write_str(text),
+            Failure::Refused(text) | Failure::Usage(text) | Failure::Unsuccessful(text) => f.write_str(text),
         }
     }
 }

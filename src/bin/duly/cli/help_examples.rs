@@ -1,6 +1,10 @@
 //! Notes and examples at the end of each help text. Tests parse and run every example.
 
-pub(crate) const RUN: &str = r#"SIGHUP applies --tasks again, without removing tasks. A second SIGINT or SIGTERM ends running commands at once.
+/// Appends examples for options of the feature `page`.
+macro_rules! run {
+    ($page:literal) => {
+        concat!(
+            r#"SIGHUP applies --tasks again, without removing tasks. A second SIGINT or SIGTERM ends running commands at once.
 SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF and SIGIO are logged and ignored.
 
 DULY_LOG sets the level of the log: off, error, warn, info (default), debug or trace.
@@ -12,7 +16,17 @@ Under systemd (Type=notify, WatchdogSec), duly reports that it is ready, and sen
 Examples:
   duly run --tasks tasks.toml
   duly run --create --clean-env --workers 8 --drain 5m
-  duly run --until-idle --keep-runs 7d --most-runs 500"#;
+  duly run --until-idle --keep-runs 7d --most-runs 500
+  duly run --alert-command 'mail -s duly root'"#,
+            $page
+        )
+    };
+}
+
+#[cfg(feature = "page")]
+pub(crate) const RUN: &str = run!("\n  duly run --http 127.0.0.1:8629");
+#[cfg(not(feature = "page"))]
+pub(crate) const RUN: &str = run!("");
 
 pub(crate) const ADD: &str = r#"Durations have a unit: 90s, 15m, 1h 30m, 2d. Times without an offset are read in --tz.
 

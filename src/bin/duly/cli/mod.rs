@@ -1,6 +1,7 @@
 //! Input of the program: arguments, option values, signals; messages to the service manager; and the failure of a command.
 
 pub(crate) mod add_args;
+pub(crate) mod alarm_args;
 pub(crate) mod args;
 pub(crate) mod change_args;
 pub(crate) mod failure;

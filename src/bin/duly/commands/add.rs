@@ -10,7 +10,6 @@ use crate::cli::failure::Failure;
 use crate::cli::values::reason;
 use crate::cli::zone;
 use crate::exec::payload as command;
-use crate::output::json::{TaskRow, time};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 
@@ -21,8 +20,8 @@ const OCCURRENCES: usize = 3;
 struct Document<'a> {
     change: &'static str,
     #[serde(flatten)]
-    task: TaskRow<'a>,
-    occurrences: Vec<String>,
+    task: &'a Task,
+    occurrences: &'a [Timestamp],
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
 }
@@ -64,9 +63,8 @@ fn report(client: &Client, added: &Added, has_instant: bool, printer: &mut Print
     let past =
         has_instant && added.change != Change::Unchanged && task.next_run.is_some_and(|at| at < printer.times.now);
     if printer.json {
-        let occurrences = next.iter().copied().map(time).collect();
         let note = past.then_some(IN_THE_PAST);
-        return Ok(printer.document(&Document { change, task: TaskRow::from(&task), occurrences, note })?);
+        return Ok(printer.document(&Document { change, task: &task, occurrences: &next, note })?);
     }
     if printer.quiet {
         return Ok(());

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use duly::{Applied, Apply, Client, Done, Progress};
+use duly::{Applied, Apply, Client, Done, Progress, Timestamp};
 use serde::Serialize;
 
 use crate::cli::args::ApplyArgs;
 use crate::cli::failure::Failure;
 use crate::manifest::{self, Manifest};
-use crate::output::json::time;
 use crate::output::printer::{Each, Printer};
 use crate::output::table::{Cell, Table, Tone};
 
@@ -22,7 +21,7 @@ pub(crate) struct Row<'a> {
     change: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     fields: Vec<Field<'a>>,
-    next_run: Option<String>,
+    next_run: Option<Timestamp>,
 }
 
 #[derive(Serialize)]
@@ -120,7 +119,7 @@ pub(crate) fn row(applied: &Applied) -> Row<'_> {
         _ => &[],
     };
     let fields = fields.iter().map(|(field, stored, given)| Field { field, stored, given }).collect();
-    Row { name: &applied.name, change: change(&applied.done).0, fields, next_run: applied.next_run.map(time) }
+    Row { name: &applied.name, change: change(&applied.done).0, fields, next_run: applied.next_run }
 }
 
 /// A value, shortened to one readable piece.

@@ -9,7 +9,6 @@ use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::failure::Failure;
 use crate::commands::matching;
 use crate::commands::run_status::{ended, status};
-use crate::output::json::TaskRow;
 use crate::output::printer::Printer;
 use crate::output::units::count_of;
 
@@ -109,7 +108,7 @@ pub(crate) fn resume(client: &Client, args: &Tasks, printer: &mut Printer<'_>) -
 /// Prints the row of the task if JSON is requested.
 fn print_task(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     match client.task(name)? {
-        Some(task) if printer.json => Ok(printer.document(&TaskRow::from(&task))?),
+        Some(task) if printer.json => Ok(printer.document(&task)?),
         _ => Ok(()),
     }
 }

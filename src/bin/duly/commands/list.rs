@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use duly::{Client, Error, NamePattern, Recent, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp};
-use serde::Serialize;
+use duly::{Client, Error, ListedTask, NamePattern, Recent, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp};
 
 use crate::cli::args::ListArgs;
 use crate::cli::failure::Failure;
 use crate::cli::nearest;
 use crate::commands::run_status::{next_retries, retry, run_tone};
-use crate::output::json::TaskRow;
 use crate::output::printer::{Each, Printer};
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
@@ -18,16 +16,9 @@ use crate::output::times::Times;
 use crate::output::units::count_of;
 
 /// Number of runs in the sparkline of a task.
-const RECENT: usize = 10;
+const RECENT: usize = ListedTask::RECENT;
 /// The same in a narrow table.
 const FEW: usize = 5;
-
-#[derive(Serialize)]
-struct Listed<'a> {
-    #[serde(flatten)]
-    task: TaskRow<'a>,
-    recent: &'a [Recent],
-}
 
 pub(crate) fn list(client: &Client, args: &ListArgs, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let (mut tasks, recent) = (client.tasks()?, client.recent(RECENT)?);
@@ -43,7 +34,7 @@ pub(crate) fn list(client: &Client, args: &ListArgs, printer: &mut Printer<'_>) 
     let hidden = found - tasks.len();
     tasks.truncate(args.number.unwrap_or(usize::MAX));
     if printer.json {
-        let listed = tasks.iter().map(|task| Listed { task: TaskRow::from(task), recent: recent_of(task) });
+        let listed = tasks.iter().map(|task| ListedTask { task, recent: recent_of(task) });
         return Ok(printer.document(&Each(listed))?);
     }
     let has_failed = tasks.iter().any(|task| task.last_status == Some(RunStatus::Failed));

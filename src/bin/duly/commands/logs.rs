@@ -2,24 +2,15 @@
 
 use std::time::Duration;
 
-use duly::{Attempt, Client, Effect, EffectState, Run, RunStatus, Timestamp};
-use serde::Serialize;
+use duly::{Attempt, Client, Effect, EffectState, Run, RunDetails, RunStatus, Timestamp};
 
 use crate::cli::failure::Failure;
-use crate::commands::control::{find_run, run_number};
+use crate::commands::control::run_number;
 use crate::commands::run_status::{run_tone, status};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
 use crate::output::units::short_duration;
-
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    run: Run,
-    attempts: Vec<Attempt>,
-    effects: Vec<Effect>,
-}
 
 /// Most runs of a task among which [`find`] looks for one that was not skipped or missed.
 const SEARCHED: usize = 20;
@@ -41,11 +32,11 @@ pub(crate) fn logs(client: &Client, which: &str, printer: &mut Printer<'_>) -> R
 
 /// Prints a run with its attempts.
 pub(crate) fn print_run(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let run = find_run(client, id)?;
-    let (attempts, effects) = (client.attempts(id)?, client.effects(id)?);
+    let details = client.run_details(id)?;
     if printer.json {
-        return Ok(printer.document(&Document { run, attempts, effects })?);
+        return Ok(printer.document(&details)?);
     }
+    let RunDetails { run, attempts, effects, .. } = details;
     printer.table(summary(&run, &attempts, &effects, &printer.times), "")?;
     for attempt in &attempts {
         print_recorded(attempt, printer)?;

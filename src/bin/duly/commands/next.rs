@@ -10,7 +10,6 @@ use crate::cli::failure::Failure;
 use crate::cli::zone::{self, day_or_instant};
 use crate::commands::list;
 use crate::commands::run_status::run_tone;
-use crate::output::json::time;
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 
@@ -32,18 +31,11 @@ enum Subject {
 }
 
 #[derive(Serialize)]
-struct Occurrence<'a> {
-    scheduled_for: String,
-    local: &'a str,
-    note: Option<String>,
-}
-
-#[derive(Serialize)]
 struct ProjectionRow {
     status: &'static str,
     origin: &'static str,
-    scheduled_for: String,
-    last_scheduled_for: String,
+    scheduled_for: Timestamp,
+    last_scheduled_for: Timestamp,
     occurrences: u64,
     at_least: bool,
 }
@@ -51,7 +43,7 @@ struct ProjectionRow {
 #[derive(Serialize)]
 struct Document {
     projections: Vec<ProjectionRow>,
-    next_run: Option<String>,
+    next_run: Option<Timestamp>,
 }
 
 pub(crate) fn next(db: &Path, query: &Query<'_>, printer: &mut Printer<'_>) -> Result<(), Failure> {
@@ -145,11 +137,9 @@ fn print_occurrences(
 }
 
 fn print(page: &[Upcoming], is_first: bool, none: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let note = |upcoming: &Upcoming| upcoming.note.map(|note| note.to_string());
     if printer.json {
         for (place, one) in page.iter().enumerate() {
-            let row = Occurrence { scheduled_for: time(one.at), local: &one.local, note: note(one) };
-            printer.item(&row, is_first && place == 0)?;
+            printer.item(one, is_first && place == 0)?;
         }
         return Ok(());
     }
@@ -157,9 +147,9 @@ fn print(page: &[Upcoming], is_first: bool, none: &str, printer: &mut Printer<'_
     for one in page {
         table.row([
             Cell::from(one.local.as_str()),
-            Cell::from(time(one.at).replace(".000Z", "Z")),
+            Cell::from(one.at.to_string().replace(".000Z", "Z")),
             Cell::new(&printer.times.relative(one.at), Tone::Faint),
-            Cell::new(&note(one).unwrap_or_default(), Tone::Odd),
+            Cell::new(&one.note.map(|note| note.to_string()).unwrap_or_default(), Tone::Odd),
         ]);
     }
     Ok(printer.table(table, none)?)
@@ -168,7 +158,7 @@ fn print(page: &[Upcoming], is_first: bool, none: &str, printer: &mut Printer<'_
 fn print_outage(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if printer.json {
         let projections = outage.projections.iter().map(row).collect();
-        return Ok(printer.document(&Document { projections, next_run: outage.next.map(time) })?);
+        return Ok(printer.document(&Document { projections, next_run: outage.next })?);
     }
     let mut table = Table::default();
     for projection in &outage.projections {
@@ -194,8 +184,8 @@ fn row(projection: &Projection) -> ProjectionRow {
     ProjectionRow {
         status: projection.status.as_str(),
         origin: projection.origin.as_str(),
-        scheduled_for: time(projection.first),
-        last_scheduled_for: time(projection.last),
+        scheduled_for: projection.first,
+        last_scheduled_for: projection.last,
         occurrences: projection.count,
         at_least: !projection.exact,
     }

@@ -6,8 +6,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+#[cfg(feature = "page")]
+use duly::page::Page;
 use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
+use crate::alarms::Alarms;
 use crate::cli::args::RunArgs;
 use crate::cli::failure::Failure;
 use crate::cli::service_manager::ServiceManager;
@@ -59,6 +62,9 @@ enum Notice {
 /// If the manifest cannot be applied, if the scheduler cannot start, or if it stops by itself because the file was removed,
 /// replaced or is corrupt.
 pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Result<Exit, Failure> {
+    let alarms = args.alarms.options()?;
+    let clock = SystemClock::new();
+    let started = clock.now().wall;
     if let Some(tasks) = &args.tasks {
         let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
@@ -84,19 +90,44 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         // If the channel is full, a notice is pending already.
         builder = builder.observe(move |_: &Event| drop(notify.try_send(Notice::Change)));
     }
-    let scheduler = builder.start()?;
+    #[cfg(feature = "page")]
+    if let Some(page) = page(args) {
+        builder = builder.page(page);
+    }
+    let scheduler = builder.start().map_err(|error| match error {
+        Error::InvalidConfig { field: "page", reason } => Failure::Refused(format!("invalid --http: {reason}")),
+        other => other.into(),
+    })?;
+    #[cfg(feature = "page")]
+    if let Some(address) = scheduler.page_address() {
+        log::info!("status page on http://{address}/");
+    }
     let (path, workers) = (file.display().to_string(), args.workers);
     log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
     let times = [args.poll, args.lease, args.drain].map(duration_text);
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
     let status = format!("on {path:?}, with {}", count_of(workers, "worker"));
-    let clock = SystemClock::new();
+    let alarms = Alarms::start(file, alarms, started)?;
     let session = Session { scheduler, commands, notices, args, clock, manager, status };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
-    let exit = session.shut_down()?;
+    let exit = session.shut_down();
+    if let Some(alarms) = alarms {
+        alarms.finish();
+    }
+    let exit = exit?;
     waited?;
     Ok(exit)
+}
+
+/// Returns the page that the arguments ask for.
+#[cfg(feature = "page")]
+fn page(args: &RunArgs) -> Option<Page> {
+    let mut page = Page::on(args.http.as_ref()?);
+    if args.http_actions {
+        page = page.actions();
+    }
+    Some(if args.metrics_per_task { page.metrics_per_task() } else { page })
 }
 
 /// Applies the manifest and logs the changes. Tasks that it no longer declares are left.

@@ -1,47 +1,23 @@
 //! `show`: prints one task, with its policies, next occurrences and last runs.
 
-use duly::{Client, Definition, Error, LimitOn, LimitState, Recent, Run, RunFilter, Task, Timestamp, duration_text};
-use serde::Serialize;
+use duly::{Client, Task, TaskDetails, Timestamp, duration_text};
 
 use crate::cli::failure::Failure;
-use crate::commands::add::{next_occurrences, occurrence_table};
+use crate::commands::add::occurrence_table;
 use crate::commands::history;
 use crate::commands::limit::{is_reached, use_of};
 use crate::commands::list::{next, recent_tone, schedule, task_tone};
 use crate::output::escape::shell_word;
-use crate::output::json::{TaskRow, time};
 use crate::output::printer::Printer;
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
 
-/// Number of occurrences and runs that are printed.
-const OCCURRENCES: usize = 5;
-const RUNS: usize = 10;
-/// Number of runs in the sparkline.
-const RECENT: usize = 20;
-
-#[derive(Serialize)]
-struct Document<'a> {
-    #[serde(flatten)]
-    task: TaskRow<'a>,
-    occurrences: Vec<String>,
-    recent: Vec<Recent>,
-    runs: Vec<Run>,
-    limits: Vec<LimitState>,
-}
-
 pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let task = client.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
-    let mut runs = client.runs(&RunFilter::newest(RECENT).of(name))?;
-    let recent: Vec<Recent> = runs.iter().rev().map(Recent::from).collect();
-    runs.truncate(RUNS);
-    // An invalid row, written by another program, is printed too.
-    let occurrences = next_occurrences(&task, OCCURRENCES).unwrap_or_else(|_| task.next_run.into_iter().collect());
-    let limits = limits_of(client, &task)?;
+    let details = client.task_details(name)?;
     if printer.json {
-        let occurrences = occurrences.into_iter().map(time).collect();
-        return Ok(printer.document(&Document { task: TaskRow::from(&task), occurrences, recent, runs, limits })?);
+        return Ok(printer.document(&details)?);
     }
+    let TaskDetails { task, occurrences, recent, runs, limits, .. } = details;
     let mut table = summary(&task, printer);
     for state in &limits {
         let tone = if is_reached(state) { Tone::Odd } else { Tone::Plain };
@@ -68,18 +44,6 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
         printer.table(table, "")?;
     }
     Ok(())
-}
-
-/// Returns the limits on the key and on the handler of a task.
-fn limits_of(client: &Client, task: &Task) -> Result<Vec<LimitState>, Failure> {
-    let Definition { concurrency_key, handler, .. } = &task.definition;
-    let mut limits = client.limits()?;
-    limits.retain(|state| match state.limit.on() {
-        LimitOn::Key(key) => concurrency_key.as_ref() == Some(&key),
-        LimitOn::Handler(name) => name == *handler,
-        _ => false,
-    });
-    Ok(limits)
 }
 
 fn summary(task: &Task, printer: &Printer<'_>) -> Table {

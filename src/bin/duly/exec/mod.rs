@@ -3,8 +3,8 @@
 pub(crate) mod children;
 pub(crate) mod environment;
 pub(crate) mod payload;
-mod pipes;
-mod system;
+pub(crate) mod pipes;
+pub(crate) mod system;
 pub(crate) mod text;
 pub(crate) mod user;
 

@@ -8,7 +8,7 @@
 //! ones. Other systems have no groups: the command is a single process.
 
 use std::io;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 
 use duly::command::Process;
 #[cfg(unix)]
@@ -49,6 +49,11 @@ impl Group {
     /// Returns stdout and stderr, once.
     pub(crate) fn pipes(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
         (self.child.stdout.take(), self.child.stderr.take())
+    }
+
+    /// Returns stdin, once, if it is a pipe.
+    pub(crate) fn input(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
     }
 
     /// Whether the command itself has ended.

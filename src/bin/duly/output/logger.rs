@@ -51,6 +51,9 @@ impl LogFormat {
     }
 }
 
+/// Targets that are logged begin with this. Libraries log at debug level what may be secret, such as the path of a URL.
+const TARGET: &str = "duly";
+
 /// Returns how simplelog writes [`LogFormat::Text`].
 fn text() -> Config {
     let time = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
@@ -60,6 +63,7 @@ fn text() -> Config {
         .set_thread_level(LevelFilter::Off)
         .set_target_level(LevelFilter::Off)
         .set_location_level(LevelFilter::Off)
+        .add_filter_allow_str(TARGET)
         .build()
 }
 
@@ -85,7 +89,7 @@ struct Logger {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= self.level
+        metadata.level() <= self.level && metadata.target().starts_with(TARGET)
     }
 
     fn log(&self, record: &Record<'_>) {

@@ -1,13 +1,11 @@
 //! Output of the program: tables, JSON, times, progress bars, the log and the output of commands.
 
-pub(crate) mod escape;
 pub(crate) mod forward;
-pub(crate) mod json;
 pub(crate) mod log_queue;
 pub(crate) mod logger;
 pub(crate) mod printer;
 pub(crate) mod progress_bar;
 pub(crate) mod sparkline;
 pub(crate) mod table;
-pub(crate) mod times;
-pub(crate) mod units;
+
+pub(crate) use duly::text::{escape, times, units};

@@ -1,25 +1,27 @@
 //! Times as text: local time, and distance from now.
 
+use crate::clock::Timestamp;
+use crate::schedule::Zone;
+use crate::text::units::{Parts, distance};
 use chrono::Datelike;
-use duly::{Timestamp, Zone};
-
-use crate::output::units::{Parts, distance};
 
 /// The current time, and the zone in which times are printed.
 #[derive(Clone, Debug)]
-pub(crate) struct Times {
-    pub(crate) now: Timestamp,
-    pub(crate) zone: Zone,
+pub struct Times {
+    /// The current time.
+    pub now: Timestamp,
+    /// The zone.
+    pub zone: Zone,
 }
 
 impl Times {
     /// Local time: `2027-03-14 12:00`, with seconds unless they are 0.
-    pub(crate) fn local(&self, at: Timestamp) -> String {
+    pub fn local(&self, at: Timestamp) -> String {
         local_in(&self.zone, at)
     }
 
     /// Local time, as short as it is clear: `13:00` today, `Mar 14 12:00` this year, else with the year.
-    pub(crate) fn brief(&self, at: Timestamp) -> String {
+    pub fn brief(&self, at: Timestamp) -> String {
         let (Some(local), Some(now)) = (self.zone.local_at(at), self.zone.local_at(self.now)) else {
             return self.local(at);
         };
@@ -34,12 +36,12 @@ impl Times {
     }
 
     /// Distance from now: `in 8s`, `in 1h 30m`, `2d 4h ago`, `now`.
-    pub(crate) fn relative(&self, at: Timestamp) -> String {
+    pub fn relative(&self, at: Timestamp) -> String {
         self.distance_to(at, Parts::Two)
     }
 
     /// Distance from now in one unit: `in 1h`, `2d ago`.
-    pub(crate) fn roughly(&self, at: Timestamp) -> String {
+    pub fn roughly(&self, at: Timestamp) -> String {
         self.distance_to(at, Parts::One)
     }
 
@@ -53,17 +55,17 @@ impl Times {
     }
 
     /// Local time and distance: `2027-03-14 12:00 (in 4m)`.
-    pub(crate) fn both(&self, at: Timestamp) -> String {
+    pub fn both(&self, at: Timestamp) -> String {
         format!("{} ({})", self.local(at), self.relative(at))
     }
 
     /// The same with a short time: `12:00 (in 4m)`.
-    pub(crate) fn brief_both(&self, at: Timestamp) -> String {
+    pub fn brief_both(&self, at: Timestamp) -> String {
         format!("{} ({})", self.brief(at), self.relative(at))
     }
 
     /// The time in another zone, if it differs from the local time: `2027-03-14 07:00 in America/New_York`.
-    pub(crate) fn elsewhere(&self, zone: &Zone, at: Timestamp) -> Option<String> {
+    pub fn elsewhere(&self, zone: &Zone, at: Timestamp) -> Option<String> {
         (zone.local_at(at) != self.zone.local_at(at)).then(|| format!("{} in {}", local_in(zone, at), zone.name()))
     }
 }
@@ -77,7 +79,8 @@ fn local_in(zone: &Zone, at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::Times;
-    use duly::{Timestamp, Zone};
+    use crate::clock::Timestamp;
+    use crate::schedule::Zone;
     use std::time::Duration;
 
     fn at(text: &str) -> Timestamp {

@@ -2,12 +2,12 @@
 //! write the database chooses such text.
 
 /// Escapes a text to one line.
-pub(crate) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     escape(text, "")
 }
 
 /// Escapes a text, except for line ends and tabs.
-pub(crate) fn lines(text: &str) -> String {
+pub fn lines(text: &str) -> String {
     escape(text, "\n\t")
 }
 
@@ -27,19 +27,19 @@ fn escape(text: &str, kept: &str) -> String {
 }
 
 /// Whether all bytes are printable ASCII: most texts need no closer look.
-pub(crate) fn is_printable(bytes: &[u8]) -> bool {
+pub fn is_printable(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| (b' '..=b'~').contains(byte))
 }
 
 /// Whether a terminal acts on a character instead of showing it: control characters, line separators, bidirectional controls
 /// and the byte order mark.
-pub(crate) fn is_control(letter: char) -> bool {
+pub fn is_control(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Quotes a word for a shell, if necessary.
-pub(crate) fn shell_word(word: &str) -> String {
+pub fn shell_word(word: &str) -> String {
     let plain = |letter: char| letter.is_alphanumeric() || "-_./:=@%+,".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

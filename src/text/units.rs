@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use duly::duration_text;
+use crate::schedule::duration_text;
 
 /// A size in its largest unit: `335 B`, `12 KiB`, `1.4 MiB`.
-pub(crate) fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -17,7 +17,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
 }
 
 /// A number with its noun: `1 start`, `2 starts`.
-pub(crate) fn count_of(count: impl TryInto<u64>, noun: &str) -> String {
+pub fn count_of(count: impl TryInto<u64>, noun: &str) -> String {
     match count.try_into().unwrap_or(u64::MAX) {
         1 => format!("1 {noun}"),
         count => format!("{count} {noun}s"),
@@ -25,7 +25,7 @@ pub(crate) fn count_of(count: impl TryInto<u64>, noun: &str) -> String {
 }
 
 /// The duration of a run: `350ms`, `2.4s`, `1m 5s`.
-pub(crate) fn short_duration(length: Duration) -> String {
+pub fn short_duration(length: Duration) -> String {
     match length.as_secs() {
         0 => format!("{}ms", length.as_millis()),
         1..=9 => format!("{}.{}s", length.as_secs(), length.subsec_millis() / 100),
@@ -34,20 +34,22 @@ pub(crate) fn short_duration(length: Duration) -> String {
 }
 
 /// A time that is left, rounded up to seconds, in one unit: `8s`, `4m`; `None` if none is left.
-pub(crate) fn until(left: Duration) -> Option<String> {
+pub fn until(left: Duration) -> Option<String> {
     let seconds = u64::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u64::MAX / 1000);
     distance(Duration::from_secs(seconds), Parts::One)
 }
 
 /// The number of units in which a distance is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parts {
+pub enum Parts {
+    /// The largest unit.
     One,
+    /// The largest unit and the next one.
     Two,
 }
 
 /// A distance in time: `8s`, `4m`, `1h 30m`, `3d 4h`, `45d`, `2y`. `None`: less than a second.
-pub(crate) fn distance(length: Duration, parts: Parts) -> Option<String> {
+pub fn distance(length: Duration, parts: Parts) -> Option<String> {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;
     const DAY: u64 = 24 * HOUR;

@@ -1,0 +1,163 @@
+//! Delivers the alarms of one channel, on a thread of its own: a receiver that hangs delays no other channel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use duly::{AlarmMessage, AlarmPace, AlarmTurn, Client, Clock, SystemClock};
+
+use crate::alarms::command;
+use crate::alarms::message::{self, Origin};
+use crate::alarms::outage::Outages;
+use crate::alarms::stop::Stop;
+use crate::alarms::url::Url;
+use crate::output::escape;
+
+/// Longest delay between two attempts.
+const MAX_DELAY: Duration = Duration::from_secs(5 * 60);
+/// Longest time between two looks for messages to deliver.
+const POLL: Duration = Duration::from_secs(1);
+
+/// What receives the messages.
+pub(crate) enum Receiver {
+    Command(Vec<String>),
+    Url(Url),
+}
+
+/// Delivers the messages of one channel.
+pub(crate) struct Sender {
+    pub(crate) client: Client,
+    pub(crate) channel: &'static str,
+    pub(crate) receiver: Receiver,
+    pub(crate) origin: Origin,
+    pub(crate) outages: Arc<Outages>,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) pace: AlarmPace,
+    /// Delay after the first failure, and shortest poll interval.
+    pub(crate) retry: Duration,
+    pub(crate) state: State,
+}
+
+/// What the thread remembers.
+#[derive(Default)]
+pub(crate) struct State {
+    /// A delivered message that could not be recorded as delivered.
+    unrecorded: Option<Box<AlarmMessage>>,
+    /// The delay after the last failure, and its text.
+    failing: Option<(Duration, String)>,
+    /// Not before this monotonic time.
+    retry_at: Duration,
+    /// Whether the last request to the database failed.
+    is_database_failing: bool,
+}
+
+impl Sender {
+    /// Delivers until it must stop, and once more then what is left.
+    pub(crate) fn run(mut self) {
+        let clock = SystemClock::new();
+        while self.stop.deadline().is_none() {
+            let wait = match self.state.retry_at.saturating_sub(clock.now().monotonic) {
+                Duration::ZERO => self.turn(self.pace).1,
+                left => left,
+            };
+            if self.stop.wait(wait) {
+                break;
+            }
+        }
+        self.stop.wait_for_last_look();
+        let at_once = AlarmPace { gather: Duration::ZERO, interval: Duration::ZERO, ..self.pace };
+        while self.stop.deadline().is_some_and(|deadline| clock.now().monotonic < deadline) {
+            if !self.turn(at_once).0 {
+                break;
+            }
+        }
+    }
+
+    /// Delivers the next message. Returns whether one was delivered, and how long to wait for the next.
+    fn turn(&mut self, pace: AlarmPace) -> (bool, Duration) {
+        if let Some(message) = self.outages.claim(self.channel) {
+            let delivered = self.deliver(&message);
+            self.outages.settle(self.channel, delivered);
+            return (delivered, Duration::ZERO);
+        }
+        if let Some(message) = self.state.unrecorded.take()
+            && self.ask(|client| client.alarm_delivered(&message)).is_none()
+        {
+            self.state.unrecorded = Some(message);
+            return (false, POLL.min(self.pace.lease / 4));
+        }
+        match self.ask(|client| client.claim_alarm(self.channel, &pace)) {
+            None | Some(AlarmTurn::Idle) => (false, POLL.min(self.retry)),
+            Some(AlarmTurn::Wait(wait)) => (false, wait.min(POLL.min(self.retry))),
+            Some(AlarmTurn::Deliver(message)) => {
+                let delivered = self.deliver(&message);
+                if delivered {
+                    if self.ask(|client| client.alarm_delivered(&message)).is_none() {
+                        self.state.unrecorded = Some(message);
+                    }
+                } else {
+                    // Otherwise its lease ends it.
+                    let _ = self.ask(|client| client.alarm_not_delivered(&message));
+                }
+                (delivered, Duration::ZERO)
+            }
+        }
+    }
+
+    /// Makes a request to the database. `None`: it failed, which is logged once.
+    fn ask<T>(&mut self, request: impl FnOnce(&Client) -> duly::Result<T>) -> Option<T> {
+        match request(&self.client) {
+            Ok(answer) => {
+                self.state.is_database_failing = false;
+                Some(answer)
+            }
+            Err(error) => {
+                if !self.state.is_database_failing {
+                    let error = escape::one_line(&error.to_string());
+                    log::warn!("alarms of {} wait for the database: {error}; they are retried", self.shown());
+                }
+                self.state.is_database_failing = true;
+                None
+            }
+        }
+    }
+
+    /// Makes one attempt. Returns whether it was delivered.
+    fn deliver(&mut self, message: &AlarmMessage) -> bool {
+        let json = message::json(message, &self.origin);
+        let result = match &self.receiver {
+            Receiver::Command(argv) => command::run(argv, message, json, &self.stop),
+            Receiver::Url(url) => url.post(&json),
+        };
+        let text = message::text(message);
+        let state = &mut self.state;
+        match result {
+            Ok(()) => {
+                log::info!("alarm {} is delivered: {text}", message.id);
+                (state.failing, state.retry_at) = (None, Duration::ZERO);
+                true
+            }
+            Err(error) => {
+                let delay = state.failing.as_ref().map_or(self.retry, |(last, _)| (*last * 2).min(MAX_DELAY));
+                let is_new = state.failing.as_ref().is_none_or(|(_, last)| *last != error);
+                state.retry_at = SystemClock::new().now().monotonic + delay;
+                state.failing = Some((delay, error.clone()));
+                if is_new {
+                    let (to, next) = (self.shown(), duly::duration_text(delay));
+                    log::warn!(
+                        "alarm {} cannot be delivered to {to}: {error}; next attempt in {next}: {text}",
+                        message.id
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    /// Returns what a log may show of the receiver.
+    fn shown(&self) -> String {
+        match &self.receiver {
+            Receiver::Command(argv) => format!("the command {:?}", escape::one_line(&argv[0])),
+            Receiver::Url(url) => url.shown().to_owned(),
+        }
+    }
+}

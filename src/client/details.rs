@@ -1,0 +1,110 @@
+//! All that is shown of one task or one run, in the form that the commands print as JSON.
+
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::model::limit::{LimitOn, LimitState};
+use crate::model::report::Recent;
+use crate::model::run::{Attempt, Effect, Run, RunFilter};
+use crate::model::task::{Definition, Task};
+
+/// A task in a list, with its last runs. Its JSON is an item of `duly list --json`: the columns of the task, and `recent`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ListedTask<'a> {
+    /// The task. In JSON, its columns are keys of this object.
+    #[serde(flatten)]
+    pub task: &'a Task,
+    /// Its last runs, at most [`ListedTask::RECENT`], oldest first.
+    pub recent: &'a [Recent],
+}
+
+impl ListedTask<'_> {
+    /// The number of last runs of a task that a list shows.
+    pub const RECENT: usize = 10;
+}
+
+/// A task with its next occurrences and last runs. Its JSON is that of `duly show --json`: the columns of the task, and these keys.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct TaskDetails {
+    /// The task. In JSON, its columns are keys of this object.
+    #[serde(flatten)]
+    pub task: Task,
+    /// Its next occurrences, at most 5; none while it is paused, completed or invalid.
+    pub occurrences: Vec<Timestamp>,
+    /// Its last runs in short, at most 20, oldest first.
+    pub recent: Vec<Recent>,
+    /// Its newest runs, at most 10, newest first.
+    pub runs: Vec<Run>,
+    /// The limits on its concurrency key and on its handler.
+    pub limits: Vec<LimitState>,
+}
+
+/// A run with its attempts and effects. Its JSON is that of `duly logs --json`: the columns of the run, and these keys.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct RunDetails {
+    /// The run. In JSON, its columns are keys of this object.
+    #[serde(flatten)]
+    pub run: Run,
+    /// Its attempts that did not simply succeed, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// Its effects and those of the runs that it retries, by key.
+    pub effects: Vec<Effect>,
+}
+
+impl TaskDetails {
+    const OCCURRENCES: usize = 5;
+    const RECENT: usize = 20;
+    const RUNS: usize = 10;
+}
+
+impl Client {
+    /// Returns a task with its next occurrences, its last runs and its limits.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+    /// client.trigger("digest")?;
+    /// let details = client.task_details("digest")?;
+    /// assert_eq!((details.occurrences.len(), details.runs.len()), (5, 1));
+    /// let json = serde_json::to_value(&details)?;
+    /// assert_eq!((&json["schedule_value"], &json["recent"][0]["status"]), (&"0 7 * * *".into(), &"queued".into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownTask`].
+    pub fn task_details(&self, name: &str) -> Result<TaskDetails> {
+        let task = self.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
+        let mut runs = self.runs(&RunFilter::newest(TaskDetails::RECENT).of(name))?;
+        let recent = runs.iter().rev().map(Recent::from).collect();
+        runs.truncate(TaskDetails::RUNS);
+        let occurrences = match task.ahead(TaskDetails::OCCURRENCES) {
+            Ok(ahead) => ahead.into_iter().map(|upcoming| upcoming.at).collect(),
+            // An invalid row, written by another program.
+            Err(_) => task.next_run.filter(|at| (Timestamp::MIN..=Timestamp::MAX).contains(at)).into_iter().collect(),
+        };
+        let Definition { concurrency_key, handler, .. } = &task.definition;
+        let mut limits = self.limits()?;
+        limits.retain(|state| match state.limit.on() {
+            LimitOn::Key(key) => concurrency_key.as_ref() == Some(&key),
+            LimitOn::Handler(name) => name == *handler,
+        });
+        Ok(TaskDetails { task, occurrences, recent, runs, limits })
+    }
+
+    /// Returns a run with its attempts and effects.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRun`].
+    pub fn run_details(&self, id: i64) -> Result<RunDetails> {
+        let run = self.run(id)?.ok_or(Error::UnknownRun { id })?;
+        Ok(RunDetails { run, attempts: self.attempts(id)?, effects: self.effects(id)? })
+    }
+}

@@ -1,0 +1,108 @@
+//! Tests: the cost of each page in steps of SQLite's virtual machine, which does not grow with the history, and its size. Unlike time,
+//! the number of steps is the same on every machine.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::clock::{Clock, ManualClock, Timestamp};
+use crate::model::vitals::Vitals;
+use crate::page::html::links;
+use crate::page::{Page, Server};
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::file::{Durability, Missing};
+
+const NOON: i64 = 1_805_025_600_000;
+const TASKS: usize = 1_000;
+/// The largest page.
+const MOST_BYTES: usize = 200_000;
+/// A fifth more than the largest page takes. More than half of it is `check`, which reads each task once for every page. A million
+/// steps take about 20 ms, and a page may take 50 ms.
+const MOST_STEPS: u64 = 280_000;
+
+/// Every page. The task is that with the longest name, the run that with the longest texts.
+const PATHS: &[&str] = &[
+    "/",
+    "/?page=2",
+    "/?status=paused",
+    "/?name=report-99",
+    "/tasks/{task}",
+    "/runs/{run}",
+    "/timeline?span=hour",
+    "/timeline?span=day",
+    "/timeline?span=week",
+    "/schedulers",
+    "/events",
+    "/events?kind=paused",
+    "/events?task=team-0/report-100",
+    "/page.css",
+    "/api/status",
+    "/metrics",
+];
+
+/// A file, and the page over it.
+struct Site {
+    steps: Arc<AtomicU64>,
+    server: Server,
+    agent: ureq::Agent,
+    task: String,
+    run: i64,
+    _home: tempfile::TempDir,
+}
+
+/// The answer to a request, and its cost.
+#[derive(Debug)]
+struct Cost {
+    status: u16,
+    bytes: usize,
+    steps: u64,
+}
+
+impl Site {
+    /// Creates a file with this number of runs.
+    fn new(runs: usize) -> Self {
+        let home = tempfile::tempdir().expect("a folder");
+        let file = home.path().join("t.db");
+        let open = |missing| SqliteStore::open(&file, missing, Durability::MayRepeatAfterPowerLoss).expect("a store");
+        let mut store = open(Missing::Create);
+        store.fill(TASKS, runs, NOON);
+        let steps = store.count_steps();
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
+        let writer = Client::new(Box::new(open(Missing::Refuse)), clock.clone(), None);
+        let task = writer.names().expect("tasks").swap_remove(0);
+        let run = writer.newest_runs(1).expect("runs")[0].id;
+        let listening = Page::on("127.0.0.1:0").actions().listen(&mut Vec::new(), &clock, &BTreeSet::new());
+        let vitals = Arc::new(Vitals::new(clock.now(), Duration::from_secs(1)));
+        let server = listening.expect("an address").serve(Box::new(store), writer, vitals).expect("a page");
+        let agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        Site { steps, server, agent, task, run, _home: home }
+    }
+
+    fn get(&self, path: &str) -> Cost {
+        let path = path.replace("/tasks/{task}", &links::task(&self.task)).replace("{run}", &self.run.to_string());
+        let address: SocketAddr = self.server.address();
+        let before = self.steps.load(Ordering::Relaxed);
+        let mut answer = self.agent.get(format!("http://{address}{path}")).call().expect("an answer");
+        let bytes = answer.body_mut().read_to_vec().expect("a body").len();
+        let steps = self.steps.load(Ordering::Relaxed) - before;
+        Cost { status: answer.status().as_u16(), bytes, steps }
+    }
+}
+
+#[test]
+fn the_cost_and_the_size_of_a_page_do_not_grow_with_the_history() {
+    let [less, more] = [10_000, 100_000].map(Site::new);
+    let mut wrong = Vec::new();
+    for path in PATHS {
+        let (few, many) = (less.get(path), more.get(path));
+        println!("{path}: {} and {} steps, {} and {} bytes", few.steps, many.steps, few.bytes, many.bytes);
+        let grows = !path.starts_with("/timeline") && many.steps > few.steps + few.steps / 4 + 200;
+        if many.status != 200 || grows || many.steps > MOST_STEPS || many.bytes > MOST_BYTES {
+            wrong.push(format!("{path}: {few:?} with few runs, {many:?} with many"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,325 @@
+//! The page of one task: its state, its policies in words, what comes next, its history.
+
+use std::sync::Arc;
+
+use axum::extract;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::client::check::Problem;
+use crate::error::{Error, Result};
+use crate::model::limit::{Limit, LimitOn, LimitState};
+use crate::model::run::RunStatus;
+use crate::model::task::{Definition, Task, TaskStatus};
+use crate::model::task_pages::{RunLine, RunQuery};
+use crate::page::html::parts::{self, PAGE, Tone, show};
+use crate::page::html::plot::{self, Bar};
+use crate::page::html::{Content, Nav, View, actions, links, rendered, tasks, words};
+use crate::page::state::State;
+use crate::rules::forecast::Upcoming;
+use crate::schedule::duration_text;
+use crate::text::escape;
+use crate::text::times::Times;
+use crate::text::units::short_duration;
+
+/// Occurrences that are listed.
+const OCCURRENCES: usize = 10;
+/// Runs in the charts.
+const PLOTTED: usize = 50;
+/// Longest text of a cell, a command and a payload, in characters.
+const MAX_CELL: usize = 160;
+const MAX_COMMAND: usize = 2000;
+const MAX_PAYLOAD: usize = 4000;
+
+/// The filter of the history, as the address has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::page) struct Query {
+    status: String,
+    page: Option<String>,
+}
+
+pub(in crate::page) async fn page(
+    extract::State(state): extract::State<Arc<State>>,
+    extract::Path(name): extract::Path<String>,
+    extract::Query(query): extract::Query<Query>,
+) -> Response {
+    rendered(state, Nav::Tasks, move |view| content(view, &name, &query)).await
+}
+
+fn content(view: &View<'_>, name: &str, query: &Query) -> Result<Content> {
+    let reader = &view.state.reader;
+    let task = reader.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
+    let number = parts::page_number(query.page.as_deref());
+    let select = |status, skip, limit| reader.run_page(&RunQuery { task: task.id, status, skip, limit });
+    let (newest, _) = select(None, 0, PLOTTED)?;
+    let (runs, has_more) = select(RunStatus::parse(&query.status), (number - 1) * PAGE, PAGE)?;
+    let limits = limits_of(reader.limits()?, &task.definition);
+    let times = &view.times;
+    let path = links::task(name);
+    let main = html! {
+        section aria-label="State" {
+            p { a href="/" { "Tasks" } }
+            div.head {
+                h1 { (show(name, 200)) }
+                (parts::task_badge(task.status))
+                div.actions { (buttons(view.state, &task, &path)) }
+            }
+            (problems(view.problems.as_deref(), &task))
+        }
+        div.columns {
+            section aria-labelledby="summary" { h2 #summary { "Summary" } div.card { (summary(&task, times)) } }
+            section aria-labelledby="policies" {
+                h2 #policies { "What happens when" }
+                div.card { (policies(&task.definition, &limits, times)) }
+            }
+        }
+        section aria-labelledby="next" { h2 #next { "Next occurrences" } (occurrences(&task, times)) }
+        @if newest.iter().any(|run| run.duration.is_some()) {
+            section aria-labelledby="charts" {
+                h2 #charts { "Last runs" }
+                div.card.columns { (charts(&newest, times)) }
+            }
+        }
+        section aria-labelledby="history" {
+            h2 #history { "History" }
+            (parts::filter(&path, !query.status.is_empty(), &parts::choice(
+                "status", "Status", RunStatus::ALL.iter().map(|status| status.as_str()), &query.status,
+            )))
+            @if runs.is_empty() {
+                @if query.status.is_empty() && number == 1 {
+                    (parts::empty("No runs yet", &html! { "A run appears here when the task is due or triggered." }))
+                } @else {
+                    (parts::empty("No such runs", &html! { a href=(path) { "Show all runs" } }))
+                }
+            } @else {
+                (history(&runs, times))
+            }
+            (parts::paging(&path, &[("status", &query.status)], number, has_more))
+        }
+    };
+    Ok(Content::new(name, main))
+}
+
+fn buttons(state: &State, task: &Task, path: &str) -> Markup {
+    html! {
+        @if task.status != TaskStatus::Invalid { (actions::button(state, &format!("{path}/trigger"), "Run now")) }
+        @match task.status {
+            TaskStatus::Active => (actions::button(state, &format!("{path}/pause"), "Pause")),
+            TaskStatus::Paused => (actions::button(state, &format!("{path}/resume"), "Resume")),
+            _ => {}
+        }
+    }
+}
+
+/// Returns what is wrong with the task.
+fn problems(found: Option<&[Problem]>, task: &Task) -> Markup {
+    let of_task = |problem: &&Problem| problem.task.as_deref() == Some(task.name());
+    // A link to this page itself would be of no use.
+    let own =
+        found.unwrap_or_default().iter().filter(of_task).cloned().map(|problem| Problem { task: None, ..problem });
+    let own: Vec<Problem> = own.collect();
+    html! {
+        @if let Some(reason) = task.invalid_reason.as_ref().filter(|_| own.is_empty()) {
+            p.lead { "It cannot be scheduled: " (show(reason, 500)) }
+        }
+        (tasks::problems(Some(&own)))
+    }
+}
+
+fn summary(task: &Task, times: &Times) -> Markup {
+    let definition = &task.definition;
+    let mut rows = vec![("Schedule", schedule(task, times)), ("Next", next(task, times)), ("Last", last(task, times))];
+    if let Some(by) = task.paused_by.as_ref().filter(|_| task.status == TaskStatus::Paused) {
+        rows.push(("Paused by", html! { (show(by, MAX_CELL)) }));
+    }
+    rows.push(("Handler", html! { (show(&definition.handler, MAX_CELL)) }));
+    rows.extend(work(definition));
+    if let Some(manifest) = &definition.managed_by {
+        rows.push(("Managed by", html! { (show(manifest, MAX_CELL)) }));
+    }
+    rows.push(("Created", parts::instant(task.created_at, times)));
+    if task.updated_at != task.created_at {
+        rows.push(("Changed", parts::instant(task.updated_at, times)));
+    }
+    parts::definitions(&rows)
+}
+
+fn schedule(task: &Task, times: &Times) -> Markup {
+    let definition = &task.definition;
+    html! {
+        code { (show(&words::schedule(definition), MAX_CELL)) }
+        p.muted { (show(&words::schedule_sentence(definition), 2 * MAX_CELL)) }
+        @if let Some(at) = definition.starts_at { p.muted { "Not before " (parts::instant(at, times)) "." } }
+        @if let Some(at) = definition.ends_at { p.muted { "Not after " (parts::instant(at, times)) "." } }
+    }
+}
+
+fn next(task: &Task, times: &Times) -> Markup {
+    html! {
+        (tasks::next(task, times))
+        @if let Some(at) = task.next_run { " " span.muted { "(" (times.local(at)) ")" } }
+    }
+}
+
+fn last(task: &Task, times: &Times) -> Markup {
+    let Some(status) = task.last_status else { return parts::none() };
+    html! {
+        (parts::run_badge(status))
+        @if let Some(at) = task.last_finished.or(task.last_run) { " " (parts::when(at, times)) }
+        @if let Some(length) = task.last_duration { " after " (parts::duration(Some(length))) }
+        @if task.failure_count > 0 { p { (task.failure_count) " dead in a row" } }
+        @if let Some(error) = &task.last_error { p.muted { (show(error, 2 * MAX_CELL)) } }
+    }
+}
+
+/// Returns what the task runs: a command, quoted for a shell, or the payload of a handler.
+fn work(definition: &Definition) -> Vec<(&'static str, Markup)> {
+    let payload = || html! { details { summary { "Show" } (parts::block(&definition.payload, MAX_PAYLOAD)) } };
+    let parsed = (definition.handler == "command").then(|| serde_json::from_str::<Value>(&definition.payload).ok());
+    let Some(command) = parsed.flatten() else { return vec![("Payload", payload())] };
+    let words = command["argv"].as_array().map(|argv| argv.iter().map(|word| word.as_str().map(escape::shell_word)));
+    let Some(words) = words.and_then(Iterator::collect::<Option<Vec<String>>>) else {
+        return vec![("Payload", payload())];
+    };
+    let mut rows = vec![("Command", html! { code { (show(&words.join(" "), MAX_COMMAND)) } })];
+    for (key, name) in [("cwd", "Folder"), ("user", "User")] {
+        rows.extend(command[key].as_str().map(|text| (name, html! { code { (show(text, MAX_CELL)) } })));
+    }
+    if ["env", "env_from", "stdin"].iter().any(|key| !command[key].is_null()) {
+        rows.push(("Environment", payload()));
+    }
+    rows
+}
+
+fn limits_of(mut limits: Vec<LimitState>, definition: &Definition) -> Vec<LimitState> {
+    limits.retain(|state| match state.limit.on() {
+        LimitOn::Key(key) => definition.concurrency_key.as_ref() == Some(&key),
+        LimitOn::Handler(name) => name == definition.handler,
+    });
+    limits
+}
+
+fn policies(definition: &Definition, limits: &[LimitState], times: &Times) -> Markup {
+    let sentences = words::policies(definition).into_iter();
+    let mut rows: Vec<(&str, Markup)> =
+        sentences.map(|(topic, sentence)| (topic, html! { (show(&sentence, 500)) })).collect();
+    for state in limits {
+        let (used, waiting) = (state.used, state.waiting);
+        let text = match &state.limit {
+            Limit::Key { key, running } => {
+                format!("At most {running} with the key {key} run at a time; now {used} run and {waiting} wait.")
+            }
+            Limit::Rate { handler, starts, per } => format!(
+                "The handler {handler} starts at most {starts} times in {}; it did {used} times, and {waiting} wait.",
+                duration_text(*per)
+            ),
+        };
+        rows.push((
+            "Limit",
+            html! {
+                (show(&text, 500))
+                @if let Some(at) = state.next_start { " The next start is possible " (parts::when(at, times)) "." }
+            },
+        ));
+    }
+    parts::definitions(&rows)
+}
+
+fn occurrences(task: &Task, times: &Times) -> Markup {
+    let ahead = match task.ahead(OCCURRENCES) {
+        Ok(ahead) => ahead,
+        Err(error) => return parts::empty("Unknown", &html! { (show(&error.to_string(), 300)) }),
+    };
+    if ahead.is_empty() {
+        let reason = match task.status {
+            TaskStatus::Paused => "The task is paused: nothing is due until it is resumed.",
+            TaskStatus::Completed => "No occurrence is left.",
+            TaskStatus::Invalid => "The task is invalid.",
+            _ => "None is known before the current run has ended, or the task is triggered.",
+        };
+        return parts::empty("No next occurrence", &html! { (reason) });
+    }
+    let zone = show(&task.definition.time_zone, 60);
+    let has_notes = ahead.iter().any(|one| one.note.is_some());
+    let rows = html! {
+        @for Upcoming { at, local, note } in &ahead {
+            tr {
+                td.nowrap.full { (spaced(local)) }
+                td.nowrap data-label="UTC" { (parts::utc(*at).trim_end_matches(" UTC")) }
+                td.nowrap data-label="From now" { (parts::distance(*at, times.now)) }
+                @if has_notes {
+                    td.full { @if let Some(note) = note { (parts::badge(Tone::Warn, &note.to_string())) } }
+                }
+            }
+        }
+    };
+    let local = format!("Local time, {zone}");
+    let columns = [local.as_str(), "UTC", "From now", "Daylight saving"];
+    parts::stacked("Next occurrences", &columns[..if has_notes { 4 } else { 3 }], &rows)
+}
+
+/// Returns `2027-03-14T03:00:00-04:00` as `2027-03-14 03:00:00 -04:00`.
+fn spaced(local: &str) -> String {
+    match (local.get(..10), local.get(11..19), local.get(19..)) {
+        (Some(date), Some(time), Some(offset)) => format!("{date} {time} {offset}"),
+        _ => local.to_owned(),
+    }
+}
+
+/// Returns the charts of durations and of late starts. `newest`: newest first.
+fn charts(newest: &[RunLine], times: &Times) -> Markup {
+    let bars = |length: fn(&RunLine) -> Option<std::time::Duration>, what: &str| -> Vec<Bar> {
+        let bar = |run: &RunLine| Bar {
+            length: length(run),
+            tone: run.status.map_or(Tone::Idle, parts::run_tone),
+            title: length(run).map_or_else(String::new, |length| {
+                format!("Run {}, {}: {what} {}", run.id, times.brief(run.scheduled_for), short_duration(length))
+            }),
+        };
+        newest.iter().rev().map(bar).collect()
+    };
+    let end = |run: Option<&RunLine>| html! { @if let Some(run) = run { (times.brief(run.scheduled_for)) } };
+    let (oldest, latest) = (end(newest.last()), end(newest.first()));
+    html! {
+        (plot::durations("Duration", "of the newest attempt", &bars(|run| run.duration, "took"), (&oldest, &latest)))
+        (plot::durations("Lateness", "from due to start", &bars(lateness, "late by"), (&oldest, &latest)))
+    }
+}
+
+/// Returns how long after its occurrence a run began; `None` if it did not, or its first attempt is unknown.
+fn lateness(run: &RunLine) -> Option<std::time::Duration> {
+    run.started_at.filter(|_| run.attempt == 1).map(|at| at.since(run.scheduled_for))
+}
+
+fn history(runs: &[RunLine], times: &Times) -> Markup {
+    let rows = html! { @for run in runs { (row(run, times)) } };
+    parts::stacked("History", &["Run", "Status", "Occurrence", "Started", "Duration", "Attempts", "Error"], &rows)
+}
+
+fn row(run: &RunLine, times: &Times) -> Markup {
+    html! {
+        tr {
+            th scope="row" { a href=(links::run(run.id)) { "Run " (run.id) } }
+            td.nowrap {
+                @match run.status { Some(status) => (parts::run_badge(status)), None => "unreadable" }
+                @if run.occurrences > 1 { small { (run.occurrences) " occurrences" } }
+                @if let Some(reason) = &run.blocked { small { "waits: " (show(reason, 40)) } }
+                @if run.status == Some(RunStatus::Failed) && run.blocked.is_none() { small { "next attempt " (parts::distance(run.run_at, times.now)) } }
+            }
+            td.nowrap data-label="Occurrence" {
+                (parts::instant(run.scheduled_for, times))
+                @if let Some(origin) = run.origin.filter(|origin| origin.as_str() != "schedule") { small { (origin.as_str().replace('_', " ")) } }
+            }
+            td.nowrap data-label="Started" {
+                @match run.started_at { Some(at) => (parts::when(at, times)), None => (parts::none()) }
+                @if let Some(late) = lateness(run).filter(|late| late.as_secs() > 0) { small { (short_duration(late)) " late" } }
+            }
+            td.nowrap data-label="Duration" { (parts::duration(run.duration)) }
+            td data-label="Attempts" { @if run.attempt == 0 { (parts::none()) } @else { (run.attempt) } }
+            td.full.text { @match &run.error { Some(error) => (show(error, MAX_CELL)), None => (parts::none()) } }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The page `tasks`: health at a glance, and the tasks with their last runs.
+
+use std::sync::Arc;
+
+use axum::extract;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use crate::client::check::Problem;
+use crate::error::Result;
+use crate::model::filter::NamePattern;
+use crate::model::report::Status;
+use crate::model::run::RunStatus;
+use crate::model::task::{Task, TaskStatus};
+use crate::model::task_pages::{Mark, TaskPage, TaskQuery};
+use crate::page::html::parts::{self, PAGE, show};
+use crate::page::html::words;
+use crate::page::html::{Content, Nav, View, links, rendered};
+use crate::page::state::State;
+use crate::text::times::Times;
+
+/// Runs in the strip of a task.
+const MARKS: usize = 20;
+/// Problems that are listed.
+const MAX_PROBLEMS: usize = 20;
+/// Longest name, schedule and error that a row shows, in characters.
+const MAX_NAME: usize = 200;
+const MAX_SCHEDULE: usize = 80;
+
+/// The filter of the table, as the address has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::page) struct Query {
+    name: String,
+    handler: String,
+    status: String,
+    completed: String,
+    page: Option<String>,
+}
+
+impl Query {
+    fn is_used(&self) -> bool {
+        [&self.name, &self.handler, &self.status, &self.completed].iter().any(|field| !field.is_empty())
+    }
+
+    fn has_completed(&self) -> bool {
+        !self.completed.is_empty()
+    }
+
+    fn pairs(&self) -> [(&str, &str); 4] {
+        [("name", &self.name), ("handler", &self.handler), ("status", &self.status), ("completed", &self.completed)]
+    }
+
+    /// Returns the selection of a page, from 1. Text without a wildcard matches any part of a name.
+    fn selection(&self, page: usize) -> TaskQuery {
+        let (name, handler) = (self.name.trim(), self.handler.trim());
+        let pattern = NamePattern::new(name);
+        let pattern = if pattern.is_name() { NamePattern::new(format!("*{name}*")) } else { pattern };
+        TaskQuery {
+            pattern: (!name.is_empty()).then_some(pattern),
+            handler: (!handler.is_empty()).then(|| handler.to_owned()),
+            status: TaskStatus::parse(&self.status),
+            with_completed: self.has_completed(),
+            skip: (page - 1) * PAGE,
+            limit: PAGE,
+            marks: MARKS,
+        }
+    }
+}
+
+pub(in crate::page) async fn page(
+    extract::State(state): extract::State<Arc<State>>,
+    extract::Query(query): extract::Query<Query>,
+) -> Response {
+    rendered(state, Nav::Tasks, move |view| content(view, &query)).await
+}
+
+fn content(view: &View<'_>, query: &Query) -> Result<Content> {
+    let number = parts::page_number(query.page.as_deref());
+    let status = view.state.reader.status()?;
+    let found = view.state.reader.task_page(&query.selection(number))?;
+    let main = html! {
+        h1.hidden { "Tasks" }
+        (glance(&status, view))
+        section #problems aria-label="Problems" { (problems(view.problems.as_deref())) }
+        section aria-labelledby="tasks" {
+            h2 #tasks { "Tasks" }
+            (parts::filter("/", query.is_used(), &fields(query)))
+            @if found.tasks.is_empty() { (no_tasks(&status, query)) } @else { (table(&found, &view.times)) }
+            (parts::paging("/", &query.pairs(), number, found.has_more))
+        }
+    };
+    Ok(Content::new("Tasks", main))
+}
+
+fn fields(query: &Query) -> Markup {
+    html! {
+        (parts::text_field("name", "Name", "report-* or part of it", &query.name))
+        (parts::text_field("handler", "Handler", "any", &query.handler))
+        (parts::choice("status", "Status", TaskStatus::ALL.iter().map(|status| status.as_str()), &query.status))
+        (parts::switch("completed", "Completed one-time tasks", query.has_completed()))
+    }
+}
+
+fn no_tasks(status: &Status, query: &Query) -> Markup {
+    if query.is_used() || query.page.is_some() {
+        parts::empty("No such tasks", &html! { a href="/" { "Show all tasks" } })
+    } else if status.tasks.is_empty() {
+        parts::empty("No tasks yet", &html! { "Add one: " code { "duly add hello --every 15m -- echo hello" } })
+    } else {
+        parts::empty("No open tasks", &html! { a href="/?completed=1" { "Show completed one-time tasks" } })
+    }
+}
+
+/// Returns the numbers that show whether work proceeds.
+fn glance(status: &Status, view: &View<'_>) -> Markup {
+    let count = |of: RunStatus| status.runs.iter().find(|(one, _)| *one == of).map_or(0, |(_, count)| *count);
+    let waiting = count(RunStatus::Queued) + count(RunStatus::Failed) + status.blocked;
+    let alive = status.instances.iter().filter(|one| one.alive == Some(true)).count();
+    let problems = view.problems.as_ref().map(Vec::len);
+    let due_class = if status.overdue > 0 { "is-warn" } else { class_of(status.due) };
+    html! {
+        dl.glance {
+            div class=(match problems { Some(0) => "is-zero", Some(_) => "is-bad", None => "" }) {
+                dt { "Problems" }
+                dd { @match problems {
+                    Some(0) => "0",
+                    Some(count) => { a href="#problems" { (count) } },
+                    None => "?",
+                } }
+            }
+            div class=(due_class) { dt { "Due" } dd { (status.due) } }
+            div class=(class_of(count(RunStatus::Running))) { dt { "Running" } dd { (count(RunStatus::Running)) } }
+            div class=(class_of(waiting)) { dt { "Waiting" } dd { (waiting) } }
+            div class=(if alive == 0 { "is-warn" } else { "" }) {
+                dt { "Schedulers alive" }
+                dd { a href="/schedulers" { (alive) } }
+            }
+            div.wide {
+                dt { "Next" }
+                dd { @match &status.next {
+                    None => (parts::none()),
+                    Some((name, at)) => {
+                        (parts::when(*at, &view.times))
+                        small { a href=(links::task(name)) { (show(name, 60)) } }
+                    }
+                } }
+            }
+        }
+    }
+}
+
+fn class_of(count: u64) -> &'static str {
+    if count == 0 { "is-zero" } else { "" }
+}
+
+/// Returns a list of problems; empty without any.
+pub(super) fn problems(found: Option<&[Problem]>) -> Markup {
+    let Some(found) = found else { return html! { p.muted { "The problems could not be read." } } };
+    html! {
+        @if !found.is_empty() {
+            ul.problems {
+                @for problem in found.iter().take(MAX_PROBLEMS) {
+                    li {
+                        span.kind { (problem.kind.as_str().replace('_', " ")) }
+                        div {
+                            p {
+                                (show(&problem.found, 400)) " "
+                                @if let Some(run) = problem.run { a.nowrap href=(links::run(run)) { "Run " (run) } @if problem.task.is_some() { " · " } }
+                                @if let Some(task) = &problem.task { a href=(links::task(task)) { "Task " (show(task, 60)) } }
+                            }
+                            p.muted { (show(&problem.advice, 400)) }
+                        }
+                    }
+                }
+                @if found.len() > MAX_PROBLEMS {
+                    li { span.muted { "And " (found.len() - MAX_PROBLEMS) " more: see " code { "duly check" } } }
+                }
+            }
+        }
+    }
+}
+
+fn table(found: &TaskPage, times: &Times) -> Markup {
+    let rows = html! { @for (task, marks) in &found.tasks { (row(task, marks, times)) } };
+    parts::stacked("Tasks", &["Task", "Status", "Next", "Last", "Last runs"], &rows)
+}
+
+fn row(task: &Task, marks: &[Mark], times: &Times) -> Markup {
+    html! {
+        tr {
+            th.full scope="row" {
+                a.text href=(links::task(task.name())) { (show(task.name(), MAX_NAME)) }
+                small.text { (show(&words::schedule(&task.definition), MAX_SCHEDULE)) " · " (show(&task.definition.handler, MAX_SCHEDULE)) }
+            }
+            td.nowrap data-label="Status" { (parts::task_badge(task.status)) }
+            td.nowrap data-label="Next" { (next(task, times)) }
+            td.nowrap data-label="Last" { (last(task, times)) }
+            td.full data-label="Last runs" { @if marks.is_empty() { (parts::none()) } @else { (parts::marks(marks, times)) } }
+        }
+    }
+}
+
+/// Returns the next run of a task, or why it has none.
+pub(super) fn next(task: &Task, times: &Times) -> Markup {
+    match task.next_run {
+        Some(at) => parts::when(at, times),
+        None => match words::no_next(task) {
+            "" => parts::none(),
+            reason => html! { span.muted { (reason) } },
+        },
+    }
+}
+
+fn last(task: &Task, times: &Times) -> Markup {
+    let Some(status) = task.last_status else { return parts::none() };
+    html! {
+        span.nowrap { (parts::run_badge(status)) }
+        small {
+            @if let Some(at) = task.last_finished.or(task.last_run) { (parts::when(at, times)) }
+            @if let Some(length) = task.last_duration { " · " (parts::duration(Some(length))) }
+            @if task.failure_count > 1 { span.streak { (task.failure_count) " dead in a row" } }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The timeline: the runs of each task as bars in a lane, drawn as SVG.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use crate::clock::Timestamp;
+use crate::model::filter::NamePattern;
+use crate::model::run::RunStatus;
+use crate::model::views::{Lane, LaneRun, Timeline, Window};
+use crate::page::html::lanes::{Bar, Plot, Span, Tick, WIDTH, bars, percent, ticks};
+use crate::page::html::parts::{empty, filter, show, table, text_field};
+use crate::page::html::{Content, Nav, View, links, rendered};
+use crate::page::state::State;
+use crate::text::times::Times;
+use crate::text::units::short_duration;
+
+/// Lanes of one page.
+const LANES: usize = 50;
+/// Occurrences of a lane that are read completely, and triggered runs. Of older occurrences, a sample.
+const RUNS: usize = 240;
+/// Bars of a page, and of a lane: a bar is about 150 bytes.
+const PAGE_BARS: usize = 800;
+const LANE_BARS: usize = 200;
+/// Future occurrences of a page, and of a lane.
+const PAGE_AHEAD: usize = 200;
+const LANE_AHEAD: usize = 24;
+/// A run that began later after its occurrence says when.
+const LATE: Duration = Duration::from_secs(1);
+/// Height of a lane in pixels; as in `page.css`.
+const HEIGHT: usize = 28;
+
+/// The query of the page.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(in crate::page) struct Query {
+    span: Option<String>,
+    /// The end of the window, RFC 3339; without it, a little after now.
+    until: Option<String>,
+    /// A pattern for the names of tasks.
+    task: Option<String>,
+    /// The name after which the page begins.
+    after: Option<String>,
+}
+
+/// What the page shows.
+struct Shown {
+    span: Span,
+    /// `None`: it follows the clock.
+    until: Option<Timestamp>,
+    plot: Plot,
+    pattern: String,
+    after: Option<String>,
+}
+
+impl Shown {
+    fn new(query: &Query, now: Timestamp) -> Self {
+        let span = query.span.as_deref().and_then(Span::parse).unwrap_or(Span::Day);
+        let until: Option<Timestamp> = query.until.as_deref().and_then(|text| text.parse().ok());
+        let least = Timestamp::MIN.plus(span.length());
+        let until = until.map(|until| until.clamp(least, Timestamp::MAX));
+        // A twelfth of the window is the future.
+        let end = until.unwrap_or_else(|| now.plus(span.length() / 12));
+        let plot = Plot { from: end.minus(span.length()), until: end };
+        let pattern = query.task.as_deref().map(str::trim).unwrap_or_default().to_owned();
+        Shown { span, until, plot, pattern, after: query.after.clone().filter(|name| !name.is_empty()) }
+    }
+
+    /// Returns the address of another window.
+    fn link(&self, span: Span, until: Option<Timestamp>, after: Option<&str>) -> String {
+        let mut path = format!("/timeline?span={}", span.name());
+        if let Some(until) = until {
+            path += &format!("&until={}", links::encoded(&until.to_string()));
+        }
+        for (name, value) in [("task", self.pattern.as_str()), ("after", after.unwrap_or_default())] {
+            if !value.is_empty() {
+                path += &format!("&{name}={}", links::encoded(value));
+            }
+        }
+        path
+    }
+}
+
+pub(in crate::page) async fn page(
+    extract::State(state): extract::State<Arc<State>>,
+    extract::Query(query): extract::Query<Query>,
+) -> Response {
+    rendered(state, Nav::Timeline, move |view| {
+        let shown = Shown::new(&query, view.times.now);
+        let window = Window {
+            from: shown.plot.from,
+            until: shown.plot.until,
+            pattern: (!shown.pattern.is_empty()).then(|| NamePattern::new(shown.pattern.clone())),
+            after: shown.after.clone(),
+            lanes: LANES,
+            runs: RUNS,
+        };
+        let timeline = view.state.reader.timeline(&window)?;
+        Ok(Content::new("Timeline", main(view, &shown, &timeline)))
+    })
+    .await
+}
+
+fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline) -> Markup {
+    let Shown { span, until, plot, pattern, .. } = shown;
+    let times = &view.times;
+    let half = span.length() / 2;
+    html! {
+        div.head {
+            h1 { "Timeline" }
+            span.muted { (times.local(plot.from)) " – " (times.local(plot.until)) " " (times.zone.name()) }
+        }
+        div.timeline-tools {
+            nav.zoom aria-label="Length of the window" {
+                @for (one, name) in Span::ALL {
+                    a.button href=(shown.link(one, *until, None)) aria-current=[(one == *span).then_some("true")] { (name) }
+                }
+            }
+            nav.zoom aria-label="Move the window" {
+                a.button href=(shown.link(*span, Some(plot.until.minus(half)), None)) { "← Earlier" }
+                a.button href=(shown.link(*span, Some(plot.until.plus(half)), None)) { "Later →" }
+                @if until.is_some() { a.button href=(shown.link(*span, None, None)) { "Now" } }
+            }
+            (filter("/timeline", !pattern.is_empty(), &html! {
+                input type="hidden" name="span" value=(span.name());
+                (text_field("task", "Task", "name or pattern: report-*", pattern))
+            }))
+        }
+        @if timeline.lanes.is_empty() {
+            (empty("Nothing in this window", &html! {
+                @if timeline.next.is_some() { "No task up to here has a run in it; more follow." }
+                @else { "No task has a run or a future occurrence in it." }
+            }))
+        } @else {
+            (chart(times, shown, &timeline.lanes))
+            (legend())
+            (alternative(times, &timeline.lanes))
+        }
+        @if shown.after.is_some() || timeline.next.is_some() {
+            nav.paging aria-label="Pages of the lanes" {
+                @if shown.after.is_some() { a.button rel="first" href=(shown.link(*span, *until, None)) { "← First tasks" } }
+                @if let Some(next) = &timeline.next {
+                    a.button rel="next" href=(shown.link(*span, *until, Some(next))) { "More tasks →" }
+                }
+            }
+        }
+    }
+}
+
+/// Returns names on the left, and the plot, which takes the rest of the width.
+fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
+    let Shown { plot, .. } = shown;
+    let most = (share(lanes), (PAGE_AHEAD / lanes.len().max(1)).clamp(2, LANE_AHEAD));
+    let ticks = ticks(*plot, &times.zone);
+    let height = lanes.len() * HEIGHT;
+    html! {
+        div.timeline {
+            div.lane-names {
+                @for lane in lanes { a href=(links::task(&lane.task)) title=(show(&lane.task, 200)) { (show(&lane.task, 60)) } }
+            }
+            div.plot {
+                (scale(&ticks))
+                svg width="100%" height=(height) role="group" aria-label="Runs in lanes per task. A table follows." {
+                    (patterns())
+                    @for (number, _) in lanes.iter().enumerate().filter(|(number, _)| number % 2 == 1) {
+                        rect.band x="0" y=(number * HEIGHT) width="100%" height=(HEIGHT) {}
+                    }
+                    @for tick in &ticks { line.grid x1=(percent(tick.place)) x2=(percent(tick.place)) y1="0" y2=(height) {} }
+                    @for (number, lane) in lanes.iter().enumerate() { (lane_svg(times, shown, lane, number, most)) }
+                    @if plot.holds(times.now) {
+                        line.now x1=(percent(plot.place(times.now))) x2=(percent(plot.place(times.now))) y1="0" y2=(height) {
+                            title { "now, " (times.local(times.now)) }
+                        }
+                    }
+                }
+            }
+        }
+        @if lanes.iter().any(|lane| lane.sampled_before.is_some()) {
+            p.note {
+                "Hatched: more than " (RUNS) " runs of the task are in the window. The newest are drawn. Of older occurrences, one in each \
+                 hundredth of the rest is drawn; of older runs that were triggered, none. A shorter window shows more."
+            }
+        }
+    }
+}
+
+/// Returns the most bars of a lane. What lanes with few runs leave free is for the others: bars that are joined look like one long run.
+fn share(lanes: &[Lane]) -> usize {
+    let total = |most: usize| lanes.iter().map(|lane| lane.runs.len().min(most)).sum::<usize>();
+    (2..=LANE_BARS).rev().find(|most| total(*most) <= PAGE_BARS).unwrap_or(2)
+}
+
+fn scale(ticks: &[Tick]) -> Markup {
+    html! {
+        svg.scale width="100%" height="24" aria-hidden="true" {
+            @for tick in ticks.iter().filter(|tick| tick.place < WIDTH - 300) {
+                text x=(percent(tick.place)) y="16" class=[(!tick.is_major).then_some("minor")] { (tick.label) }
+            }
+        }
+    }
+}
+
+/// The fill patterns, by which bars differ without colour.
+fn patterns() -> Markup {
+    html! {
+        defs {
+            pattern #stripes width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)" {
+                rect.stripe-ground width="6" height="6" {}
+                rect.stripe width="3" height="6" {}
+            }
+            pattern #hatch width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)" {
+                rect.hatch-line width="1" height="6" {}
+            }
+        }
+    }
+}
+
+fn lane_svg(times: &Times, shown: &Shown, lane: &Lane, number: usize, (most, most_ahead): (usize, usize)) -> Markup {
+    let plot = shown.plot;
+    let top = number * HEIGHT;
+    let bars = bars(&lane.runs, plot, times.now, most);
+    let ahead = ahead(lane, plot, times.now, most_ahead);
+    html! {
+        @if let Some(before) = lane.sampled_before.map(|at| plot.place(at)).filter(|place| *place > 0) {
+            rect.sampled x="0" y=(top + 2) width=(percent(before)) height=(HEIGHT - 4) {}
+        }
+        g transform={ "translate(0," (top) ")" } {
+            @for bar in &bars { (bar_svg(times, bar)) }
+            @for at in &ahead {
+                rect.ahead x=(percent(plot.place(*at))) width="3" { title { "due " (times.local(*at)) } }
+            }
+        }
+    }
+}
+
+/// The place and height of a bar within its lane are in `page.css`: each status has its own, so that no colour is needed.
+fn bar_svg(times: &Times, bar: &Bar) -> Markup {
+    // The table below has links for the Tab key.
+    html! {
+        a href=(links::run(bar.run.id)) tabindex="-1" {
+            title { (title(times, bar)) }
+            rect class=(bar.status) x=(percent(bar.start)) width=(percent(bar.end - bar.start)) {}
+        }
+    }
+}
+
+fn title(times: &Times, bar: &Bar) -> String {
+    let LaneRun { status, scheduled_for, started_at, duration, occurrences, .. } = &bar.run;
+    let mut text = format!("{status} {}", times.brief(*scheduled_for));
+    if bar.count > 1 {
+        return format!("{} runs, one {text}", bar.count);
+    }
+    if *occurrences > 1 {
+        text += &format!(", {occurrences} occurrences");
+    }
+    let is_run = !matches!(status, RunStatus::Skipped | RunStatus::Missed);
+    if let Some(started) = started_at.filter(|at| is_run && at.since(*scheduled_for) >= LATE) {
+        text += &format!(", began {}", times.brief(started));
+    }
+    if let Some(length) = duration {
+        text += &format!(", took {}", short_duration(*length));
+    }
+    text
+}
+
+/// Returns the future occurrences of a lane within the plot.
+fn ahead(lane: &Lane, plot: Plot, now: Timestamp, most: usize) -> Vec<Timestamp> {
+    let Some(task) = &lane.ahead else { return Vec::new() };
+    let ahead = task.ahead(most).unwrap_or_default();
+    ahead.into_iter().map(|one| one.at).filter(|at| plot.holds(*at) && *at >= now).collect()
+}
+
+fn legend() -> Markup {
+    html! {
+        ul.legend aria-label="Legend" {
+            @for status in RunStatus::ALL {
+                li {
+                    svg width="18" height=(HEIGHT) aria-hidden="true" { rect class=(status) x="2" width="14" {} }
+                    (status)
+                }
+            }
+            li { svg width="18" height=(HEIGHT) aria-hidden="true" { rect.ahead x="7" width="3" {} } "due" }
+        }
+    }
+}
+
+/// Returns the lanes as a table, for readers without sight.
+fn alternative(times: &Times, lanes: &[Lane]) -> Markup {
+    html! {
+        details {
+            summary { "As a table" }
+            (table("Runs by task", &["Task", "Runs in the window", "Newest"], &html! {
+                @for lane in lanes {
+                    tr {
+                        th scope="row" { a href=(links::task(&lane.task)) { (show(&lane.task, 60)) } }
+                        td { (counts(lane)) }
+                        td {
+                            @if let Some(run) = lane.runs.first() {
+                                a href=(links::run(run.id)) { "run " (run.id) } " " (run.status) ", " (times.brief(run.scheduled_for))
+                            }
+                        }
+                    }
+                }
+            }))
+        }
+    }
+}
+
+fn counts(lane: &Lane) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for run in &lane.runs {
+        *counts.entry(run.status.as_str()).or_default() += 1;
+    }
+    let mut words: Vec<String> = counts.iter().map(|(status, count)| format!("{count} {status}")).collect();
+    if words.is_empty() {
+        words.push("none yet".to_owned());
+    }
+    let sampled = if lane.sampled_before.is_some() { " of those read, and more" } else { "" };
+    format!("{}{sampled}", words.join(", "))
+}

@@ -1,0 +1,46 @@
+//! What the status page needs of its connections: actions with their event, a reader that cannot write, a token.
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::model::action::{Acted, Action};
+use crate::model::request::Runs;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::{history, owners, requests, tasks};
+
+/// Performs an action and records it, in one transaction.
+pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
+    store.write("perform an action", |tx, schedules| {
+        let mut acted = Acted::default();
+        let task = match action {
+            Action::Trigger(task) => {
+                acted.opened = Some(requests::trigger_in(tx, schedules, (task, None, None), now)?.run_id);
+                task.clone()
+            }
+            Action::Pause(task) => {
+                tasks::pause(tx, schedules, task, None, now)?;
+                task.clone()
+            }
+            Action::Resume(task) => {
+                tasks::resume(tx, schedules, task, now)?;
+                task.clone()
+            }
+            Action::Cancel(run) | Action::Retry(run) => {
+                history::run(tx, *run)?.ok_or(Error::UnknownRun { id: *run })?.task
+            }
+        };
+        let run = match action {
+            Action::Cancel(run) => {
+                acted.events = requests::cancel_in(tx, Runs::One(*run), now)?.events;
+                Some(*run)
+            }
+            Action::Retry(run) => {
+                acted.opened = Some(requests::retry_in(tx, schedules, *run, now)?);
+                acted.opened
+            }
+            Action::Trigger(_) | Action::Pause(_) | Action::Resume(_) => acted.opened,
+        };
+        let (task, detail) = (tasks::expect(tx, &task)?.id, format!("{actor}: {}", action.verb()));
+        owners::record(tx, now, "action", Some(task), run, Some(&detail))?;
+        Ok(acted)
+    })
+}

@@ -1,0 +1,5 @@
+//! Text for people: escaped text, sizes and durations, times. For the program and the status page; no part of the public API.
+
+pub mod escape;
+pub mod times;
+pub mod units;

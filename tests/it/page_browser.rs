@@ -1,0 +1,299 @@
+//! The status page in a real browser: every page in light and dark, on a wide screen and on a phone, with and without script,
+//! by keyboard, and with hostile texts. Pictures of all of them are written to `target/screenshots`.
+
+mod driver;
+mod sample;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duly::page::Page;
+use duly::{BoxError, Client, Context, NewTask, RunStatus, Scheduler};
+use serde_json::{Value, json};
+
+use crate::fixtures::{TestDb, wait_for_status};
+use driver::{Browser, ENTER, Scheme, Screen, TAB};
+use sample::Sample;
+
+/// At most one browser at a time: each takes more than one processor.
+static BROWSERS: Mutex<()> = Mutex::new(());
+
+fn browser() -> Option<(MutexGuard<'static, ()>, Browser)> {
+    let turn = BROWSERS.lock().unwrap_or_else(PoisonError::into_inner);
+    Browser::start().map(|browser| (turn, browser))
+}
+
+/// Returns the pages of the sample: the name of a picture, and a path.
+fn pages(sample: &Sample) -> Vec<(&'static str, String)> {
+    let run = |task, status| format!("/runs/{}", sample.newest_with(task, status));
+    let hostile = "a/../../etc/passwd";
+    let task = |name: &str| format!("/tasks/{}", encoded(name));
+    vec![
+        ("tasks", "/".into()),
+        ("task", task("nightly-report")),
+        ("task-effects", task("post-carousel")),
+        ("task-failing", task("import-orders")),
+        ("task-invalid", task("broken-import")),
+        ("task-paused", task("legacy-export")),
+        ("task-hostile", task(hostile)),
+        ("run", run("backup", RunStatus::Succeeded)),
+        ("run-running", run("sync-photos", RunStatus::Running)),
+        ("run-waiting", run("backup", RunStatus::Queued)),
+        ("run-dead", run("import-orders", RunStatus::Dead)),
+        ("run-effects", run("post-carousel", RunStatus::Succeeded)),
+        ("run-skipped", run("check-inbox", RunStatus::Skipped)),
+        ("run-hostile", run(hostile, RunStatus::Dead)),
+        ("timeline", "/timeline".into()),
+        ("schedulers", "/schedulers".into()),
+        ("events", "/events".into()),
+        ("unknown-task", task("no-such-task")),
+        ("unknown-path", "/no/such/path".into()),
+    ]
+}
+
+/// Encodes a name as a segment of a path.
+fn encoded(name: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    name.bytes().map(byte).collect()
+}
+
+/// Runs a function of `checks.js` on the page that is open.
+fn check(browser: &Browser, function: &str) -> Vec<String> {
+    browser.run(include_str!("page_browser/checks.js"));
+    let faults = browser.run(&format!("return window.__checks.{function}()"));
+    faults.as_array().expect("faults").iter().map(|fault| fault.as_str().expect("a line").to_owned()).collect()
+}
+
+/// Returns faults of requests and of the console since the last call. `path` may be answered with 404.
+fn traffic_faults(browser: &Browser, home: &str, is_missing: bool) -> Vec<String> {
+    let mut faults = browser.console();
+    faults.retain(|line| !(is_missing && line.contains("status of 404")));
+    for (status, address) in browser.requests() {
+        if !address.starts_with(home) {
+            faults.push(format!("request to {address}"));
+        } else if status != "sent" && status != "200" && !(is_missing && status == "404") {
+            faults.push(format!("{status} from {address}"));
+        }
+    }
+    faults
+}
+
+#[test]
+fn every_page_is_sound_in_both_schemes_and_widths() {
+    let Some((_turn, browser)) = browser() else { return };
+    let sample = Sample::start();
+    let axe = axe();
+    let mut faults = Vec::new();
+    for (name, path) in pages(&sample) {
+        for (scheme, screen) in Scheme::ALL.into_iter().flat_map(|s| Screen::ALL.map(|screen| (s, screen))) {
+            browser.show(scheme, screen);
+            browser.open(&sample.address(&path));
+            let mut found = traffic_faults(&browser, &sample.address("/"), name.starts_with("unknown"));
+            for function in ["overflow", "clipped", "contrast"] {
+                found.extend(check(&browser, function));
+            }
+            if let Some(axe) = axe.as_deref().filter(|_| screen == Screen::Desk) {
+                found.extend(accessibility_faults(&browser, axe));
+            }
+            if browser.run("return typeof window.__hacked") != "undefined" {
+                found.push("a hostile text was run as a script".to_owned());
+            }
+            let view = format!("{name}-{}-{}", scheme.name(), screen.width());
+            browser.save_picture(&pictures().join(format!("{view}.png")), None);
+            faults.extend(found.iter().map(|fault| format!("{view}: {fault}")));
+        }
+        if name.ends_with("hostile") {
+            let shown =
+                format!("return document.body.innerText.includes({})", json!("<script>window.__hacked = 1</script>"));
+            if browser.run(&shown) != true {
+                faults.push(format!("{name}: the hostile text does not appear as text"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+
+    // The page is read again: of two attempts with outputs of the same length, only the newest is open, as before.
+    let (_, dead) = pages(&sample).into_iter().find(|(name, _)| *name == "run-dead").expect("a page");
+    browser.open(&sample.address(&dead));
+    browser.run("document.querySelector('main').isOld = true");
+    let read_again = "dispatchEvent(new Event('pagehide')), dispatchEvent(new Event('pageshow'))";
+    browser.wait_until(&format!("{read_again}, !document.querySelector('main').isOld"));
+    let outputs = browser.run("return [...document.querySelectorAll('.attempt details')].map(({ open }) => open)");
+    assert_eq!(outputs, json!([true, false]));
+}
+
+/// The folder of the pictures, which git ignores.
+fn pictures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots")
+}
+
+/// Returns the script of axe-core, which `.ci/run` fetches: the file that `DULY_AXE` names, or that in `target/axe-core`.
+fn axe() -> Option<String> {
+    let file = std::env::var_os("DULY_AXE")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/axe-core/axe.min.js"), PathBuf::from);
+    let script = std::fs::read_to_string(&file).ok();
+    if script.is_none() {
+        println!("skipped: no axe-core at {}; contrast and keyboard are checked all the same", file.display());
+    }
+    script
+}
+
+/// Runs axe-core on the page that is open. Returns its serious findings, and prints the others.
+fn accessibility_faults(browser: &Browser, axe: &str) -> Vec<String> {
+    browser.run(axe);
+    let found = browser.run_async(
+        "const done = arguments[arguments.length - 1];
+         axe.run({ preload: false, resultTypes: ['violations'] })
+             .then((found) => done(found.violations.map(({ id, impact, help, nodes }) =>
+                 ({ id, impact, help, nodes: nodes.slice(0, 3).map(({ html }) => html.slice(0, 200)) }))))
+             .catch((error) => done([{ impact: 'critical', help: String(error) }]));",
+    );
+    let (serious, other): (Vec<&Value>, Vec<&Value>) = found
+        .as_array()
+        .expect("findings")
+        .iter()
+        .partition(|finding| finding["impact"] == "serious" || finding["impact"] == "critical");
+    other.iter().for_each(|finding| println!("axe: {finding}"));
+    serious.iter().map(|finding| format!("axe: {finding}")).collect()
+}
+
+#[test]
+fn the_keyboard_reaches_every_control_and_shows_where_it_is() {
+    let Some((_turn, browser)) = browser() else { return };
+    let sample = Sample::start();
+    let mut faults = Vec::new();
+    // Without the script, which replaces the controls when the database changes.
+    browser.devtools("Network.setBlockedURLs", &json!({ "urls": ["*/page.js"] }));
+    for (name, path) in pages(&sample) {
+        // One page of each kind.
+        if name.contains('-') && name != "run-dead" {
+            continue;
+        }
+        for (scheme, screen) in [(Scheme::Light, Screen::Desk), (Scheme::Dark, Screen::Phone)] {
+            browser.show(scheme, screen);
+            browser.open(&sample.address(&path));
+            browser.run(include_str!("page_browser/checks.js"));
+            // A block of text that scrolls is a stop too.
+            let stops = "return __checks.controls().length + document.querySelectorAll('pre').length";
+            let stops = browser.run(&format!("__checks.watchFocus(); {stops}")).as_u64().expect("a number");
+            browser.press(TAB, usize::try_from(stops).expect("a number") + 1);
+            let found = browser.run("return __checks.focus()");
+            let found =
+                found.as_array().expect("faults").iter().map(|fault| format!("{name}, {}: {fault}", scheme.name()));
+            faults.extend(found);
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+
+    // The first stop of the keyboard skips the navigation.
+    browser.open(&sample.address("/"));
+    browser.press(TAB, 1);
+    let target = browser.run("return document.activeElement.getAttribute('href')");
+    let target = target.as_str().expect("a link").to_owned();
+    assert!(target.starts_with('#'), "{target}");
+    browser.press(ENTER, 1);
+    browser.wait_until(&format!("location.hash === '{target}'"));
+    browser.press(TAB, 1);
+    let is_inside = format!("return document.querySelector('{target}').contains(document.activeElement)");
+    assert_eq!(browser.run(&is_inside), true, "the next stop is in the main part");
+}
+
+/// A scheduler with the handler `work`, which prints a line, and the handler `gate`, which ends when it is cancelled.
+fn live() -> (TestDb, Scheduler, Client, String) {
+    let db = TestDb::brief();
+    let work = |_: &Context| Ok::<_, BoxError>("four of a kind");
+    let gate = |run: &Context| {
+        while !run.wait_cancelled(Duration::from_secs(60)) {}
+        Err::<(), _>(BoxError::from("stopped"))
+    };
+    let builder =
+        Scheduler::builder(db.file()).poll(Duration::from_millis(20)).handler("work", work).handler("gate", gate);
+    let scheduler = builder.page(Page::on("127.0.0.1:0").actions()).start().expect("a scheduler");
+    let client = scheduler.client().clone();
+    for (name, handler) in [("digest", "work"), ("bystander", "work"), ("watch", "gate")] {
+        client.add(NewTask::manual(name).handler(handler)).expect("a task");
+    }
+    let home = format!("http://{}", scheduler.page_address().expect("an address"));
+    (db, scheduler, client, home)
+}
+
+#[test]
+fn a_click_starts_a_run_and_the_page_follows_without_a_reload() {
+    let Some((_turn, browser)) = browser() else { return };
+    let (db, _scheduler, client, home) = live();
+    browser.show(Scheme::Light, Screen::Desk);
+    browser.open(&format!("{home}/tasks/digest"));
+    browser.run("window.__same = 1");
+    browser.click("form[action$='/digest/trigger'] button");
+    let run = wait_for_status(&client, "digest", RunStatus::Succeeded).id;
+    let link = format!("document.querySelector(\"a[href='/runs/{run}']\")");
+    browser.wait_until(&format!("{link} && document.querySelector('main').innerText.includes('succeeded')"));
+    assert_eq!(browser.run("return window.__same"), 1, "the page was not loaded again");
+    assert!(client.history("bystander", 9).expect("a history").is_empty());
+
+    // A run that another program asks for, and that ends without this browser.
+    browser.open(&format!("{home}/tasks/watch"));
+    browser.run("window.__same = 2");
+    db.printed(&["trigger", "watch"]);
+    browser.wait_until("document.querySelector('main').innerText.includes('running')");
+    let run = wait_for_status(&client, "watch", RunStatus::Running).id;
+    client.cancel(run).expect("a cancellation");
+    browser.wait_until("document.querySelector('main').innerText.includes('cancelled')");
+    assert_eq!(browser.run("return window.__same"), 2, "the page was not loaded again");
+    assert_eq!(traffic_faults(&browser, &home, false), [""; 0]);
+}
+
+#[test]
+fn every_page_and_action_works_without_script() {
+    let Some((_turn, browser)) = browser() else { return };
+    let (_db, _scheduler, client, home) = live();
+    browser.show(Scheme::Dark, Screen::Phone);
+    browser.devtools("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
+    browser.open(&format!("{home}/tasks/digest"));
+    browser.click("form[action$='/digest/trigger'] button");
+    let run = wait_for_status(&client, "digest", RunStatus::Succeeded).id;
+    browser.open(&format!("{home}/tasks/digest"));
+    browser.click(&format!("a[href='/runs/{run}']"));
+    browser.wait_for_text("four of a kind");
+    for path in ["/", "/timeline", "/schedulers", "/events"] {
+        browser.open(&format!("{home}{path}"));
+        assert_ne!(browser.run("return document.querySelector('main').innerText.trim()"), "", "{path}");
+    }
+    browser.open(&format!("{home}/tasks/digest"));
+    browser.click("form[action$='/digest/pause'] button");
+    browser.wait_for_text("paused");
+    assert!(client.task("bystander").expect("a look-up").expect("a task").next_run.is_none());
+    browser.click("form[action$='/digest/resume'] button");
+    browser.wait_until("!document.querySelector(\"form[action$='/digest/resume']\")");
+}
+
+/// Writes the pictures of the documents, with `DULY_WRITE_IMAGES=1`.
+#[test]
+fn images() {
+    if std::env::var_os("DULY_WRITE_IMAGES").is_none() {
+        println!("skipped: DULY_WRITE_IMAGES is not set");
+        return;
+    }
+    let Some((_turn, browser)) = browser() else { return };
+    let sample = Sample::start_pleasant();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/images");
+    let dead = format!("/runs/{}", sample.newest_with("import-orders", RunStatus::Dead));
+    let pictures = [
+        ("tasks-light", Scheme::Light, Screen::Desk, "/"),
+        ("task-dark", Scheme::Dark, Screen::Desk, "/tasks/post-carousel"),
+        ("timeline-light", Scheme::Light, Screen::Desk, "/timeline"),
+        ("run-phone", Scheme::Light, Screen::Phone, &dead),
+    ];
+    for (name, scheme, screen, path) in pictures {
+        browser.show(scheme, screen);
+        browser.open(&sample.address(path));
+        let file = folder.join(format!("{name}.png"));
+        browser.save_picture(&file, Some(screen));
+        let size = std::fs::metadata(&file).expect("a picture").len();
+        assert!(size < 150_000, "{name} has {size} bytes");
+    }
+}
