@@ -5,6 +5,7 @@ pub(crate) mod attempt_slots;
 pub(crate) mod fault_points;
 pub(crate) mod file_aliases;
 pub(crate) mod folder;
+pub(crate) mod locked;
 pub(crate) mod orphan;
 pub(crate) mod owner_lock;
 pub(crate) mod panics;

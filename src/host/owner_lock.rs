@@ -15,6 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::host::attempt_slots::{self, Content, Mark, Place, Slots};
+use crate::host::locked::Locked;
 use crate::host::{folder, platform};
 
 /// How long a worker relies on its last check of the folder of lock files.
@@ -47,7 +48,7 @@ pub(crate) struct OwnerLock {
 #[derive(Debug, Default)]
 struct Held {
     /// `None` until the lock is taken.
-    file: Option<Arc<File>>,
+    file: Option<Arc<Locked>>,
     slots: Slots,
 }
 
@@ -159,6 +160,7 @@ impl OwnerLock {
         }
         let file = platform::create_private(Path::new(&temporary))?;
         file.lock()?;
+        let file = Locked::new(file);
         held.slots.write_all(&file, &self.database)?;
         std::fs::rename(&temporary, &self.path)?;
         held.file = Some(Arc::new(file));
@@ -194,7 +196,7 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(crate) struct DeadOwner {
     path: PathBuf,
-    lock: File,
+    lock: Locked,
     begun: Option<Arc<HashSet<(i64, u32)>>>,
 }
 
@@ -234,12 +236,7 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
         Err(error) => return Standing::Unknown(format!("its lock file {} cannot be opened: {error}", path.display())),
     };
     match file.try_lock() {
-        // The lock proves death only if the path still names the locked file: the owner may be recreating it.
-        Ok(()) if names(&path, &file) => match attempt_slots::read(&file, database) {
-            Content::Slots(begun) => Standing::Dead(DeadOwner { path, lock: file, begun: begun.map(Arc::new) }),
-            Content::Copy => Standing::Missing,
-        },
-        Ok(()) => Standing::Unknown(format!("its lock file {} was replaced during the check", path.display())),
+        Ok(()) => released(path, Locked::new(file), database),
         Err(TryLockError::WouldBlock) => match attempt_slots::read_mark(&file) {
             Mark::Dead { taken_over_by } => Standing::TakenOver(taken_over_by),
             mark => Standing::Alive { degraded: mark == Mark::Degraded },
@@ -247,6 +244,18 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
         Err(TryLockError::Error(error)) => {
             Standing::Unknown(format!("the lock of {} cannot be requested: {error}", path.display()))
         }
+    }
+}
+
+/// Determines the state of an owner whose lock was acquired. The lock proves death only if the path still names the locked
+/// file: the owner may be recreating it.
+fn released(path: PathBuf, lock: Locked, database: &Path) -> Standing {
+    if !names(&path, &lock) {
+        return Standing::Unknown(format!("its lock file {} was replaced during the check", path.display()));
+    }
+    match attempt_slots::read(&lock, database) {
+        Content::Slots(begun) => Standing::Dead(DeadOwner { path, lock, begun: begun.map(Arc::new) }),
+        Content::Copy => Standing::Missing,
     }
 }
 
@@ -298,7 +307,7 @@ fn names(path: &Path, file: &File) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileState, OwnerLock, Standing, dead_owners, folder, standing};
+    use super::{FileState, Locked, OwnerLock, Standing, dead_owners, folder, standing};
 
     #[test]
     fn a_lock_distinguishes_living_and_dead_owners() {
@@ -328,6 +337,32 @@ mod tests {
         let lock = OwnerLock::take(&database, "a-2").unwrap();
         lock.retire();
         assert!(!folder(&database).join("a-2").exists(), "an owner that stops cleanly leaves no file");
+    }
+
+    #[test]
+    fn a_lock_is_released_although_a_process_that_is_being_started_has_a_copy_of_the_file() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        std::fs::write(&database, "").unwrap();
+        let lock = OwnerLock::take(&database, "a-1").unwrap();
+        let copy = |file: Option<&Locked>| file.unwrap().try_clone().unwrap();
+        let first = copy(lock.held().file.as_deref());
+        // The file is replaced while a worker writes its slot: it stays locked until the worker is done.
+        let writes = lock.held().file.clone().unwrap();
+        std::fs::rename(folder(&database).join("a-1"), folder(&database).join("a-2")).unwrap();
+        assert_eq!(lock.keep().unwrap(), FileState::Recreated);
+        assert!(matches!(standing(&database, "a-2"), Standing::Alive { .. }));
+        drop(writes);
+        assert!(!matches!(standing(&database, "a-2"), Standing::Alive { .. }));
+
+        let second = copy(lock.held().file.as_deref());
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive { .. }));
+        drop(lock);
+        let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("its lock is released") };
+        let third = copy(Some(&dead.lock));
+        drop(dead);
+        let Standing::Dead(_) = standing(&database, "a-1") else { panic!("the next owner finds the same proof") };
+        drop((first, second, third));
     }
 
     #[test]

@@ -136,7 +136,11 @@ pub(crate) fn held(path: &Path) -> (Hold, Option<(u64, u64)>) {
         Err(error) => return (Hold::Unknown(format!("{} cannot be opened: {error}", path.display())), None),
     };
     let hold = match file.try_lock_shared() {
-        Ok(()) => Hold::Free,
+        Ok(()) => {
+            // Closing alone does not release it while a process that is being started has a copy of the descriptor.
+            let _ = file.unlock();
+            Hold::Free
+        }
         Err(TryLockError::WouldBlock) => Hold::Held,
         Err(TryLockError::Error(error)) => {
             Hold::Unknown(format!("the lock of {} cannot be requested: {error}", path.display()))
