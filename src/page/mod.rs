@@ -24,7 +24,6 @@ mod server;
 mod state;
 #[cfg(test)]
 mod tests;
-mod zone;
 
 pub use options::Page;
 pub(crate) use server::Server;

@@ -20,13 +20,14 @@ use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
-use duly::{Client, Clock, Error, Limits, NewRun, SystemClock, Zone};
+use duly::text::local_zone;
+use duly::{Client, Clock, Error, Limits, NewRun, SystemClock};
 use log::{Level, LevelFilter};
 
 use crate::cli::args::{Args, Command};
 use crate::cli::failure::Failure;
+use crate::cli::nearest;
 use crate::cli::values::LogFormat;
-use crate::cli::{nearest, zone};
 use crate::commands::next::{self, Query};
 use crate::commands::run::{self, Exit};
 use crate::commands::{
@@ -180,10 +181,7 @@ fn run(args: &Args, forward: Option<Forward>) -> Result<ExitCode, Failure> {
     let terminal = io::stdout().is_terminal();
     let dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     let bars = io::stderr().is_terminal() && !dumb && !args.json && !args.quiet;
-    let zone = match zone::local() {
-        Some(zone) => zone,
-        None => Zone::named("UTC")?,
-    };
+    let zone = local_zone::of_machine_or_utc()?;
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let mut out = BufWriter::new(io::stdout().lock());
     let mut printer = Printer {

@@ -15,7 +15,7 @@ pub(super) mod timeline;
 mod waits;
 mod words;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract;
 use axum::http::StatusCode;
@@ -29,7 +29,8 @@ use crate::model::health::Limits;
 use crate::page::answer::answered;
 use crate::page::html::parts::{plural, show};
 use crate::page::state::State;
-use crate::page::zone;
+use crate::schedule::Zone;
+use crate::text::local_zone;
 use crate::text::times::Times;
 
 /// The entries of the navigation.
@@ -79,7 +80,7 @@ pub(super) async fn rendered(
     answered("text/html; charset=utf-8", move || {
         let view = View {
             state: &state,
-            times: Times { now: state.clock.now().wall, zone: zone::local()? },
+            times: Times { now: state.clock.now().wall, zone: machine_zone()? },
             problems: state.reader.check(&Limits::default()).ok(),
         };
         let (status, content) = match content(&view) {
@@ -89,6 +90,15 @@ pub(super) async fn rendered(
         Ok((status, layout(&view, nav, &content).into_string()))
     })
     .await
+}
+
+/// Returns the zone of the machine at the first request.
+fn machine_zone() -> Result<Zone> {
+    static MACHINE: OnceLock<Zone> = OnceLock::new();
+    match MACHINE.get() {
+        Some(zone) => Ok(zone.clone()),
+        None => local_zone::of_machine_or_utc().map(|zone| MACHINE.get_or_init(|| zone).clone()),
+    }
 }
 
 /// Returns the page for an error, and its status.

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use duly::text::local_zone;
 use duly::{ImportItem, Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Zone};
 
 use crate::cli::values::truncated;
-use crate::cli::zone;
 use crate::exec::payload::Payload;
 use crate::exec::user;
 use crate::import::lines::{self, Entry, Line};
@@ -155,7 +155,7 @@ impl Variables {
         }
         match name.as_str() {
             "CRON_TZ" => {
-                let zone = zone::from_variable(&value)
+                let zone = local_zone::from_variable(&value)
                     .ok_or_else(|| format!("CRON_TZ is not a time zone: {:?}", truncated(&value)));
                 let result = match &zone {
                     Ok(_) => Assignment::Accepted,

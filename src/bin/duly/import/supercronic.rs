@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use duly::text::local_zone;
 use duly::{ImportItem, Misfire, NewTask, Overlap, RetryPolicy, ScheduleKind, Zone};
 
 use crate::cli::values::truncated;
-use crate::cli::zone;
 use crate::exec::payload::Payload;
 use crate::import::cronexpr::{self, Entry};
 use crate::import::crontab::{GRACE, shortened};
@@ -118,7 +118,7 @@ impl Variables {
         }
         match name {
             "CRON_TZ" => {
-                let zone = if value == "Local" { Some(local.clone()) } else { zone::from_variable(value) };
+                let zone = if value == "Local" { Some(local.clone()) } else { local_zone::from_variable(value) };
                 self.zone = zone.ok_or_else(|| format!("CRON_TZ is not a time zone: {:?}", truncated(value)));
                 if let Err(reason) = &self.zone {
                     parsed.refused.push(line.note(format!("{reason}; it applies to all entries")));
