@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{self, Query};
 use axum::http::header::{CONTENT_TYPE, LINK};
@@ -25,7 +24,7 @@ use crate::model::task::TaskStatus;
 use crate::page::answer::{apart, panicked};
 use crate::page::html::links::encoded;
 use crate::page::state::State;
-use crate::schedule::parse_duration;
+use crate::text::units::parse_duration;
 
 /// Items of a list, unless `limit` names another number: as the commands print by default, or as many tasks as a page of HTML shows.
 const TASKS: usize = 50;
@@ -146,7 +145,7 @@ async fn check(state: Shared, uri: Uri) -> Response {
         let default = Limits::default();
         let overdue = parameters
             .text("overdue")
-            .map(|text| duration(text).ok_or_else(|| Refusal::invalid("overdue", "a duration such as 5m", text)));
+            .map(|text| parse_duration(text).map_err(|_| Refusal::invalid("overdue", "a duration such as 5m", text)));
         let failures: Option<u32> = parameters.parsed("failures", "a number from 1")?;
         let limits = Limits {
             overdue: overdue.transpose()?.unwrap_or(default.overdue),
@@ -223,15 +222,6 @@ fn decoded(segment: Name) -> Result<String, Refusal> {
     }
 }
 
-/// Parses a duration with a unit. Zero is accepted, as on the command line.
-fn duration(text: &str) -> Option<Duration> {
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    if ["0", "0s", "0ms"].contains(&text) {
-        return Some(Duration::ZERO);
-    }
-    if is_number { None } else { parse_duration(text).ok() }
-}
-
 /// Lists the values that a parameter accepts.
 fn choices(all: &[impl Display]) -> String {
     let all: Vec<String> = all.iter().map(ToString::to_string).collect();
@@ -287,7 +277,7 @@ impl Parameters {
 
     /// Returns the instant that `since` names, or that is its duration before now.
     fn since(&self, now: Timestamp) -> Result<Option<Timestamp>, Refusal> {
-        if let Some(age) = self.text("since").and_then(duration) {
+        if let Some(age) = self.text("since").and_then(|text| parse_duration(text).ok()) {
             return Ok(Some(now.minus(age)));
         }
         let expected = "an instant such as 2027-03-14T12:00:00Z, or a duration before now, such as 2h";

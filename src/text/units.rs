@@ -1,8 +1,30 @@
-//! Sizes, counts and durations as text. Pure.
+//! Sizes, counts and durations as text, and durations as they are typed. Pure.
 
 use std::time::Duration;
 
-use crate::schedule::duration_text;
+use crate::error::Error;
+use crate::schedule::{self, duration_text};
+
+/// Error for a text that is no duration.
+const EXPECTED: &str = "expected a duration such as 15m or 1h 30m";
+
+/// Parses a duration with a unit, as options and parameters have it. Zero is accepted.
+///
+/// # Errors
+/// What is expected.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    if ["0", "0s", "0ms"].contains(&text) {
+        return Ok(Duration::ZERO);
+    }
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("expected a unit, as in {text}s or {text}m"));
+    }
+    schedule::parse_duration(text).map_err(|error| match error {
+        Error::InvalidSchedule { reason, .. } if !reason.starts_with("expected a duration such as") => reason,
+        _ => EXPECTED.to_owned(),
+    })
+}
 
 /// A size in its largest unit: `335 B`, `12 KiB`, `1.4 MiB`.
 pub fn bytes(bytes: u64) -> String {
@@ -69,7 +91,7 @@ pub fn distance(length: Duration, parts: Parts) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Parts, bytes, distance, short_duration, until};
+    use super::{Parts, bytes, distance, parse_duration, short_duration, until};
     use std::time::Duration;
 
     #[test]
@@ -87,6 +109,14 @@ mod tests {
             assert_eq!(until(Duration::from_millis(millis)).as_deref(), text);
         }
         assert!(until(Duration::MAX).is_some());
+    }
+
+    #[test]
+    fn a_duration_has_a_unit() {
+        assert_eq!(parse_duration(" 1h 30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_duration("soon"), Err("expected a duration such as 15m or 1h 30m".into()));
+        assert_eq!(parse_duration("15"), Err("expected a unit, as in 15s or 15m".into()));
     }
 
     #[test]

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+pub(crate) use duly::text::units::parse_duration as duration;
 use duly::{Error, TaskStatus};
 use serde_json::value::RawValue;
-
-/// Error for a text that is no duration.
-const EXPECTED: &str = "expected a duration such as 15m or 1h 30m";
 
 /// Shortest time after which a run may expire.
 const SHORTEST_EXPIRY: Duration = Duration::from_secs(1);
@@ -20,21 +18,6 @@ pub(crate) enum LogFormat {
     Text,
     Json,
     Journald,
-}
-
-/// Parses a duration with a unit. Zero is accepted.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    if ["0", "0s", "0ms"].contains(&text) {
-        return Ok(Duration::ZERO);
-    }
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("expected a unit, as in {text}s or {text}m"));
-    }
-    duly::parse_duration(text).map_err(|error| match reason(error) {
-        reason if reason.starts_with("expected a duration such as") => EXPECTED.to_owned(),
-        reason => reason,
-    })
 }
 
 /// Checks the duration of an interval or delay schedule, and returns its text unchanged.
@@ -108,15 +91,11 @@ pub(crate) fn variable_name(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{duration, expiry, json, schedule_duration, variable, variable_name};
+    use super::{expiry, json, schedule_duration, variable, variable_name};
     use std::time::Duration;
 
     #[test]
     fn values_are_parsed_or_refused_with_what_is_expected() {
-        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(duration("0"), Ok(Duration::ZERO));
-        assert_eq!(duration("soon"), Err("expected a duration such as 15m or 1h 30m".into()));
-        assert_eq!(duration("15"), Err("expected a unit, as in 15s or 15m".into()));
         assert_eq!(schedule_duration(" 1h 30m"), Ok(" 1h 30m".into()));
         assert!(
             schedule_duration("15").is_err() && schedule_duration("0").is_err() && schedule_duration("-5s").is_err()
