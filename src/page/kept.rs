@@ -10,6 +10,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::model::health::Queue;
 use crate::model::report::Status;
 use crate::schedule::duration_text;
+use crate::text::escape;
 
 /// How long what was read is used again.
 const FRESH: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ impl<T: Send + Sync + 'static> Kept<T> {
                 match &*kept {
                     Some((at, value)) if now.saturating_sub(*at) < FRESH => value.clone(),
                     _ => {
-                        let value = read().map(Arc::new).map_err(|error| one_line(&error.to_string()).into());
+                        let value = read().map(Arc::new).map_err(|error| escape::one_line(&error.to_string()).into());
                         *kept = Some((clock.now().monotonic, value.clone()));
                         value
                     }
@@ -74,8 +75,4 @@ impl<T: Send + Sync + 'static> Kept<T> {
         let late = || Err(format!("no answer from the database within {}", duration_text(PATIENCE)).into());
         tokio::time::timeout(PATIENCE, reading).await.unwrap_or_else(|_| late())
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
 }

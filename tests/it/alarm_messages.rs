@@ -49,7 +49,7 @@ fn a_hundred_dead_runs_are_one_message() {
     assert_eq!(message.items.len(), AlarmMessage::MAX_ITEMS);
     let twice = message.items.iter().find(|item| item.task.as_deref() == Some("task-00")).expect("the first task");
     assert_eq!((twice.count, twice.run), (2, Some(client.history("task-00", 1).expect("a history")[0].id)));
-    assert!(message.items[1].found.ends_with("is dead: no route to host"), "{:?}", message.items[1]);
+    assert!(message.items[1].found.ends_with("is dead: no route\\nto host"), "{:?}", message.items[1]);
 
     // Another sender waits for the lease, and then delivers the same message.
     let other = db.builder(NOON).clock(&clock).accept("none").start().expect("a stepper");

@@ -11,6 +11,7 @@ use crate::rules::alarm_pace::{self, Slot};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::row;
+use crate::text::escape;
 
 /// Most recorded facts that one look examines.
 const MAX_FACTS: usize = 500;
@@ -215,7 +216,7 @@ fn dead_runs(tx: &Transaction<'_>, channel: &str, look: &Look<'_>, changes: &mut
     let read = |row: &Row<'_>| {
         let (id, run, task): (i64, i64, String) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?);
         let error = row::shown_if_any(row, 3)?.unwrap_or_default();
-        let found = one_line(&format!("run {run} of {task} is dead: {}", excerpt(&error, MAX_ERROR)));
+        let found = escape::one_line(&format!("run {run} of {task} is dead: {}", excerpt(&error, MAX_ERROR)));
         let advice = format!("see duly logs {run}; duly retry {run} starts a new run");
         let kind = AlarmKind::Dead;
         Ok((id, Condition { kind, subject: task, run: Some(run), since: row.get(4)?, found, advice }))
@@ -266,7 +267,7 @@ fn lost_schedulers(tx: &Transaction<'_>, channel: &str, look: &Look<'_>, changes
             (Some(pid), Some(host)) => format!("with pid {pid} on {host}"),
             _ => owner.clone(),
         };
-        let found = one_line(&format!("the scheduler {which} died"));
+        let found = escape::one_line(&format!("the scheduler {which} died"));
         let advice = "see its log for the cause; its runs were recovered".to_owned();
         let (kind, since) = (AlarmKind::SchedulerLost, row.get(2)?);
         Ok((id, Condition { kind, subject: owner, run: None, since, found, advice }))
@@ -496,9 +497,4 @@ pub(super) fn forget(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.prepare_cached(FORGET_ALARMS)?.execute([])?;
     tx.prepare_cached(FORGET_CHANNELS)?.execute([])?;
     Ok(())
-}
-
-/// Names and errors may hold any text.
-fn one_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
 }
