@@ -34,7 +34,7 @@ pub(crate) fn lateness(scheduler: &Scheduler, address: SocketAddr, seconds: u64,
     let with = thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                for path in http::PATHS.iter().cycle() {
+                for path in http::PATHS.lines().cycle() {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }

@@ -140,7 +140,7 @@ fn paths(file: &Path) -> Vec<String> {
         )
     });
     let (large, task, waiting, running) = of_rows.expect("rows");
-    let mut paths: Vec<String> = http::PATHS.iter().map(|path| (*path).to_owned()).collect();
+    let mut paths: Vec<String> = http::PATHS.lines().map(str::to_owned).collect();
     for path in ["/tasks/{task}", "/tasks/{task}?page=2", "/api/tasks/{task}", "/tasks/team-0%2Freport-100"] {
         paths.push(path.replace("{task}", &task.replace('/', "%2F")));
     }
