@@ -65,9 +65,7 @@ impl Page {
         observers.push(Arc::new(metrics.clone()));
         Ok(Listening { page: self, metrics, listeners })
     }
-}
 
-impl Page {
     /// Returns the error for an address that cannot be listened on.
     fn refused(&self, error: &std::io::Error) -> Error {
         let advice = match error.kind() {
