@@ -48,14 +48,14 @@ fn each_broken_rule_is_found() {
             ],
         ),
         (
-            format!("{attempt} VALUES (99, 1, 'failed', 'me', 1805025600000)"),
+            format!("{attempt} VALUES (99, 1, 'failed', 'test-owner', 1805025600000)"),
             &[
                 "foreign_key_check: task_attempts row 2 refers to no row of task_runs",
                 "each attempt has a run: attempt 2 is of run 99",
             ],
         ),
         (
-            format!("{attempt} VALUES (5, 7, 'failed', 'me', 1805025600000)"),
+            format!("{attempt} VALUES (5, 7, 'failed', 'test-owner', 1805025600000)"),
             &["attempts are counted: attempt 7 of run 5, which had 1"],
         ),
         (
@@ -106,10 +106,10 @@ fn each_broken_rule_is_found() {
 #[test]
 fn claimable_runs_that_must_wait_are_found() {
     let insert = |status: &str, run: u32| {
-        let locked = if status == "running" { "'me', 1805025600000, 1" } else { "NULL, NULL, 0" };
+        let locked = if status == "running" { "'test-owner', 1805025600000, 1" } else { "NULL, NULL, 0" };
         format!(
             "INSERT OR IGNORE INTO scheduler_instances (id, host, pid, version, workers, lease_ms, started_at, seen_at)
-             VALUES ('me', 'here', 1, '1', 1, 60000, 1805025600000, 1805025600000);
+             VALUES ('test-owner', 'here', 1, '1', 1, 60000, 1805025600000, 1805025600000);
              INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, concurrency_key, locked_by,
                                     locked_until, attempt)
              VALUES (1, 'work', 180502560000{run}, 'manual', '{status}', 1805025600000, 'k', {locked});"

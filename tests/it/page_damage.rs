@@ -38,7 +38,7 @@ const DAMAGE: &[&str] = &[
     "UPDATE task_runs SET blocked = 'odd', concurrency_key = CAST(x'ff00' AS TEXT) WHERE id = 8",
     "UPDATE task_runs SET handler = CAST(x'fffe' AS TEXT), error = CAST(x'fffe00' AS TEXT), output = CAST(x'c328' AS TEXT), payload = '{', result = '[', progress = CAST(x'ff' AS TEXT) WHERE id = 6",
     "UPDATE task_runs SET cancel_requested = 7 WHERE id IN (6, 8)",
-    "UPDATE task_runs SET status = 'running', locked_by = 'nobody', locked_until = 1805025600000 WHERE id = 8",
+    "UPDATE task_runs SET status = 'running', locked_by = 'unknown-owner', locked_until = 1805025600000 WHERE id = 8",
     "UPDATE task_runs SET status = 'running' WHERE id = 8",
     "UPDATE task_runs SET task_id = 77 WHERE id = 6",
     "UPDATE scheduled_tasks SET status = 'odd' WHERE id = 2",

@@ -136,7 +136,9 @@ fn an_attempt_that_another_program_changed_is_named() {
 fn a_run_with_finished_at_cannot_become_queued_or_running() {
     let (db, stepper) = with_final_runs();
     for task in ["succeeded", "dead", "waited"] {
-        for values in ["status = 'queued'", "status = 'running', locked_by = 'me', locked_until = 1805025600000"] {
+        for values in
+            ["status = 'queued'", "status = 'running', locked_by = 'test-owner', locked_until = 1805025600000"]
+        {
             let refused = set_columns(&db, task, values).expect_err("an end").to_string();
             assert!(refused.contains("CHECK"), "{task}, {values}: {refused}");
         }

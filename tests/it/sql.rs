@@ -243,7 +243,7 @@ fn the_database_refuses_what_the_contract_forbids() {
             "UNIQUE",
         ),
         (
-            "UPDATE task_runs SET status = 'running', blocked = NULL, locked_by = 'me', locked_until = 1805025600000
+            "UPDATE task_runs SET status = 'running', blocked = NULL, locked_by = 'test-owner', locked_until = 1805025600000
               WHERE task_id = 2",
             "UNIQUE constraint failed: task_runs.concurrency_key",
         ),
