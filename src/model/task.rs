@@ -446,7 +446,7 @@ impl Definition {
     }
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._:/@-".contains(c);
     if name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed)
     {

@@ -15,10 +15,20 @@ pub(crate) struct TaskQuery {
     pub(crate) status: Option<TaskStatus>,
     /// Also completed one-time tasks whose newest run is final and not dead.
     pub(crate) with_completed: bool,
+    /// Only tasks after this one.
+    pub(crate) after: Option<After>,
     pub(crate) skip: usize,
     pub(crate) limit: usize,
     /// Most runs of each task.
     pub(crate) marks: usize,
+}
+
+/// The last task of the page before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    Name(String),
+    /// The id of a task whose name cannot be shown as it is stored.
+    Id(i64),
 }
 
 /// A page of tasks.

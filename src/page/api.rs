@@ -19,8 +19,10 @@ use crate::error::{Error, excerpt};
 use crate::model::filter::NamePattern;
 use crate::model::health::Limits;
 use crate::model::recorded::EventFilter;
+use crate::model::report::Recent;
 use crate::model::run::{RunFilter, RunStatus};
-use crate::model::task::TaskStatus;
+use crate::model::task::{Task, TaskStatus, check_name};
+use crate::model::task_pages::{After, Mark, TaskQuery};
 use crate::page::answer::{apart, panicked};
 use crate::page::html::links::encoded;
 use crate::page::state::State;
@@ -79,25 +81,37 @@ async fn status(state: Shared, uri: Uri) -> Response {
 async fn tasks(state: Shared, uri: Uri) -> Response {
     let known = &["status", "handler", "name", "after", "limit"];
     listed(state, uri, known, |client, parameters| {
-        let status: Option<TaskStatus> = parameters.parsed("status", &choices(TaskStatus::ALL))?;
-        let (handler, after) = (parameters.text("handler"), parameters.text("after").unwrap_or_default());
-        let pattern = parameters.text("name").map(NamePattern::new);
-        let limit = parameters.number("limit", TASKS, MAX_TASKS)?;
-        let (mut tasks, recent) = (client.tasks()?, client.recent(ListedTask::RECENT)?);
-        tasks.retain(|task| {
-            task.name() > after
-                && status.is_none_or(|status| task.status == status)
-                && handler.is_none_or(|handler| task.definition.handler == handler)
-                && pattern.as_ref().is_none_or(|pattern| pattern.matches(task.name()))
-        });
-        let more = tasks.len() > limit;
-        tasks.truncate(limit);
-        let next = tasks.last().filter(|_| more).map(|last| ("after", last.name().to_owned()));
-        let recent = |id| recent.get(&id).map_or(&[][..], Vec::as_slice);
-        let tasks: Vec<_> = tasks.iter().map(|task| ListedTask { task, recent: recent(task.id) }).collect();
-        Ok((to_json(&tasks)?, next))
+        let query = TaskQuery {
+            pattern: parameters.text("name").map(NamePattern::new),
+            handler: parameters.text("handler").map(str::to_owned),
+            status: parameters.parsed("status", &choices(TaskStatus::ALL))?,
+            with_completed: true,
+            after: parameters.text("after").map(after),
+            skip: 0,
+            limit: parameters.number("limit", TASKS, MAX_TASKS)?,
+            marks: ListedTask::RECENT,
+        };
+        let page = client.task_page(&query)?;
+        let next = page.tasks.last().filter(|_| page.has_more).map(|(last, _)| ("after", cursor(last)));
+        let recent = |mark: &Mark| Recent { status: mark.status, duration: mark.duration };
+        let recent: Vec<Vec<Recent>> = page.tasks.iter().map(|(_, marks)| marks.iter().map(recent).collect()).collect();
+        let tasks = page.tasks.iter().zip(&recent).map(|((task, _), recent)| ListedTask { task, recent });
+        Ok((to_json(&tasks.collect::<Vec<_>>())?, next))
     })
     .await
+}
+
+/// Returns the parameter by which the page after this task begins: its name, or `#` and its id if that is no name of a task.
+fn cursor(task: &Task) -> String {
+    match check_name(task.name()) {
+        Ok(()) => task.name().to_owned(),
+        Err(_) => format!("#{}", task.id),
+    }
+}
+
+fn after(text: &str) -> After {
+    let id = text.strip_prefix('#').and_then(|id| id.parse().ok());
+    id.map_or_else(|| After::Name(text.to_owned()), After::Id)
 }
 
 async fn task(state: Shared, name: Name, uri: Uri) -> Response {

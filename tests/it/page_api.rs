@@ -270,6 +270,7 @@ fn followed(served: &Served, path: &str) -> Vec<Value> {
     while let Some(path) = next {
         let answer = served.get(&path);
         items.extend(answer.body.as_array().unwrap_or_else(|| panic!("{path}: {}", answer.body)).clone());
+        assert!(items.len() < 1000, "{path}: its pages have no end");
         next = answer.next;
     }
     items
@@ -291,6 +292,24 @@ fn the_pages_of_a_list_have_each_item_once() {
         assert!(whole.next.is_none());
         assert_eq!(Value::from(items), whole.body, "{small}");
     }
+}
+
+#[test]
+fn the_pages_of_tasks_end_although_names_are_no_names() {
+    let db = full();
+    db.plain()
+        .execute_batch(
+            "PRAGMA ignore_check_constraints = ON;
+             UPDATE scheduled_tasks SET name = CAST(x'ff' AS TEXT) WHERE name = 'late';
+             UPDATE scheduled_tasks SET name = CAST(x'fe' AS TEXT) WHERE name = 'once';
+             UPDATE scheduled_tasks SET name = '#1' WHERE name = 'paused'",
+        )
+        .unwrap();
+    let served = Served::start(db);
+    let ids = |items: &[Value]| items.iter().map(|task| task["id"].as_i64().unwrap()).collect::<Vec<_>>();
+    let (single, whole) = (ids(&followed(&served, "/api/tasks?limit=1")), served.found("/api/tasks"));
+    assert_eq!(single, ids(whole.as_array().unwrap()));
+    assert_eq!(single.len(), 7);
 }
 
 #[test]

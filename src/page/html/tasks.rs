@@ -62,6 +62,7 @@ impl Query {
             handler: (!handler.is_empty()).then(|| handler.to_owned()),
             status: TaskStatus::parse(&self.status),
             with_completed: self.has_completed(),
+            after: None,
             skip: (page - 1) * PAGE,
             limit: PAGE,
             marks: MARKS,

@@ -1,19 +1,20 @@
 //! Pages of tasks and of the runs of a task.
 
-use rusqlite::{Row, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::error::Result;
 use crate::model::run::{Origin, RunStatus};
-use crate::model::task_pages::{Mark, RunLine, RunQuery, TaskPage, TaskQuery};
+use crate::model::task_pages::{After, Mark, RunLine, RunQuery, TaskPage, TaskQuery};
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::row::Raw;
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{history, row, tasks};
 
-/// Ids, so that only the rows of the page are read completely. By name: an index.
+/// Ids, so that only the rows of the page are read completely. By name: an index, from `:from` on.
 // Without IN: see `schema.sql`. `completed` is compared first, since most tasks are not.
 const TASKS: &str = "
     SELECT t.id FROM scheduled_tasks t
-     WHERE (:from IS NULL OR t.name >= :from) AND (:pattern IS NULL OR t.name GLOB :pattern)
+     WHERE t.name >= :from AND (:after IS NULL OR t.name <> :after) AND (:pattern IS NULL OR t.name GLOB :pattern)
        AND (:handler IS NULL OR t.handler = :handler)
        AND (:status IS NULL OR t.status = :status)
        AND (:all OR t.status <> 'completed' OR t.schedule_type <> 'once'
@@ -22,12 +23,25 @@ const TASKS: &str = "
                         WHERE r.task_id = t.id ORDER BY r.id DESC LIMIT 1), 0))
      ORDER BY t.name LIMIT :limit OFFSET :skip";
 
+const NAME: &str = "SELECT name FROM scheduled_tasks WHERE id = :id";
+
 /// Returns a page of tasks, with their last runs.
 pub(super) fn tasks(store: &mut SqliteStore, query: &TaskQuery) -> Result<TaskPage> {
     store.read("read a page of tasks", |tx, _| {
         let pattern = query.pattern.as_ref();
+        let after = match &query.after {
+            None => None,
+            Some(After::Name(name)) => Some(Raw(name.clone().into_bytes())),
+            Some(After::Id(id)) => tx
+                .prepare_cached(NAME)?
+                .query_row(named_params! { ":id": id }, |row| row.get::<_, Raw>(0))
+                .optional()?,
+        };
+        let after = after.as_ref().map(AsRef::as_ref);
+        let prefix = pattern.map_or("", |pattern| pattern.prefix()).as_bytes();
         let params = named_params! {
-            ":from": pattern.map(|pattern| pattern.prefix()),
+            ":from": row::raw(after.map_or(prefix, |after| after.max(prefix))),
+            ":after": after.map(row::raw),
             ":pattern": pattern.map(|pattern| glob(pattern.as_str())),
             ":handler": query.handler,
             ":status": query.status,
