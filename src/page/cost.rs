@@ -30,11 +30,12 @@ const PATHS: &str = include_str!("../../benches/page/paths.txt");
 /// A file, and the page over it.
 struct Site {
     steps: Arc<AtomicU64>,
+    clock: ManualClock,
     server: Server,
     agent: ureq::Agent,
     task: String,
     run: i64,
-    _home: tempfile::TempDir,
+    home: tempfile::TempDir,
 }
 
 /// The answer to a request, and its cost.
@@ -54,7 +55,8 @@ impl Site {
         let mut store = open(Missing::Create);
         store.fill(TASKS, runs, NOON);
         let steps = store.count_steps();
-        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(NOON)));
+        let own_clock = ManualClock::new(Timestamp::from_millis(NOON));
+        let clock: Arc<dyn Clock> = Arc::new(own_clock.clone());
         let writer = Client::new(Box::new(open(Missing::Refuse)), clock.clone(), None);
         let task = writer.names().expect("tasks").swap_remove(0);
         let run = writer.newest_runs(1).expect("runs")[0].id;
@@ -62,17 +64,24 @@ impl Site {
         let vitals = Arc::new(Vitals::new(clock.now(), Duration::from_secs(1)));
         let server = listening.expect("an address").serve(Box::new(store), writer, vitals).expect("a page");
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        Site { steps, server, agent, task, run, _home: home }
+        Site { steps, clock: own_clock, server, agent, task, run, home }
     }
 
+    /// Requests a path a second after the last request: what is kept is read again.
     fn get(&self, path: &str) -> Cost {
+        self.clock.advance(Duration::from_secs(1));
+        self.get_at_once(path).0
+    }
+
+    /// Requests a path, and returns the cost and the text.
+    fn get_at_once(&self, path: &str) -> (Cost, String) {
         let path = path.replace("/tasks/{task}", &links::task(&self.task)).replace("{run}", &self.run.to_string());
         let address: SocketAddr = self.server.address();
         let before = self.steps.load(Ordering::Relaxed);
         let mut answer = self.agent.get(format!("http://{address}{path}")).call().expect("an answer");
-        let bytes = answer.body_mut().read_to_vec().expect("a body").len();
+        let text = answer.body_mut().read_to_string().expect("a body");
         let steps = self.steps.load(Ordering::Relaxed) - before;
-        Cost { status: answer.status().as_u16(), bytes, steps }
+        (Cost { status: answer.status().as_u16(), bytes: text.len(), steps }, text)
     }
 }
 
@@ -107,4 +116,18 @@ fn the_cost_of_a_page_of_tasks_does_not_depend_on_the_number_of_tasks() {
         println!("{path}: {} steps", cost.steps);
         assert!(cost.status == 200 && cost.steps < MOST_FOR_TWO, "{path}: {cost:?}");
     }
+}
+
+#[test]
+fn pages_share_the_problems_of_a_second_until_the_data_changes() {
+    let site = Site::new(10_000);
+    let (first, text) = site.get_at_once("/events");
+    let (second, again) = site.get_at_once("/events");
+    assert!(second.steps < first.steps / 20 && again == text, "{first:?}, {second:?}");
+    // The clock does not move: the change alone shows the new problem.
+    let other = rusqlite::Connection::open(site.home.path().join("t.db")).expect("a connection");
+    let invalid = "UPDATE scheduled_tasks SET status = 'invalid', next_run = NULL WHERE id = 1";
+    assert_eq!(other.execute(invalid, []), Ok(1));
+    let (third, text) = site.get_at_once("/events");
+    assert!(third.steps > first.steps / 2 && text != again, "{first:?}, {third:?}");
 }

@@ -1,13 +1,14 @@
-//! What monitors read from the database, kept for a second.
+//! What monitors and pages read from the database, kept for a second.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use crate::client::Client;
 use crate::client::check::Problem;
 use crate::clock::{Clock, Timestamp};
-use crate::model::health::Queue;
+use crate::model::health::{Limits, Queue};
 use crate::model::report::Status;
 use crate::schedule::duration_text;
 use crate::text::escape;
@@ -19,10 +20,23 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What was read from the database.
 #[derive(Debug)]
 pub(super) struct Monitor {
-    pub(super) problems: Kept<Vec<Problem>>,
+    pub(super) problems: Kept<Checked>,
     pub(super) tables: Kept<(Status, Queue, Timestamp)>,
     /// The version of SQLite, when it is known.
     pub(super) sqlite: OnceLock<String>,
+}
+
+/// What `check` found, and the version of the data in which it looked, or an earlier one.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) version: i64,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Checked {
+    pub(super) fn read(reader: &Client) -> crate::error::Result<Self> {
+        Ok(Checked { version: reader.data_version()?, problems: reader.check(&Limits::default())? })
+    }
 }
 
 impl Monitor {
@@ -59,20 +73,41 @@ impl<T: Send + Sync + 'static> Kept<T> {
         let reading = async move {
             // The thread holds the lock while it reads, though the request may have ended.
             let mut kept = kept.lock_owned().await;
-            let reading = tokio::task::spawn_blocking(move || {
-                let now = clock.now().monotonic;
-                match &*kept {
-                    Some((at, value)) if now.saturating_sub(*at) < FRESH => value.clone(),
-                    _ => {
-                        let value = read().map(Arc::new).map_err(|error| escape::one_line(&error.to_string()).into());
-                        *kept = Some((clock.now().monotonic, value.clone()));
-                        value
-                    }
-                }
-            });
+            let reading = tokio::task::spawn_blocking(move || fresh(&mut kept, &*clock, |_| true, read));
             reading.await.unwrap_or_else(|_| Err("the reading thread panicked".into()))
         };
         let late = || Err(format!("no answer from the database within {}", duration_text(PATIENCE)).into());
         tokio::time::timeout(PATIENCE, reading).await.unwrap_or_else(|_| late())
+    }
+
+    /// As [`Kept::get`], on this thread, which must not be one of the runtime: also reads a value again for which `is_current` is false.
+    pub(super) fn current(
+        &self,
+        clock: &dyn Clock,
+        is_current: impl FnOnce(&T) -> bool,
+        read: impl FnOnce() -> crate::error::Result<T>,
+    ) -> Read<T> {
+        fresh(&mut self.0.blocking_lock(), clock, is_current, read)
+    }
+}
+
+fn fresh<T>(
+    slot: &mut Slot<T>,
+    clock: &dyn Clock,
+    is_current: impl FnOnce(&T) -> bool,
+    read: impl FnOnce() -> crate::error::Result<T>,
+) -> Read<T> {
+    let now = clock.now().monotonic;
+    match slot {
+        Some((at, value))
+            if now.saturating_sub(*at) < FRESH && value.as_ref().map_or(true, |value| is_current(value)) =>
+        {
+            value.clone()
+        }
+        _ => {
+            let value = read().map(Arc::new).map_err(|error| escape::one_line(&error.to_string()).into());
+            *slot = Some((clock.now().monotonic, value.clone()));
+            value
+        }
     }
 }

@@ -12,21 +12,21 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::client::check::{Problem, ProblemKind};
+use crate::client::check::ProblemKind;
 use crate::clock::Timestamp;
-use crate::model::health::{Limits, Queue};
+use crate::model::health::Queue;
 use crate::model::report::Status;
 use crate::page::exposition::{Format, Sheet};
-use crate::page::kept::Read;
+use crate::page::kept::{Checked, Read};
 use crate::page::state::State;
 use crate::schedule::duration_text;
 
 /// A turn that takes longer than this counts as blocked. The lock of another program may block a turn for five seconds.
 const LONGEST_TURN: Duration = Duration::from_secs(30);
 
-async fn problems(state: &Arc<State>) -> Read<Vec<Problem>> {
+async fn problems(state: &Arc<State>) -> Read<Checked> {
     let reader = state.reader.clone();
-    state.monitor.problems.get(state.clock.clone(), move || reader.check(&Limits::default())).await
+    state.monitor.problems.get(state.clock.clone(), move || Checked::read(&reader)).await
 }
 
 async fn tables(state: &Arc<State>) -> Read<(Status, Queue, Timestamp)> {
@@ -56,7 +56,7 @@ pub(super) async fn metrics(extract::State(state): extract::State<Arc<State>>, h
         Err(reason) => log::warn!("metrics without those of the tables: {reason}"),
     }
     if let Ok(problems) = &problems {
-        let count = |kind: &ProblemKind| problems.iter().filter(|one| one.kind == *kind).count() as u64;
+        let count = |kind: &ProblemKind| problems.problems.iter().filter(|one| one.kind == *kind).count() as u64;
         sheet.add_problems(ProblemKind::ALL.iter().map(|kind| (kind.as_str(), count(kind))));
     }
     sheet.add_build(state.monitor.sqlite.get().map_or("", String::as_str));
@@ -69,8 +69,8 @@ pub(super) async fn metrics(extract::State(state): extract::State<Arc<State>>, h
 /// Answers whether `check` finds a problem, and which.
 pub(super) async fn health(extract::State(state): extract::State<Arc<State>>, headers: HeaderMap) -> Response {
     let found = problems(&state).await;
-    let (mut lines, problems, error) = match &found {
-        Ok(problems) => (problems.iter().map(ToString::to_string).collect(), &problems[..], None),
+    let (mut lines, problems, error) = match found.as_deref() {
+        Ok(Checked { problems, .. }) => (problems.iter().map(ToString::to_string).collect(), &problems[..], None),
         Err(reason) => (vec![format!("the database cannot be read: {reason}")], &[][..], Some(reason)),
     };
     let is_healthy = lines.is_empty();

@@ -25,9 +25,9 @@ use maud::{DOCTYPE, Markup, html};
 
 use crate::client::check::Problem;
 use crate::error::{Error, Result};
-use crate::model::health::Limits;
 use crate::page::answer::answered;
 use crate::page::html::parts::{plural, show};
+use crate::page::kept::{Checked, Read};
 use crate::page::state::State;
 use crate::schedule::Zone;
 use crate::text::local_zone;
@@ -56,7 +56,7 @@ pub(super) struct View<'a> {
     pub(super) state: &'a State,
     pub(super) times: Times,
     /// The problems that [`Client::check`](crate::Client::check) finds; `None` if they cannot be read.
-    pub(super) problems: Option<Vec<Problem>>,
+    pub(super) problems: Option<&'a [Problem]>,
 }
 
 /// The title of a page, and what stands between its header and its footer.
@@ -78,10 +78,11 @@ pub(super) async fn rendered(
     content: impl FnOnce(&View<'_>) -> Result<Content> + Send + 'static,
 ) -> Response {
     answered("text/html; charset=utf-8", move || {
+        let checked = current_problems(&state);
         let view = View {
             state: &state,
             times: Times { now: state.clock.now().wall, zone: machine_zone()? },
-            problems: state.reader.check(&Limits::default()).ok(),
+            problems: checked.as_ref().ok().map(|checked| &checked.problems[..]),
         };
         let (status, content) = match content(&view) {
             Ok(content) => (StatusCode::OK, content),
@@ -90,6 +91,13 @@ pub(super) async fn rendered(
         Ok((status, layout(&view, nav, &content).into_string()))
     })
     .await
+}
+
+/// Returns what `check` finds. Pages that are requested within a second share it, unless another connection has written meanwhile.
+fn current_problems(state: &State) -> Read<Checked> {
+    let version = state.reader.data_version().ok();
+    let is_current = |checked: &Checked| version == Some(checked.version);
+    state.monitor.problems.current(&*state.clock, is_current, || Checked::read(&state.reader))
 }
 
 /// Returns the zone of the machine at the first request.
@@ -145,7 +153,7 @@ fn layout(view: &View<'_>, nav: Nav, content: &Content) -> Markup {
                                 a href=(path) aria-current=[(one == nav).then_some("page")] { (label) }
                             }
                         }
-                        (health(view.problems.as_deref()))
+                        (health(view.problems))
                     }
                 }
                 main #main tabindex="-1" { (content.main) }

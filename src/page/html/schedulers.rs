@@ -30,7 +30,7 @@ pub(in crate::page) async fn page(extract::State(state): extract::State<Arc<Stat
             @if present.is_empty() {
                 (empty("No scheduler is running", &html! { "Nothing starts until one is: " code { "duly run" } "." }))
             } @else { (table("Schedulers", view, &present)) }
-            (problems(view.problems.as_deref()))
+            (problems(view.problems))
             (limits(view, &status.limits))
             section {
                 h2 { "Database" }

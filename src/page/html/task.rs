@@ -67,7 +67,7 @@ fn content(view: &View<'_>, name: &str, query: &Query) -> Result<Content> {
                 (parts::task_badge(task.status))
                 div.actions { (buttons(view.state, &task, &path)) }
             }
-            (problems(view.problems.as_deref(), &task))
+            (problems(view.problems, &task))
         }
         div.columns {
             section aria-labelledby="summary" { h2 #summary { "Summary" } div.card { (summary(&task, times)) } }

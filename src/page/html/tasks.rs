@@ -84,7 +84,7 @@ fn content(view: &View<'_>, query: &Query) -> Result<Content> {
     let main = html! {
         h1.hidden { "Tasks" }
         (glance(&status, view))
-        section #problems aria-label="Problems" { (problems(view.problems.as_deref())) }
+        section #problems aria-label="Problems" { (problems(view.problems)) }
         section aria-labelledby="tasks" {
             h2 #tasks { "Tasks" }
             (parts::filter("/", query.is_used(), &fields(query)))
@@ -119,7 +119,7 @@ fn glance(status: &Status, view: &View<'_>) -> Markup {
     let count = |of: RunStatus| status.runs.iter().find(|(one, _)| *one == of).map_or(0, |(_, count)| *count);
     let waiting = count(RunStatus::Queued) + count(RunStatus::Failed) + status.blocked;
     let alive = status.instances.iter().filter(|one| one.alive == Some(true)).count();
-    let problems = view.problems.as_ref().map(Vec::len);
+    let problems = view.problems.map(<[_]>::len);
     let due_class = if status.overdue > 0 { "is-warn" } else { class_of(status.due) };
     html! {
         dl.glance {
