@@ -175,6 +175,12 @@ impl SqliteStore {
         Ok((data_version(&transaction)?, of_the_rules(&transaction)))
     }
 
+    /// Frees the pages that SQLite keeps in memory, after a look at many rows that are not needed soon.
+    pub(crate) fn release_memory(&self) {
+        // Without it, SQLite only keeps more.
+        let _ = self.connection.release_memory();
+    }
+
     /// Accepts newer tables from now on, for an owner that has outcomes to write before it shuts down.
     pub(crate) fn accept_newer(&mut self) {
         self.accepts_newer = true;

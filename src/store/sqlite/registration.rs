@@ -40,7 +40,9 @@ pub(crate) fn register(
 
 /// Returns the newest time that a row counts from beyond the wall clock.
 pub(crate) fn counted_beyond(store: &mut SqliteStore, now: Timestamp) -> Result<Option<Timestamp>> {
-    store.read("compare the clock with the tasks", |tx, _| Ok(health::counted_beyond(tx, now)?.1))
+    let counted = store.read("compare the clock with the tasks", |tx, _| Ok(health::counted_beyond(tx, now)?.1));
+    store.release_memory();
+    counted
 }
 
 /// Returns the runs that an owner has claimed and not settled.

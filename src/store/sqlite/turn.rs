@@ -53,6 +53,10 @@ pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>) -> Result<Done, Fau
     if work.full && done.is_ok() {
         store.stamped();
     }
+    // Idle retention reads thousands of tasks, which no other turn needs.
+    if work.prune.is_some_and(|part| part.if_idle) && done.as_ref().is_ok_and(|done| done.pruned.is_some()) {
+        store.release_memory();
+    }
     done
 }
 
