@@ -249,6 +249,33 @@ fn a_click_starts_a_run_and_the_page_follows_without_a_reload() {
 }
 
 #[test]
+fn a_page_that_is_not_refreshed_shows_since_when_until_it_is() {
+    let Some((_turn, browser)) = browser() else { return };
+    let (db, _scheduler, _client, home) = live();
+    browser.show(Scheme::Light, Screen::Desk);
+    browser.open(&format!("{home}/tasks/digest"));
+    // What a server answers that is no page.
+    browser.run(
+        "window.__fetch = window.fetch;
+         window.fetch = async () => new Response('the database is locked', { status: 503 })",
+    );
+    db.printed(&["trigger", "digest"]);
+    browser.wait_for_text("duly answered with status 503. Trying again.");
+    let run = "document.querySelector(\"main a[href^='/runs/']\")";
+    assert_eq!(browser.run(&format!("return {run}")), Value::Null, "the old page is still shown");
+    browser.click("form[action$='/digest/trigger'] button");
+    browser.wait_for_text("Not done: duly answered with status 503.");
+    // No change announces that the server answers again.
+    browser.run("window.fetch = window.__fetch");
+    browser.wait_until(&format!("!document.getElementById('note') && {run}"));
+    browser.devtools("Network.enable", &json!({}));
+    let offline = json!({ "offline": true, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
+    browser.devtools("Network.emulateNetworkConditions", &offline);
+    browser.run("dispatchEvent(new Event('pagehide')), dispatchEvent(new Event('pageshow'))");
+    browser.wait_for_text("no connection to duly. Trying again.");
+}
+
+#[test]
 fn every_page_and_action_works_without_script() {
     let Some((_turn, browser)) = browser() else { return };
     let (_db, _scheduler, client, home) = live();

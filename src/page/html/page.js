@@ -2,7 +2,7 @@
 (() => {
   'use strict';
   const FIRST_WAIT = 2000, LAST_WAIT = 60000;
-  let stream = null, wait = FIRST_WAIT, timer = 0, shown = '', loading = false, again = false;
+  let stream = null, wait = FIRST_WAIT, timer = 0, retry = 0, shown = '', refreshed = new Date(), loading = false, again = false;
 
   const main = () => document.querySelector('main');
   const isBusy = () => {
@@ -15,9 +15,11 @@
   const find = (tag, wanted) => [...document.querySelectorAll(tag)].find((element) => key(element) === wanted);
   const scrolled = () => [...main().querySelectorAll('pre, div, table')];
 
+  // Shows an answer. Returns whether it is a page.
   function replace(text) {
     const fresh = new DOMParser().parseFromString(text, 'text/html');
-    if (!fresh.querySelector('main') || text === shown) return;
+    if (!fresh.querySelector('main')) return false;
+    if (text === shown) return true;
     const focused = document.activeElement === document.body ? null : document.activeElement;
     const [tag, focus] = focused ? [focused.tagName, key(focused)] : [];
     const details = [...document.querySelectorAll('details')].map((element) => [key(element), element.open]);
@@ -37,32 +39,38 @@
     if (focused && !focused.isConnected) find(tag, focus)?.focus({ preventScroll: true });
     scrollTo(left, top);
     shown = text;
+    return true;
   }
 
   async function refresh() {
-    if (isBusy()) return;
     if (loading) { again = true; return; }
     loading = true;
+    clearTimeout(retry);
     try {
-      const answer = await fetch(location.href, { cache: 'no-store' });
-      const text = await answer.text();
-      if (!isBusy()) replace(text);
-      connected(true);
-    } catch { connected(false); }
+      if (!isBusy()) {
+        const answer = await fetch(location.href, { cache: 'no-store' });
+        const text = await answer.text();
+        // What the user selects or types meanwhile stays.
+        if (!isBusy()) {
+          if (replace(text)) { refreshed = new Date(); note(''); } else stale(`duly answered with status ${answer.status}`);
+        }
+      }
+    } catch { stale('no connection to duly'); }
     loading = false;
+    if (document.getElementById('note')) retry = setTimeout(refresh, FIRST_WAIT);
     if (again) { again = false; refresh(); }
   }
 
   // A page that is no longer refreshed must not look as if it were.
-  function connected(is) {
-    const note = document.getElementById('offline');
-    if (is) { note?.remove(); return; }
-    if (note) return;
-    const made = document.createElement('p');
-    made.id = 'offline';
+  const stale = (reason) => note(`Not refreshed since ${refreshed.toLocaleTimeString()}: ${reason}. Trying again.`);
+  function note(text) {
+    const old = document.getElementById('note');
+    if (!text) { old?.remove(); return; }
+    const made = old ?? document.createElement('p');
+    made.id = 'note';
     made.setAttribute('role', 'status');
-    made.textContent = `No connection to duly since ${new Date().toLocaleTimeString()}. Trying again.`;
-    main().before(made);
+    made.textContent = text;
+    if (!old) main().before(made);
   }
 
   function listen() {
@@ -74,7 +82,7 @@
     stream.onmessage = refresh;
     stream.onerror = () => {
       stop();
-      connected(false);
+      stale('no connection to duly');
       timer = setTimeout(listen, wait);
       wait = Math.min(wait * 2, LAST_WAIT);
     };
@@ -98,8 +106,8 @@
     try {
       const answer = await fetch(form.action, { method: 'POST', body: new URLSearchParams(new FormData(form)) });
       if (answer.ok) await refresh();
-      else replace(await answer.text());
-    } catch { connected(false); }
+      else if (!replace(await answer.text())) note(`Not done: duly answered with status ${answer.status}.`);
+    } catch { note('Not done: no connection to duly.'); }
     delete form.dataset.sent;
   });
 })();
