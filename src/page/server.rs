@@ -32,6 +32,8 @@ use crate::store::Store;
 
 /// Pause after a connection could not be accepted, as when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How many ports are tried.
+const PORTS: usize = 10;
 /// Time for database work at the end of the server. What takes longer ends by itself.
 const END_LIMIT: Duration = Duration::from_millis(200);
 
@@ -49,6 +51,8 @@ pub(crate) struct Listening {
     listeners: Vec<std::net::TcpListener>,
 }
 
+type Listeners = std::io::Result<Vec<std::net::TcpListener>>;
+
 impl Page {
     /// Listens on the address, and adds the observer that counts for the metrics.
     ///
@@ -60,7 +64,8 @@ impl Page {
         clock: &Arc<dyn Clock>,
         handlers: &BTreeSet<String>,
     ) -> Result<Listening> {
-        let listeners = listen(&self.addresses()?).map_err(|error| self.refused(&error))?;
+        let listeners =
+            listen(&self.addresses()?, std::net::TcpListener::bind).map_err(|error| self.refused(&error))?;
         let metrics = Metrics::new(clock.clone(), handlers, self.has_metrics_per_task());
         observers.push(Arc::new(metrics.clone()));
         Ok(Listening { page: self, metrics, listeners })
@@ -76,15 +81,33 @@ impl Page {
     }
 }
 
-/// Listens on all addresses, with one port. An address after the first that this machine does not have is left out: it may have no
-/// IPv6.
-fn listen(addresses: &[SocketAddr]) -> std::io::Result<Vec<std::net::TcpListener>> {
+/// Listens on all addresses, with one port. A port that the system chooses for the first address may be taken on another one: then
+/// it chooses again.
+fn listen(
+    addresses: &[SocketAddr],
+    mut bind: impl FnMut(SocketAddr) -> std::io::Result<std::net::TcpListener>,
+) -> Listeners {
+    let chooses = addresses.first().is_some_and(|first| first.port() == 0);
+    for _ in 1..PORTS {
+        match listen_once(addresses, &mut bind) {
+            Err(error) if chooses && is_taken(&error) => {}
+            listeners => return listeners,
+        }
+    }
+    listen_once(addresses, &mut bind)
+}
+
+/// An address after the first that this machine does not have is left out: it may have no IPv6.
+fn listen_once(
+    addresses: &[SocketAddr],
+    bind: &mut impl FnMut(SocketAddr) -> std::io::Result<std::net::TcpListener>,
+) -> Listeners {
     let mut listeners: Vec<std::net::TcpListener> = Vec::new();
     for &(mut address) in addresses {
         if let Some(first) = listeners.first() {
             address.set_port(first.local_addr()?.port());
         }
-        match std::net::TcpListener::bind(address) {
+        match bind(address) {
             Ok(listener) => listeners.push(listener),
             Err(error) if !listeners.is_empty() && !is_taken(&error) => {}
             Err(error) => return Err(error),
@@ -210,5 +233,32 @@ async fn accept(listener: TcpListener, router: Router, connections: Connections,
         connections.started(id, task.abort_handle());
         // Connections that were closed give their descriptors back before the next one is accepted.
         tokio::task::yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PORTS, listen};
+    use crate::page::address::loopback;
+    use std::io::{Error, ErrorKind};
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_chosen_port_that_is_taken_on_the_second_address_is_chosen_anew() {
+        for (taken, text, kind) in [
+            (PORTS - 1, "localhost:0", None),
+            (PORTS, "localhost:0", Some(ErrorKind::AddrInUse)),
+            // A port that the user names is the only one.
+            (1, "localhost:8629", Some(ErrorKind::AddrInUse)),
+        ] {
+            let mut calls = 0;
+            let listeners = listen(&loopback(text).unwrap(), |address| {
+                calls += 1;
+                let is_taken = calls % 2 == 0 && calls / 2 <= taken;
+                if is_taken { Err(Error::from(ErrorKind::AddrInUse)) } else { TcpListener::bind((address.ip(), 0)) }
+            });
+            assert_eq!(listeners.as_ref().err().map(Error::kind), kind, "{text}, {taken} taken");
+            assert!(kind.is_some() || listeners.is_ok_and(|listeners| !listeners.is_empty()));
+        }
     }
 }
