@@ -213,7 +213,8 @@ impl Client {
         self.store().task(name)
     }
 
-    /// Returns all tasks, by name.
+    /// Returns all tasks, by name. A task with a value that cannot be read, which another program has written, is invalid here, with
+    /// the values of a new task and the reason in `invalid_reason`: it hides no other task.
     ///
     /// # Errors
     /// Only if the database cannot be read.

@@ -80,6 +80,7 @@ const PAGES: &[&str] = &[
     "/events",
     "/metrics",
     "/api/status",
+    "/api/tasks",
     "/api/check",
     "/api/limits",
     "/api/events",
@@ -91,7 +92,6 @@ const OWN: &[&str] = &[
     "/runs/6",
     "/runs/8",
     "/events?task=bad",
-    "/api/tasks",
     "/api/tasks/bad",
     "/api/runs",
     "/api/runs/6",
@@ -121,6 +121,11 @@ fn a_row_that_cannot_be_read_fails_no_page_of_others() {
             if status == 500 {
                 failed.push(format!("{status} {path} after {damage}: {text}"));
             }
+        }
+        let list = served.db.duly(&["list", "--json"]).output().expect("the program");
+        let listed: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap_or_default();
+        if listed.as_array().is_none_or(|tasks| !list.status.success() || tasks.len() != 2) {
+            failed.push(format!("duly list after {damage}: {list:?}"));
         }
         let tasks = served.text("/");
         assert!(

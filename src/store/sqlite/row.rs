@@ -279,7 +279,6 @@ pub(crate) fn shown_task(row: &Row<'_>) -> rusqlite::Result<Task> {
 
 /// As [`shown_task`], for a list, which one bad row must not hide: a value that cannot be read is that of a new task, and the task is
 /// reported as invalid. For display only.
-#[cfg(feature = "page")]
 pub(crate) fn listed_task(row: &Row<'_>) -> rusqlite::Result<Task> {
     let error = match shown_task(row) {
         Ok(task) => return Ok(task),

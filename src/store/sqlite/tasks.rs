@@ -51,8 +51,9 @@ pub(crate) fn name(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<String> 
 
 const ALL: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks ORDER BY name LIMIT :limit"};
 
+/// Returns all tasks for a list, by name: see [`row::listed_task`].
 pub(crate) fn all(tx: &Transaction<'_>, limit: i64) -> rusqlite::Result<Vec<Task>> {
-    row::all(tx, ALL, named_params! { ":limit": limit }, row::shown_task)
+    row::all(tx, ALL, named_params! { ":limit": limit }, row::listed_task)
 }
 
 const NAMES: &str = "SELECT name FROM scheduled_tasks ORDER BY name LIMIT :limit";
