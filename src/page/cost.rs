@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::clock::{Clock, ManualClock, Timestamp};
+use crate::model::new_task::NewTask;
 use crate::model::vitals::Vitals;
 use crate::page::html::links;
 use crate::page::{Page, Server};
@@ -125,9 +126,9 @@ fn pages_share_the_problems_of_a_second_until_the_data_changes() {
     let (second, again) = site.get_at_once("/events");
     assert!(second.steps < first.steps / 20 && again == text, "{first:?}, {second:?}");
     // The clock does not move: the change alone shows the new problem.
-    let other = rusqlite::Connection::open(site.home.path().join("t.db")).expect("a connection");
-    let invalid = "UPDATE scheduled_tasks SET status = 'invalid', next_run = NULL WHERE id = 1";
-    assert_eq!(other.execute(invalid, []), Ok(1));
+    let store = SqliteStore::open(&site.home.path().join("t.db"), Missing::Refuse, Durability::MayRepeatAfterPowerLoss);
+    let other = Client::new(Box::new(store.expect("a store")), Arc::new(site.clock.clone()), None);
+    other.add(NewTask::manual("unreported").handler("work").on_dead("no-such-task")).expect("a task");
     let (third, text) = site.get_at_once("/events");
     assert!(third.steps > first.steps / 2 && text != again, "{first:?}, {third:?}");
 }
