@@ -189,3 +189,42 @@ fn an_alarm_ends_and_begins_after_the_clock_was_set_back() {
     update(&client);
     assert_eq!(deliver_all(&client), [(AlarmKind::Invalid, AlarmState::Ended, 1)]);
 }
+
+/// A receiver may refuse one message for ever.
+#[test]
+fn a_message_that_is_refused_holds_back_no_other_kind() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").start().expect("a stepper");
+    let client = stepper.client().clone();
+    update(&client);
+    for name in ["digest", "broken"] {
+        client.add(NewTask::manual(name).handler("work").at_most_once()).expect("a task");
+    }
+    client.trigger("digest").expect("a run");
+    stepper.step().expect("a step");
+    finish_all(&mut stepper, &Outcome::failed("no route"));
+    stepper.step().expect("a step");
+    db.plain()
+        .execute(
+            "UPDATE scheduled_tasks SET schedule_type = 'cron', schedule_value = '61 3 * * *' WHERE name = 'broken'",
+            [],
+        )
+        .expect("a row of another program");
+    stepper.step().expect("a step");
+    while update(&client) {}
+    let mut pace = AlarmPace { gather: Duration::ZERO, interval: Duration::ZERO, ..AlarmPace::default() };
+    let mut kinds = Vec::new();
+    for _ in 0..5 {
+        let message = claimed(&client, &pace);
+        pace.refused = Some(message.kind);
+        kinds.push(message.kind);
+        assert!(client.alarm_not_delivered(&message).expect("a record"));
+    }
+    // Each in its turn, again and again.
+    assert_ne!(kinds[0], kinds[1]);
+    assert_eq!(kinds[..2], kinds[2..4]);
+    assert_eq!(kinds[0], kinds[4]);
+    // Without a refusal the oldest goes first.
+    pace.refused = None;
+    assert_eq!(claimed(&client, &pace).kind, AlarmKind::Dead);
+}

@@ -350,11 +350,13 @@ fn due(
         let state = if row.get(1)? { AlarmState::Began } else { AlarmState::Ended };
         let slot = Slot { sent_at: row.get(3)?, claimed_until: row.get(4)? };
         let wait = alarm_pace::wait(row.get(2)?, slot, pace, now);
-        if next.as_ref().is_none_or(|(shortest, _)| wait < *shortest) {
-            next = Some((wait, Due { kind, state }));
+        // Kinds after the refused one, then those from the first on: no kind that is refused for ever holds back another.
+        let turn = pace.refused.map(|refused| (kind as usize <= refused as usize, kind as usize));
+        if next.as_ref().is_none_or(|(shortest, _)| (wait, turn) < *shortest) {
+            next = Some(((wait, turn), Due { kind, state }));
         }
     }
-    Ok(next)
+    Ok(next.map(|((wait, _), due)| (wait, due)))
 }
 
 const UNCLAIM: &str = "

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{AlarmMessage, AlarmPace, AlarmTurn, Client, Clock, SystemClock};
+use duly::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Client, Clock, SystemClock};
 
 use crate::alarms::command;
 use crate::alarms::message::{self, Origin};
@@ -46,6 +46,8 @@ pub(crate) struct State {
     failing: Option<(Duration, String)>,
     /// Not before this monotonic time.
     retry_at: Duration,
+    /// The kind of the last message, if it was not delivered.
+    refused: Option<AlarmKind>,
     /// Whether the last request to the database failed.
     is_database_failing: bool,
 }
@@ -85,11 +87,13 @@ impl Sender {
             self.state.unrecorded = Some(message);
             return (false, POLL.min(self.pace.lease / 4));
         }
+        let pace = AlarmPace { refused: self.state.refused, ..pace };
         match self.ask(|client| client.claim_alarm(self.channel, &pace)) {
             None | Some(AlarmTurn::Idle) => (false, POLL.min(self.retry)),
             Some(AlarmTurn::Wait(wait)) => (false, wait.min(POLL.min(self.retry))),
             Some(AlarmTurn::Deliver(message)) => {
                 let delivered = self.deliver(&message);
+                self.state.refused = (!delivered).then_some(message.kind);
                 if delivered {
                     if self.ask(|client| client.alarm_delivered(&message)).is_none() {
                         self.state.unrecorded = Some(message);

@@ -82,7 +82,12 @@ impl AlarmArgs {
             url: target("--alert-url", &self.alert_url)?,
             ping: target("--ping", &self.ping)?,
             look: self.alarm_look,
-            pace: AlarmPace { gather: self.alarm_gather, interval: self.alarm_interval, lease: self.alarm_lease },
+            pace: AlarmPace {
+                gather: self.alarm_gather,
+                interval: self.alarm_interval,
+                lease: self.alarm_lease,
+                refused: None,
+            },
             retry: self.alarm_retry,
             ping_interval: self.ping_interval,
             request: self.alarm_request,
