@@ -13,9 +13,9 @@ use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::tasks;
 use crate::store::turn_io::MAX_ITEMS;
 
-/// Most tasks that one batch reads, and most of their runs that it counts. Most tasks have nothing to remove: to read 2 500 takes two
-/// to three milliseconds. An idle scheduler does so three times a minute, one that is never idle once.
-const MAX_TASKS: usize = 2_500;
+/// Most tasks that one batch reads, and most of their runs that it counts. Most tasks have nothing to remove: to read five
+/// thousand takes about six milliseconds, and a scheduler that is never idle does so once a minute.
+const MAX_TASKS: usize = 5_000;
 const MAX_COUNTED: usize = 20_000;
 /// Most stopped instances that are kept: a crash loop adds one with each start.
 const MAX_STOPPED: usize = 100;
