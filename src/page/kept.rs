@@ -17,6 +17,7 @@ use crate::text::escape;
 const FRESH: Duration = Duration::from_secs(1);
 /// How long a request waits for what is read: less than the time limit of a scrape, which is ten seconds unless it is set.
 const PATIENCE: Duration = Duration::from_secs(3);
+
 /// What was read from the database.
 #[derive(Debug)]
 pub(super) struct Monitor {

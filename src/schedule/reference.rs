@@ -24,7 +24,7 @@ const LAST: i64 = 2_871_763_200;
 /// The number of expressions per window.
 const LINES: usize = 10;
 
-/// `DULY_CASES=1000000 DULY_SEED=7 cargo test --release --lib reference -- --nocapture` runs more cases with another
+/// `DULY_CASES=1000000 DULY_SEED=7 cargo test --profile bench --lib reference -- --nocapture` runs more cases with another
 /// seed.
 #[test]
 fn cron_agrees_with_the_reference() {

@@ -1,4 +1,5 @@
-//! Text for people: escaped text, sizes and durations, times. For the program and the status page; no part of the public API.
+//! Text for people: escaped text, sizes and durations, times, the zone of the machine. For the program and the status page; no part of
+//! the public API.
 
 pub mod escape;
 #[cfg(any(feature = "cli", feature = "page"))]
