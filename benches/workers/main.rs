@@ -65,7 +65,7 @@ fn round(worker: Option<&(&str, PathBuf)>, runs: usize) -> Round {
     }
     let mut scheduler = program.spawn().expect("the program");
     let mut log = BufReader::new(scheduler.stderr.take().expect("its log")).lines().map_while(Result::ok);
-    let ready = if worker.is_some() { "concurrency" } else { "scheduler started" };
+    let ready = if worker.is_some() { ": ready, " } else { "scheduler started" };
     assert!(log.any(|line| line.contains(ready)), "the scheduler ended");
     // Its log is read on, so that it does not wait for it.
     let log = thread::spawn(move || log.count());
