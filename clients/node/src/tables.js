@@ -85,7 +85,8 @@ export function add(db, task) {
 // An occurrence that is due already stays: setting it to a later time would record it as missed.
 const RUN_NOW = `
     UPDATE scheduled_tasks SET next_run = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
-     WHERE name = ? AND (next_run IS NULL OR next_run > (julianday('now') - 2440587.5) * 86400000)`;
+     WHERE name = ? AND (status = 'active' OR status = 'completed')
+       AND (next_run IS NULL OR next_run > (julianday('now') - 2440587.5) * 86400000)`;
 
 // The policies that mean something for one occurrence. It is due now; however late it is resolved, it runs.
 const RUN_COPY = `
@@ -93,7 +94,7 @@ const RUN_COPY = `
                                  backoff_cap_ms, timeout_ms, priority, concurrency_key, on_dead)
     SELECT ?, handler, ifnull(?, payload), 'once', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), expires_ms, max_attempts, backoff_ms,
            backoff_cap_ms, timeout_ms, priority, concurrency_key, on_dead
-      FROM scheduled_tasks WHERE name = ?
+      FROM scheduled_tasks WHERE name = ? AND status <> 'invalid'
     ON CONFLICT (name) DO NOTHING`;
 
 /**
@@ -103,28 +104,40 @@ const RUN_COPY = `
  * @param {{ payload?: unknown, key?: string }} [options]
  * @returns {{ name: string, change: "created" | "changed" | "unchanged" }}
  */
-export function trigger(db, name, options = {}) {
+export function trigger(db, name, { payload, key } = {}) {
   const request = `trigger task ${JSON.stringify(name)}`;
-  const { key } = options;
   if (key !== undefined && (typeof key !== "string" || key === "")) throw new TypeError(`cannot ${request}: expected a text as key`);
-  const payload = "payload" in options ? json(request, options.payload) : null;
+  const isCopy = payload !== undefined || key !== undefined;
+  const text = payload === undefined ? null : json(request, payload);
   return transaction(db, request, (handle) => {
-    const task = handle.prepare("SELECT status, invalid_reason FROM scheduled_tasks WHERE name = ?").get(name);
-    if (task === undefined) throw new DatabaseError("unknown", `cannot ${request}: there is no such task`);
-    if (task.status === "invalid") {
-      throw new DatabaseError("invalid", `cannot ${request}: it is invalid: ${task.invalid_reason}; repair it first`);
-    }
-    if (payload !== null || key !== undefined) {
+    // The write comes first: SQLite refuses to make a reader a writer if another program has written meanwhile.
+    if (isCopy) {
       const copy = `${name}/${key ?? randomUUID()}`;
-      const added = handle.prepare(RUN_COPY).run(copy, payload, name);
-      return { name: copy, change: Number(added.changes) === 1 ? "created" : "unchanged" };
+      if (Number(handle.prepare(RUN_COPY).run(copy, text, name).changes) === 1) return { name: copy, change: "created" };
+      checkStatus(handle, request, name, ["active", "completed", "paused"]);
+      return { name: copy, change: "unchanged" };
     }
-    if (task.status === "paused") {
-      throw new DatabaseError("paused", `cannot ${request}: it is paused; resume it first, or give a payload or a key`);
-    }
-    const moved = handle.prepare(RUN_NOW).run(name);
-    return { name, change: Number(moved.changes) === 1 ? "changed" : "unchanged" };
+    if (Number(handle.prepare(RUN_NOW).run(name).changes) === 1) return { name, change: "changed" };
+    checkStatus(handle, request, name, ["active", "completed"]);
+    return { name, change: "unchanged" };
   });
+}
+
+/**
+ * Throws an error if a task does not exist, or has another status.
+ * @param {any} handle
+ * @param {string} request
+ * @param {string} name
+ * @param {string[]} expected
+ */
+function checkStatus(handle, request, name, expected) {
+  const task = handle.prepare("SELECT status, invalid_reason FROM scheduled_tasks WHERE name = ?").get(name);
+  if (task === undefined) throw new DatabaseError("unknown", `cannot ${request}: there is no such task`);
+  if (expected.includes(task.status)) return;
+  if (task.status === "invalid") {
+    throw new DatabaseError("invalid", `cannot ${request}: it is invalid: ${task.invalid_reason}; repair it first`);
+  }
+  throw new DatabaseError("paused", `cannot ${request}: it is paused; resume it first, or give a payload or a key`);
 }
 
 /**
