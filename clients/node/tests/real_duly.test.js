@@ -26,27 +26,34 @@ const HANDLERS = `{
     await run.effect("second", () => { throw new Error("not performed") }).catch(() => {});
     return [first, await run.effect("second", () => [])];
   },
+  large: () => "x".repeat(1 << 20),
+  sleeps: (run) => new Promise((_, reject) => run.signal.addEventListener("abort", () => reject(run.signal.reason))),
+}`;
+
+/** Handlers that kill their process, one at a time: another attempt would die with it. */
+const CRASHING = `{
   doubt: async (run) => {
     if (run.attempt === 1) await run.effect("send", () => process.kill(process.pid, "SIGKILL") && new Promise(() => {}));
     return run.effect("send", () => "performed", { lookUp: () => run.payload.found });
   },
   blind: (run) => run.effect("send", () => process.kill(process.pid, "SIGKILL") && new Promise(() => {})),
-  large: () => "x".repeat(1 << 20),
-  sleeps: (run) => new Promise((_, reject) => run.signal.addEventListener("abort", () => reject(run.signal.reason))),
 }`;
 
-/** A database with a worker's program beside it. */
+/** A database with the programs of two workers beside it. */
 class Site {
   log = "";
 
   constructor(file) {
     this.file = file;
-    this.program = join(dirname(file), "worker.mjs");
-    writeFileSync(
-      this.program,
-      `import { worker, GiveUp, RetryAfter } from ${JSON.stringify(CLIENT)};
-       await worker({ handlers: ${HANDLERS}, concurrency: 20 });`,
-    );
+    this.workers = [["work", HANDLERS, 20], ["crashing", CRASHING, 1]].flatMap(([name, handlers, concurrency]) => {
+      const program = join(dirname(file), `${name}.mjs`);
+      writeFileSync(
+        program,
+        `import { worker, GiveUp, RetryAfter } from ${JSON.stringify(CLIENT)};
+         await worker({ handlers: ${handlers}, concurrency: ${concurrency} });`,
+      );
+      return ["--worker", `${name}='${process.execPath}' '${program}'`];
+    });
   }
 
   duly(...args) {
@@ -54,8 +61,7 @@ class Site {
   }
 
   start(...args) {
-    const command = `work='${process.execPath}' '${this.program}'`;
-    const child = spawn(DULY, ["--db", this.file, "run", "--create", "--poll", "50ms", "--worker", command, ...args], {
+    const child = spawn(DULY, ["--db", this.file, "run", "--create", "--poll", "50ms", ...this.workers, ...args], {
       stdio: ["ignore", "inherit", "pipe"],
     });
     child.stderr.setEncoding("utf8").on("data", (text) => (this.log += text));
@@ -135,7 +141,7 @@ test("what add and trigger write is run", { skip: SKIPPED || (modules.size === 0
     async (file) => {
       const site = new Site(file);
       const { child, ended } = site.start();
-      await site.until("a started worker", () => /ready/.test(site.log));
+      await site.until("a started worker", () => /ready.*echo/.test(site.log));
       for (const [module, openFile] of modules) {
         const db = openFile(file);
         const name = module.replace(/[^a-z]/g, "-");
