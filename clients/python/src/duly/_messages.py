@@ -77,7 +77,11 @@ def _loads(source: str) -> Any:
         raise
     except ValueError:
         # An integer of more digits than Python converts.
-        return json.loads(source, parse_constant=_no_constant, parse_int=float)
+        return json.loads(source, parse_constant=_no_constant, parse_int=_number)
+
+
+def _number(digits: str) -> Any:
+    return int(digits) if len(digits) <= 1000 else float(digits)
 
 
 def _no_constant(name: str) -> Any:
