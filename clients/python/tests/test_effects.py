@@ -1,6 +1,6 @@
 """Effects, in threads and on the asyncio loop."""
 
-from .fake import WorkerTest
+from fake import WorkerTest
 
 
 class Effects(WorkerTest):

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from .fake import HEAD, WorkerTest, environment
+from fake import HEAD, WorkerTest, environment
 
 
 class Messages(WorkerTest):

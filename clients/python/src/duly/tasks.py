@@ -4,7 +4,7 @@ import os
 import sqlite3
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any, Dict, Iterator, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from . import _messages
 from ._durations import duration_text, whole_milliseconds
@@ -137,10 +137,11 @@ def trigger(db: Database, name: str) -> None:
     with _connection(db) as connection:
         if connection.execute(_TRIGGER, (name,)).rowcount == 1:
             return
-        row = connection.execute("SELECT status, invalid_reason FROM scheduled_tasks WHERE name = ?", (name,)).fetchone()
-    if row is None:
+        rows = _rows(connection, "SELECT status, invalid_reason FROM scheduled_tasks WHERE name = ?", name)
+    if not rows:
         raise UnknownTask(f"cannot trigger task {name!r}: no task has this name")
-    why = "it is paused: resume it first" if row[0] == "paused" else f"it is invalid: {row[1]}"
+    status, reason = rows[0]
+    why = "it is paused: resume it first" if status == "paused" else f"it is invalid: {reason}"
     raise InvalidTask(f"cannot trigger task {name!r}: {why}")
 
 
@@ -152,6 +153,13 @@ def _write(connection: sqlite3.Connection, name: str, statement: str, values: Tu
         if isinstance(error, sqlite3.ProgrammingError) and "bind" not in str(error):
             raise
         raise InvalidTask(f"cannot add task {name!r}: {error}; schema.sql describes the columns") from error
+
+
+def _rows(connection: sqlite3.Connection, query: str, *values: object) -> List[Tuple[Any, ...]]:
+    """Returns rows as tuples, whatever the rows of the connection of the application are."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor.execute(query, values).fetchall()
 
 
 @contextmanager
@@ -182,7 +190,7 @@ def _check(connection: sqlite3.Connection, shown: str) -> None:
     """Raises `UnusableDatabase` unless the file holds the tables of this version."""
     marks = "SELECT key, value FROM scheduler_meta WHERE key = 'program' OR key = 'schema_version'"
     try:
-        found = {row[0]: row[1] for row in connection.execute(marks).fetchall()}
+        found = dict(_rows(connection, marks))
     except sqlite3.DatabaseError as error:
         if "no such table" not in str(error) and "not a database" not in str(error):
             raise
