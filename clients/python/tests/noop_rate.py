@@ -21,9 +21,10 @@ def rate(source, concurrency):
         lines = [FakeDuly.run_line(run, payload={"to": "anna"}) for run in range(RUNS)]
         started = time.monotonic()
         worker.stdin.write(b"".join(lines[:concurrency]))
-        sent, done = min(concurrency, RUNS), 0
+        sent, done, rest = min(concurrency, RUNS), 0, b""
         while done < RUNS:
-            ended = os.read(worker.stdout.fileno(), 1 << 20).count(b'"type":"done"')
+            complete, _, rest = (rest + os.read(worker.stdout.fileno(), 1 << 20)).rpartition(b"\n")
+            ended = complete.count(b'"type":"done"')
             done += ended
             if sent < RUNS:
                 worker.stdin.write(b"".join(lines[sent : sent + ended]))
