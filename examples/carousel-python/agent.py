@@ -1,4 +1,4 @@
-"""A bot that posts a carousel of five pictures to each of its chats three times a day: each picture once, even if it is killed.
+"""A bot that posts five pictures to each of its chats three times a day: each picture once, even if it is killed.
 
 It is a worker of duly, which starts it (see README.md). It keeps its own tables in the database of duly.
 """
@@ -18,7 +18,7 @@ PICTURES = 5
 NEWS = "news.txt"
 
 TABLES = """
-    CREATE TABLE IF NOT EXISTS posts (id INTEGER PRIMARY KEY, chat TEXT NOT NULL, picture TEXT NOT NULL, key TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS posts (id INTEGER PRIMARY KEY, chat TEXT, picture TEXT, key TEXT) STRICT;
     CREATE TABLE IF NOT EXISTS finished_keys (key TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
 """
 

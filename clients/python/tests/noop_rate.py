@@ -15,7 +15,8 @@ ASYNC = "async def work(run): pass\nduly.run_worker({'work': work}, concurrency=
 def rate(source, concurrency):
     """Returns runs a second with a scheduler that keeps `concurrency` runs at the worker."""
     program = [sys.executable, "-c", HEAD + source % concurrency]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment()) as worker:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, bufsize=0, env=environment()) as worker:
         worker.stdout.readline()
         worker.stdin.write(b'{"type":"welcome","protocol":1,"worker":"w","copy":1,"database":"/srv/agent.db"}\n')
         lines = [FakeDuly.run_line(run, payload={"to": "anna"}) for run in range(RUNS)]

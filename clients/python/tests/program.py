@@ -18,9 +18,9 @@ def needs_program(test):
 
 def duly_program(*arguments, **more):
     """Runs the program to its end and returns what it prints."""
-    done = subprocess.run(
-        [DULY, *arguments], env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SECONDS, text=True
-    )
+    pipe = subprocess.PIPE
+    program = [DULY, *arguments]
+    done = subprocess.run(program, env=environment(**more), stdout=pipe, stderr=pipe, timeout=SECONDS, text=True)
     if done.returncode != 0:
         raise AssertionError(f"duly {' '.join(arguments)} has failed ({done.returncode}): {done.stdout}{done.stderr}")
     return done.stdout
@@ -54,7 +54,8 @@ class Scheduler:
     def __init__(self, file, *options, **more):
         self.process = subprocess.Popen(
             [DULY, "--db", file, "run", "--create", "--poll", "50ms", *options],
-            env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
         )  # fmt: skip
         self.lines = []
         self._reader = threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True)

@@ -81,7 +81,8 @@ class ProgramTest(unittest.TestCase):
             duly.trigger(self.file, name)
         duly_program("--db", self.file, "run", "--until-idle")
         ran = self.rows(
-            "SELECT t.name, r.status, count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id GROUP BY 1, 2"
+            "SELECT t.name, r.status, count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id "
+            "GROUP BY 1, 2"
         )
         self.assertEqual(ran, [("by-hand", "succeeded", 1), ("later", "succeeded", 1), ("once", "succeeded", 2)])
         self.assertEqual(duly.add(self.file, name="wrong", handler="command", payload=command, now=True, replace=True),
@@ -101,7 +102,8 @@ class ProgramTest(unittest.TestCase):
         duly.add(self.file, name="broken", handler="broken", backoff_ms=1, now=True)
         run = "FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name ="
         eventually("the mail is sent", lambda: self.rows(f"SELECT 1 {run} 'mail' AND r.status = 'succeeded'"))
-        self.assertEqual(self.rows(f"SELECT result, progress {run} 'mail'"), [('{"to":"änna","attempt":1}', "sending")])
+        mail = self.rows(f"SELECT result, progress {run} 'mail'")
+        self.assertEqual(mail, [('{"to":"änna","attempt":1}', "sending")])
         eventually("broken gives up", lambda: self.rows(f"SELECT 1 {run} 'broken' AND r.status = 'dead'"))
         self.assertEqual(
             self.rows(f"SELECT r.attempt, r.error {run} 'broken'"), [(3, "no such user, and the effect was 1")]

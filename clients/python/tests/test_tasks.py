@@ -82,7 +82,8 @@ class Add(TasksTest):
             "misfire": "run_all", "misfire_grace_ms": 5, "catch_up_limit": 7, "expires_ms": timedelta(hours=1),
             "max_attempts": 3, "backoff_ms": timedelta(seconds=2), "backoff_cap_ms": 9000, "timeout_ms": 0,
             "jitter_ms": 10, "priority": 0, "concurrency_key": "mail", "on_dead": "tell", "pause_after_failures": 4,
-            "starts_at": datetime(2027, 1, 1, tzinfo=timezone.utc), "ends_at": datetime(2028, 1, 1, tzinfo=timezone.utc),
+            "starts_at": datetime(2027, 1, 1, tzinfo=timezone.utc),
+            "ends_at": datetime(2028, 1, 1, tzinfo=timezone.utc),
         }  # fmt: skip
         self.assertEqual(self.add(cron="@daily", **columns), "added")
         written = dict(zip(columns, self.row(", ".join(columns))))

@@ -305,6 +305,38 @@ class Ends(WorkerTest):
         duly.process.send_signal(signal.SIGTERM)
         self.assertEqual(duly.code(), -signal.SIGTERM)
 
+    def test_an_interrupt_ends_the_worker(self):
+        duly = self.simple("threading.Event().wait()")
+        duly.start(1)
+        duly.expect("begin")
+        duly.process.send_signal(signal.SIGINT)
+        self.assertEqual(duly.code(), -signal.SIGINT)
+
+    def test_the_program_may_clean_up_after_the_end_of_input(self):
+        duly = self.worker(
+            """
+            duly.run_worker({"work": lambda run: None})
+            print("returned", file=sys.stderr)
+            for thread in threading.enumerate():
+                if thread.name == "duly-reader":
+                    thread.join()
+            print("cleaned up", file=sys.stderr)
+            """
+        )
+        duly.send(type="stop", deadline="2027-03-14T18:00:30.000Z")
+        duly.said("returned")
+        duly.process.stdin.close()
+        duly.said("cleaned up")
+        self.assertEqual(duly.code(), 0)
+
+    def test_tasks_that_a_handler_leaves_end_with_the_loop(self):
+        duly = self.simple("duly.left = asyncio.ensure_future(asyncio.sleep(1000))", kind="async def")
+        duly.start(1)
+        duly.expect("begin")
+        duly.expect("done")
+        duly.stop()
+        self.assertEqual(duly.stderr(), "")
+
     def test_the_worker_returns_after_stop(self):
         duly = self.worker(
             """

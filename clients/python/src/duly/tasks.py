@@ -1,4 +1,4 @@
-"""Adds and triggers tasks through the tables of duly, which are an interface. The scheduler plans what is written here."""
+"""Adds and triggers tasks through the tables of duly, an interface. The scheduler plans what is written here."""
 
 import os
 import sqlite3
@@ -14,6 +14,11 @@ Database = Union[str, "os.PathLike[str]", sqlite3.Connection]
 _TABLES = "1"
 _SQLITE = (3, 37)
 _BUSY_SECONDS = 5.0
+# What the tables refuse, and what the module of SQLite cannot pass to them.
+_REFUSALS = (
+    sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError,
+    OverflowError, ValueError,
+)  # fmt: skip
 
 # What a definition consists of. What is not given has the default of its column.
 _DEFINITION = (
@@ -65,17 +70,18 @@ def add(
 ) -> str:
     """Adds a task. Returns "added", "unchanged" or "replaced".
 
-    `db` is the path of the database, or an open connection to it. On a connection, the task is part of the transaction of the
-    application, which commits it: an outbox. Begin that transaction with `BEGIN IMMEDIATE` if it reads first.
+    `db` is the path of the database, or an open connection to it. On a connection, the task is part of the transaction
+    of the application, which commits it: an outbox. Begin that transaction with `BEGIN IMMEDIATE` if it reads first.
 
-    Exactly one schedule: `cron`, `every` (an interval), `after` (the delay after the end of the previous run), `at` (once),
-    `now` (once) or `manual` (only when it is triggered). An `at` without an offset is a local time in `time_zone`, which is
-    then required. The other arguments are the columns of `scheduled_tasks`, described in schema.sql; `None` is the default of
-    the column. Columns in milliseconds also take a `timedelta`.
+    Exactly one schedule: `cron`, `every` (an interval), `after` (the delay after the end of the previous run), `at`
+    (once), `now` (once) or `manual` (only when it is triggered). A `datetime` without an offset is a local time in
+    `time_zone`, which is then required; so is a text, in UTC by default. The other arguments are the columns of
+    `scheduled_tasks`, described in schema.sql; `None` is the default of the column. Columns in milliseconds also take
+    a `timedelta`.
 
-    A task of this name with the same definition is left unchanged. If it differs: `TaskExists`; with `if_absent` it is left
-    unchanged; with `replace` it gets this definition. The scheduler checks the schedule: if it is invalid, the task gets the
-    status "invalid" and a reason within a second.
+    A task of this name with the same definition is left unchanged. If it differs: `TaskExists`; with `if_absent` it is
+    left unchanged; with `replace` it gets this definition. The scheduler checks the schedule: if it is invalid, the
+    task gets the status "invalid" and a reason within a second.
     """
     if if_absent and replace:
         raise InvalidTask(f"cannot add task {name!r}: expected at most one of if_absent and replace, found both")
@@ -105,7 +111,8 @@ def add(
         "pause_after_failures": pause_after_failures,
     }
     given = {column: value for column, value in columns.items() if value is not None}
-    insert = f"INSERT INTO scheduled_tasks ({', '.join(given)}) VALUES ({', '.join('?' * len(given))}) ON CONFLICT (name) "
+    marks = ", ".join("?" * len(given))
+    insert = f"INSERT INTO scheduled_tasks ({', '.join(given)}) VALUES ({marks}) ON CONFLICT (name) "
     values = tuple(given.values())
     with _connection(db) as connection:
         # The write comes first: a transaction that has read cannot write after another program has.
@@ -119,8 +126,8 @@ def add(
         # Changes nothing, and counts whether the definitions differ.
         if _write(connection, name, insert + f"DO UPDATE SET failure_count = failure_count WHERE {_DIFFERS}", values):
             raise TaskExists(
-                f"cannot add task {name!r}: it exists with another definition; choose another name, or pass replace=True "
-                "or if_absent=True"
+                f"cannot add task {name!r}: it exists with another definition; choose another name, or pass "
+                "replace=True or if_absent=True"
             )
         return "unchanged"
 
@@ -128,9 +135,9 @@ def add(
 def trigger(db: Database, name: str) -> None:
     """Makes a task due now, by its `next_run`: the scheduler opens a run within a second.
 
-    The run counts as an occurrence: the policies for overlap and missed occurrences apply to it, and the one time of a task
-    that has an `at` moves to now. A task that is due already is left unchanged. For a payload or an idempotency key of its own, add a
-    task that is due `now`: its name is the key. `duly trigger` opens a run of origin "manual" instead.
+    The run counts as an occurrence: the overlap policy applies to it, and the time of a task that runs once moves to
+    now. A task that is due already is left unchanged. For a payload or an idempotency key of its own, `add` a task that
+    is due `now`: its name is the key. `duly trigger` opens a run of origin "manual" instead, also of a paused task.
 
     Raises `UnknownTask`, or `InvalidTask` if the task is paused or invalid.
     """
@@ -149,9 +156,9 @@ def _write(connection: sqlite3.Connection, name: str, statement: str, values: Tu
     """Executes a statement on one task. Returns whether it changed a row."""
     try:
         return connection.execute(statement, values).rowcount == 1
-    except (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError, ValueError) as error:
+    except _REFUSALS as error:
         if isinstance(error, sqlite3.ProgrammingError) and "bind" not in str(error):
-            raise
+            raise  # a closed connection, or one of another thread
         raise InvalidTask(f"cannot add task {name!r}: {error}; schema.sql describes the columns") from error
 
 
@@ -194,7 +201,8 @@ def _check(connection: sqlite3.Connection, shown: str) -> None:
     except sqlite3.DatabaseError as error:
         if "no such table" not in str(error) and "not a database" not in str(error):
             raise
-        raise UnusableDatabase(f"cannot use {shown}: {error}; duly creates its tables when it first opens a file") from error
+        reason = f"{error}; duly creates its tables when it first opens a file"
+        raise UnusableDatabase(f"cannot use {shown}: {reason}") from error
     if found.get("program") != "duly":
         raise UnusableDatabase(f"cannot use {shown}: its table scheduler_meta is not that of duly")
     if found.get("schema_version") != _TABLES:
