@@ -103,6 +103,17 @@ class Add(TasksTest):
             self.assertEqual(self.add(cron="@daily", payload=1, **more), "unchanged")
         self.assertEqual(self.row("*"), everything)
 
+    def test_a_task_that_was_due_now_is_not_added_again(self):
+        self.add(now=True)
+        self.plain.execute("UPDATE scheduled_tasks SET schedule_value = '2027-03-14T06:00:00.000Z'")
+        self.plan("completed")
+        self.assertEqual(self.add(now=True), "unchanged")
+        self.assertEqual(self.row("schedule_value, status, planned"), ("2027-03-14T06:00:00.000Z", "completed", 1))
+        self.refused("it exists with another definition", duly.TaskExists, now=True, payload=1)
+        self.refused("it exists with another definition", duly.TaskExists, manual=True)
+        self.assertEqual(self.add(now=True, replace=True), "replaced")
+        self.assertEqual(self.row("status, planned"), ("active", 0))
+
     def test_another_definition_is_refused_or_left_or_replaces(self):
         self.add(cron="@daily", priority=0)
         self.plan(next_run=1900000000000)

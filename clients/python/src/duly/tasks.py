@@ -27,6 +27,8 @@ _DEFINITION = (
     "jitter_ms", "priority", "concurrency_key", "on_dead", "pause_after_failures",
 )  # fmt: skip
 _DIFFERS = " OR ".join(f"scheduled_tasks.{column} IS NOT excluded.{column}" for column in _DEFINITION)
+# The time at which a task was added is not part of its definition.
+_DIFFERS_APART_FROM_TIME = _DIFFERS.replace("scheduled_tasks.schedule_value IS NOT excluded.schedule_value OR ", "")
 _SET = ", ".join(f"{column} = excluded.{column}" for column in _DEFINITION)
 
 # A due task keeps its time: a later one would leave the due occurrence behind as missed.
@@ -80,7 +82,8 @@ def add(
     a `timedelta`.
 
     A task of this name with the same definition is left unchanged. If it differs: `TaskExists`; with `if_absent` it is
-    left unchanged; with `replace` it gets this definition. The scheduler checks the schedule: if it is invalid, the
+    left unchanged; with `replace` it gets this definition. The time that `now` stands for is not part of the definition,
+    but `replace` moves the task to it. The scheduler checks the schedule: if it is invalid, the
     task gets the status "invalid" and a reason within a second.
     """
     if if_absent and replace:
@@ -124,7 +127,8 @@ def add(
             changed = _write(connection, name, insert + f"DO UPDATE SET {_SET} WHERE {_DIFFERS}", values)
             return "replaced" if changed else "unchanged"
         # Changes nothing, and counts whether the definitions differ.
-        if _write(connection, name, insert + f"DO UPDATE SET failure_count = failure_count WHERE {_DIFFERS}", values):
+        differs = _DIFFERS_APART_FROM_TIME if now else _DIFFERS
+        if _write(connection, name, insert + f"DO UPDATE SET failure_count = failure_count WHERE {differs}", values):
             raise TaskExists(
                 f"cannot add task {name!r}: it exists with another definition; choose another name, or pass "
                 "replace=True or if_absent=True"
