@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from fake import HEAD, WorkerTest, environment
+from fake import HEAD, FakeDuly, WorkerTest, environment
 
 
 class Messages(WorkerTest):
@@ -157,6 +157,41 @@ class Order(WorkerTest):
         for run in range(1000):
             kinds = [m["type"] for m in found if m["run"] == run]
             self.assertEqual(kinds, ["begin", "done"])
+
+
+    def test_begin_is_written_before_the_handler_is_called(self):
+        for kind in ("def", "async def"):
+            for _ in range(5):
+                duly = self.simple("os._exit(9)", kind=kind)
+                duly.start(1)
+                duly.expect("begin", run=1)
+                self.assertEqual(duly.code(), 9)
+
+    def test_the_worker_waits_for_a_full_pipe_and_reads_on(self):
+        source = """
+def flood(run):
+    for number in range(300):
+        run.log("info", f"{number} " + "x" * 10_000)
+def patient(run):
+    run.cancelled.wait()
+    print("has read the cancel")
+duly.run_worker({"flood": flood, "patient": patient}, concurrency=2)
+"""
+        program, pipe = [sys.executable, "-c", HEAD + source], subprocess.PIPE
+        with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()) as worker:
+            self.addCleanup(worker.kill)
+            worker.stdin.write(b'{"type":"welcome","protocol":1,"worker":"w","copy":1,"database":"/srv/agent.db"}\n')
+            worker.stdin.write(FakeDuly.run_line(1, "patient"))
+            worker.stdin.flush()
+            self.assertEqual([json.loads(worker.stdout.readline())["type"] for _ in range(2)], ["hello", "begin"])
+            worker.stdin.write(FakeDuly.run_line(2, "flood"))
+            worker.stdin.write(b'{"type":"ping"}\n{"type":"cancel","run":1,"attempt":1,"reason":"asked"}\n')
+            worker.stdin.write(b'{"type":"stop","deadline":"2027-03-14T18:00:30.000Z"}\n')
+            worker.stdin.flush()
+            self.assertEqual(worker.stderr.readline(), b"has read the cancel\n")
+            kinds = [json.loads(line)["type"] for line in worker.stdout]
+            self.assertEqual(worker.wait(30), 0)
+        self.assertEqual({kind: kinds.count(kind) for kind in kinds}, {"begin": 1, "pong": 1, "log": 300, "done": 2})
 
 
 class Cancel(WorkerTest):
