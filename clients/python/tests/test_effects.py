@@ -6,7 +6,8 @@ from fake import WorkerTest
 class Effects(WorkerTest):
     def effect(self, f="f", look_up=None, kind="def"):
         """Starts a run whose handler performs one effect. Returns the scheduler and the question."""
-        call = f"run.effect('send', {f}, {look_up})" if kind == "def" else f"await run.effect_async('send', {f}, {look_up})"
+        call = f"('send', {f}, {look_up})"
+        call = "run.effect" + call if kind == "def" else "await run.effect_async" + call
         body = f"""
             {kind} f():
                 run.log("info", "performed")

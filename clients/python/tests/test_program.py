@@ -79,12 +79,14 @@ class ProgramTest(unittest.TestCase):
         )  # fmt: skip
         for name in ("by-hand", "once", "later"):
             duly.trigger(self.file, name)
+        duly.trigger(self.file, "by-hand", key="march")
         duly_program("--db", self.file, "run", "--until-idle")
         ran = self.rows(
             "SELECT t.name, r.status, count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id "
             "GROUP BY 1, 2"
         )
-        self.assertEqual(ran, [("by-hand", "succeeded", 1), ("later", "succeeded", 1), ("once", "succeeded", 2)])
+        counts = [("by-hand", 1), ("by-hand/march", 1), ("later", 1), ("once", 2)]
+        self.assertEqual(ran, [(name, "succeeded", count) for name, count in counts])
         self.assertEqual(duly.add(self.file, name="wrong", handler="command", payload=command, now=True, replace=True),
                          "replaced")  # fmt: skip
         duly_program("--db", self.file, "run", "--until-idle")

@@ -149,8 +149,8 @@ class Add(TasksTest):
         self.refused("expected a time zone in starts_at=", cron="@daily", starts_at=datetime(2027, 1, 1))
         self.refused("expected an IANA name", cron="@daily", time_zone=timezone(timedelta(hours=1)))
         self.refused("every: expected a duration", every=timedelta(0))
-        self.refused("the payload is not JSON", manual=True, payload=float("inf"))
-        self.refused("the payload is not JSON", manual=True, payload="\ud800")
+        self.refused("it is not JSON", manual=True, payload=float("inf"))
+        self.refused("it is not JSON", manual=True, payload="\ud800")
 
 
 class Outbox(TasksTest):
@@ -203,7 +203,7 @@ class Trigger(TasksTest):
         for status, next_run in (("active", None), ("active", 1900000000000), ("completed", None)):
             self.add(cron="@daily")
             self.plan(status, next_run)
-            self.assertIsNone(duly.trigger(self.file, "digest"))
+            self.assertEqual(duly.trigger(self.file, "digest"), "digest")
             self.assertEqual(self.row(f"abs(next_run - {now}) < 10000"), (1,))
             self.plain.execute("DELETE FROM scheduled_tasks")
         self.assertEqual(self.plain.execute("SELECT count(*) FROM task_runs").fetchone(), (0,))
@@ -215,6 +215,26 @@ class Trigger(TasksTest):
         self.assertEqual(self.row("next_run, planned"), (1700000000000, 1))
         self.assertEqual(self.plain.execute("SELECT count(*) FROM task_runs").fetchone(), (0,))
 
+    def test_a_payload_or_a_key_adds_a_task_that_runs_once(self):
+        self.add(cron="@daily", payload=1, priority=0, concurrency_key="mail", jitter_ms=7, overlap="buffer_all")
+        self.plain.execute("UPDATE scheduled_tasks SET status = 'paused'")
+        for payload in ([2], [3]):
+            self.assertEqual(duly.trigger(self.file, "digest", payload, key="march"), "digest/march")
+        columns = "handler, payload, schedule_type, priority, concurrency_key, jitter_ms, overlap, status, planned"
+        written = ("mail", "[2]", "once", 0, "mail", 0, "skip", "active", 0)
+        self.assertEqual(self.row(columns, "digest/march"), written)
+        self.assertEqual(duly.trigger(self.file, "digest", key="april"), "digest/april")
+        self.assertEqual(self.row("payload", "digest/april"), ("1",))
+        first, second = (duly.trigger(self.file, "digest", payload=4) for _ in range(2))
+        self.assertNotEqual(first, second)
+        self.assertEqual(self.row("payload", second), ("4",))
+        with self.assertRaisesRegex(duly.InvalidTask, "cannot trigger task 'digest': CHECK constraint failed"):
+            duly.trigger(self.file, "digest", key="a b")
+        with self.assertRaisesRegex(duly.InvalidTask, "it is not JSON"):
+            duly.trigger(self.file, "digest", payload=object())
+        with self.assertRaises(duly.UnknownTask):
+            duly.trigger(self.file, "other", key="march")
+
     def test_what_cannot_be_triggered(self):
         with self.assertRaisesRegex(duly.UnknownTask, "cannot trigger task 'digest': no task has this name"):
             duly.trigger(self.file, "digest")
@@ -225,8 +245,9 @@ class Trigger(TasksTest):
         self.plain.execute("DELETE FROM scheduled_tasks")
         self.add(cron="nonsense")
         self.plain.execute("UPDATE scheduled_tasks SET status = 'invalid', invalid_reason = 'no field', planned = 1")
-        with self.assertRaisesRegex(duly.InvalidTask, "it is invalid: no field"):
-            duly.trigger(self.file, "digest")
+        for key in (None, "march"):
+            with self.assertRaisesRegex(duly.InvalidTask, "it is invalid: no field"):
+                duly.trigger(self.file, "digest", key=key)
 
 
 class Files(TasksTest):

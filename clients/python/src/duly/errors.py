@@ -47,7 +47,7 @@ class EffectRefused(Error):
 
 
 class EffectInDoubt(GiveUp):
-    """An earlier attempt began an effect and did not record how it ended, and there is no `look_up`: the run is dead."""
+    """An earlier attempt began an effect and did not record its end, and there is no `look_up`: the run is dead."""
 
 
 class UnusableDatabase(Error):
