@@ -105,7 +105,7 @@ impl EventLoop {
                 self.in_flight -= recalled.len();
                 finished.extend(recalled);
             }
-            finished.extend(self.pool.check_futures(now, draining));
+            finished.extend(self.pool.check_lanes(now, draining));
             if !draining {
                 self.pool.replace_ended(now.monotonic);
                 let held = self.pool.replace_held(now.monotonic);
@@ -145,7 +145,12 @@ impl EventLoop {
             if !turn.claims.is_empty() {
                 fault_points::reach("claimed");
             }
-            let on_workers = turn.claims.into_iter().filter(|claim| self.pool.submit(claim.clone())).count();
+            let mut on_workers = 0;
+            for claim in turn.claims {
+                let lane = self.lanes.beside(&claim.handler);
+                on_workers += usize::from(lane.is_none());
+                self.pool.submit(claim, lane);
+            }
             if on_workers > 0 {
                 self.handed.push_back((now.monotonic, on_workers));
                 self.in_flight += on_workers;
@@ -153,7 +158,8 @@ impl EventLoop {
             turn.stop.into_iter().for_each(|run| self.pool.stop(run));
             for orphan in turn.orphans {
                 let wake = self.wake.clone();
-                self.pool.end(orphan, move || {
+                let lane = self.lanes.beside(orphan.handler());
+                self.pool.end(orphan, lane, move || {
                     let _ = wake.try_send(());
                 });
             }
@@ -228,7 +234,7 @@ impl EventLoop {
 
     /// Returns how many attempts are handed over and have not returned.
     fn running(&self) -> usize {
-        self.in_flight + self.pool.futures()
+        self.in_flight + self.pool.beside()
     }
 
     /// Returns how many runs may be claimed. Reading ahead is limited by what the last turn saw finish: no other process can take
@@ -239,7 +245,10 @@ impl EventLoop {
         let ahead = (finished * 4).min(QUEUE);
         let room = (workers + ahead).saturating_sub(self.in_flight);
         let slots = Slots { room, idle: workers.saturating_sub(self.in_flight) };
-        let choice = self.lanes.choose(slots, self.pool.free_futures(now));
+        if self.lanes.update(self.pool.lane_handlers()) {
+            self.poller.set_handlers(self.lanes.all());
+        }
+        let choice = self.lanes.choose(slots, &self.pool.free_beside(now));
         choice.handlers.iter().for_each(|handlers| self.poller.claim_for(handlers));
         choice.slots
     }

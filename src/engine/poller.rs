@@ -216,6 +216,14 @@ impl Poller {
         self.store
     }
 
+    /// Sets the handlers whose runs this owner can start, and whose orphans it can end.
+    pub(crate) fn set_handlers(&mut self, handlers: BTreeSet<String>) {
+        if self.handlers != handlers {
+            self.handlers = handlers;
+            self.horizon.forget();
+        }
+    }
+
     /// Limits the claims of the following turns to these handlers.
     pub(crate) fn claim_for(&mut self, handlers: &Arc<BTreeSet<String>>) {
         if !Arc::ptr_eq(&self.claiming, handlers) {
