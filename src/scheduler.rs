@@ -323,7 +323,7 @@ impl Builder {
             log::warn!("{fault}");
         }
         let file: Arc<Path> = store.path().into();
-        peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
+        let left = peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
         let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
         let lanes = Lanes::new(names.difference(&handlers.future_names()).cloned().collect());
@@ -341,7 +341,8 @@ impl Builder {
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
         let waker = Waker::new(wake.clone(), &poller.lock());
         executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
-        let problems = Arc::default();
+        left.into_iter().for_each(|worker| pool.end_worker(worker));
+        let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
@@ -373,6 +374,7 @@ impl Builder {
             next_look,
             reports: waiting,
             lanes,
+            problems: problems.clone(),
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())

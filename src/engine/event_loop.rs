@@ -2,7 +2,7 @@
 //! with one `select!`.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
@@ -60,6 +60,8 @@ pub(crate) struct EventLoop {
     /// Reports of running attempts that are not due to be written yet.
     pub(crate) reports: Waiting,
     pub(crate) lanes: Lanes,
+    /// What the application has set as wrong, until the poller has it.
+    pub(crate) problems: Arc<Mutex<Option<Vec<String>>>>,
 }
 
 /// Records the end of the loop when it is dropped, after a panic, too.
@@ -119,6 +121,9 @@ impl EventLoop {
                     .take_begun(now.monotonic)
                     .into_iter()
                     .for_each(|report| self.poller.report(report));
+            }
+            if let Some(problems) = self.problems.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                self.poller.set_problems(&problems, now);
             }
             let slots = self.slots(std::mem::take(&mut of_workers), now.monotonic);
             let slots = (!draining).then_some(slots);

@@ -261,6 +261,12 @@ impl Pool {
         &self.notices
     }
 
+    /// Has the first executor end a worker of a dead scheduler that has no run.
+    pub(crate) fn end_worker(&self, worker: Orphan) {
+        let lane = self.lanes.iter().position(|lane| lane.end_orphan().is_some());
+        self.end(worker, lane, || {});
+    }
+
     /// Has its handler, or the executor of its lane, end a command of a dead scheduler, on a thread of its own, unless it is doing so
     /// already. `then` is called when it has returned.
     pub(crate) fn end(&self, orphan: Orphan, lane: Option<usize>, then: impl FnOnce() + Send + 'static) {
