@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use duly::executor::{Delegated, EffectState, Executor, Orphan, Waker};
-use duly::{
-    BoxError, Builder, Context, Error, Failure, Limits, NewTask, ProblemKind, RunStatus, Scheduler, StopReason,
-};
+use duly::{BoxError, Builder, Context, Error, Failure, Limits, ProblemKind, RunStatus, Scheduler, StopReason};
 
 use crate::fixtures::{TestDb, eventually, overdue, problems, retry_soon, seconds, wait_for_status};
 
@@ -122,7 +120,7 @@ fn outcomes_are_those_of_handlers() {
         hands.take().end(Ok(None));
     });
     assert_eq!((run.attempt, run.forgiven), (2, 0));
-    let error = "SELECT error FROM task_attempts a JOIN task_runs r ON r.id = a.run_id WHERE r.id = ";
+    let error = "SELECT error FROM task_attempts WHERE run_id = ";
     assert_eq!(db.ask(&format!("{error}{}", run.id)), "the executor dropped it before it ended");
     let run = ended("released", &|attempt| {
         attempt.release();
@@ -148,7 +146,7 @@ fn no_limit_is_exceeded_and_each_is_used() {
     };
     let scheduler = builder(&db, &[&mail, &chat]).handler("work", work).start().unwrap();
     let handlers = ["work", "mail", "chat"];
-    let tasks = (0..120).map(|number| overdue(&format!("{number:03}")).handler(handlers[number % 3]));
+    let tasks = (0..120).map(|number| overdue(&format!("task:{number:03}")).handler(handlers[number % 3]));
     scheduler.add_all(tasks).unwrap();
     eventually("both are full", || (mail.holds(), chat.holds()) == (3, 7));
     eventually("the threads go on meanwhile", || {
@@ -242,7 +240,7 @@ fn a_shutdown_interrupts_what_is_dropped_then() {
     ended.end(Ok(None));
     eventually("the scheduler has stopped", || db.registered_schedulers() == 0);
     assert_eq!(db.states(), ["dropped|failed|1", "ended|succeeded|1"]);
-    assert_eq!((db.run(1).forgiven, db.outcomes()), (1, vec!["1|interrupted".to_owned()]));
+    assert_eq!((db.run(1).forgiven, db.outcomes()), (1, vec!["1|failed".to_owned()]));
     assert!(hands.waker.get().unwrap().share_input().is_err(), "its scheduler has ended");
     db.assert_sound();
 }
@@ -270,7 +268,9 @@ fn an_executor_that_panics_ends_no_loop() {
     let db = TestDb::new();
     let scheduler = builder(&db, &[]).executor(Arc::new(Panics)).start().unwrap();
     // More than the loop may have under way: it never waits for itself.
-    scheduler.add_all((0..1500).map(|number| overdue(&format!("{number}")).handler("mail").at_most_once())).unwrap();
+    scheduler
+        .add_all((0..1500).map(|number| overdue(&format!("task:{number}")).handler("mail").at_most_once()))
+        .unwrap();
     eventually("all have failed", || db.count(RunStatus::Dead) == 1500);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
     db.assert_sound();
@@ -369,7 +369,7 @@ mod processes {
     use std::fs::File;
     use std::os::unix::process::CommandExt;
     use std::path::PathBuf;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -382,11 +382,10 @@ mod processes {
     const FILE: &str = "DULY_TEST_EXECUTOR_FILE";
 
     /// A process that inherits a shared file and leads a group, which the scheduler's death does not end.
-    fn spawn(file: File) -> u32 {
+    fn spawn(file: File) -> Child {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000").stdin(Stdio::from(file)).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        let child = sleep.spawn().expect("a worker");
-        child.id()
+        sleep.spawn().expect("a worker")
     }
 
     /// Not a test by itself: a scheduler with two workers, one of which has a run.
@@ -399,19 +398,22 @@ mod processes {
         let mut workers = Vec::new();
         for _ in 0..2 {
             let (input, inherited) = waker.share_input().expect("a file");
-            let pid = spawn(inherited);
-            input.record_process(pid);
-            workers.push((input, pid));
+            let worker = spawn(inherited);
+            input.record_process(worker.id());
+            workers.push((input, worker));
         }
         let attempts = [hands.take(), hands.take()];
         for attempt in &attempts {
             attempt.use_input(&workers[0].0).expect("a link");
             attempt.use_input(&workers[0].0).expect("the same link again");
         }
-        let pids = format!("{} {}", workers[0].1, workers[1].1);
+        let pids = format!("{} {}", workers[0].1.id(), workers[1].1.id());
         std::fs::write(file.with_extension("pids.new"), pids).expect("the pids");
         std::fs::rename(file.with_extension("pids.new"), file.with_extension("pids")).expect("the pids");
         std::io::stdin().read_line(&mut String::new()).expect("the end of the standard input");
+        for (_, mut worker) in workers {
+            worker.kill().and_then(|()| worker.wait()).expect("an end");
+        }
     }
 
     #[test]
@@ -458,7 +460,7 @@ mod processes {
         drop(scheduler);
         assert_eq!(files(".worker"), 0, "{:?}", db.lock_files());
         // The files of the dead workers are removed at the next start.
-        builder(&db, &[]).start().unwrap();
+        drop(builder(&db, &[]).start().unwrap());
         assert_eq!(db.lock_files(), [""; 0]);
         db.assert_sound();
     }
