@@ -348,7 +348,7 @@ fn ended_workers(tx: &Transaction<'_>, since: Timestamp) -> rusqlite::Result<Vec
 }
 
 const PROBLEMS: &str = "
-    SELECT id, problems FROM scheduler_instances WHERE stopped_at IS NULL AND problems IS NOT NULL ORDER BY id";
+    SELECT id, problems FROM scheduler_instances WHERE stopped_at IS NULL AND problems IS NOT NULL";
 
 /// Returns what the applications of schedulers report as wrong. Another program may have written any text.
 fn problems(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String)>> {
