@@ -1,13 +1,15 @@
 //! `Scheduler` runs tasks: handlers by name, settings, start, shutdown. It owns the threads.
 
+mod ending;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::Connection;
 use serde::Serialize;
 
@@ -19,7 +21,7 @@ use crate::engine::lanes::Lanes;
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
-use crate::host::{folder, owner_lock, panics};
+use crate::host::{folder, owner_lock};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::model::vitals::Vitals;
@@ -29,6 +31,8 @@ use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
+use crate::worker::executor::{Executor, Waker};
+use crate::worker::executor_lane;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
@@ -40,8 +44,9 @@ use crate::worker::job::{Job, JobHandler};
 use crate::worker::pool::Pool;
 use crate::worker::progress::Waiting;
 
-/// How long a scheduler that is dropped waits for its running handlers.
-const DRAIN: Duration = Duration::from_secs(30);
+/// Most problems that an application reports of its scheduler, and most characters of each.
+const MAX_PROBLEMS: usize = 20;
+const MAX_PROBLEM_CHARS: usize = 300;
 
 /// Configures and starts a [`Scheduler`].
 #[must_use = "nothing runs until it is started"]
@@ -54,6 +59,7 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
+    executors: Vec<Arc<dyn Executor>>,
     #[cfg(feature = "page")]
     page: Option<Page>,
     #[cfg(feature = "tokio")]
@@ -210,6 +216,12 @@ impl Builder {
         Ok(Some(Runtime { handle, limit, wake: wake.clone() }))
     }
 
+    /// Adds an executor, which runs attempts outside of the threads of this scheduler, with handlers and a limit of its own.
+    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
+        self.executors.push(executor);
+        self
+    }
+
     settings_methods!();
 
     /// Refuses a missing file or missing tables. Default: they are created.
@@ -288,7 +300,8 @@ impl Builder {
         let runtime = self.runtime_to_use(&wake);
         #[cfg(feature = "page")]
         let page = self.page.clone();
-        let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, .. } = self;
+        let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, executors, .. } =
+            self;
         handlers.check()?;
         settings.check()?;
         let others = 0;
@@ -309,10 +322,10 @@ impl Builder {
             log::warn!("{fault}");
         }
         let file: Arc<Path> = store.path().into();
-        peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
+        let left = peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
         let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
-        let lanes = Lanes::new(names.clone(), handlers.future_names());
+        let lanes = Lanes::new(names.difference(&handlers.future_names()).cloned().collect());
         let (store, handler_names) = (Box::new(store), names.clone());
         // Other processes see how many runs it takes at once.
         let registered = Settings { workers: settings.workers + others, ..settings };
@@ -321,11 +334,14 @@ impl Builder {
         let open = SqliteStore::opener(file.clone(), durability, prepare);
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
-        let pool = Pool::start(settings.workers, others, handlers, clock.clone(), lock, observers, connections)?;
-        #[cfg(feature = "tokio")]
-        let mut pool = pool;
+        let beside = others + executors.len() * executor_lane::MOST;
+        let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
+        let waker = Waker::new(wake.clone(), &poller.lock());
+        executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
+        left.into_iter().for_each(|worker| pool.end_worker(worker));
+        let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
@@ -347,7 +363,7 @@ impl Builder {
             pool,
             clock,
             settings,
-            wake,
+            wake: wake.clone(),
             woken,
             orders,
             report,
@@ -357,6 +373,7 @@ impl Builder {
             next_look,
             reports: waiting,
             lanes,
+            problems: problems.clone(),
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
@@ -374,6 +391,9 @@ impl Builder {
             thread: Some(thread),
             path,
             handlers: names,
+            executors,
+            wake,
+            problems,
             #[cfg(feature = "page")]
             page,
         })
@@ -417,6 +437,9 @@ pub struct Scheduler {
     thread: Option<JoinHandle<Result<()>>>,
     path: PathBuf,
     handlers: BTreeSet<String>,
+    executors: Vec<Arc<dyn Executor>>,
+    wake: Sender<()>,
+    problems: Arc<Mutex<Option<Vec<String>>>>,
     #[cfg(feature = "page")]
     page: Option<Server>,
 }
@@ -442,6 +465,7 @@ impl Scheduler {
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),
             prepare: None,
+            executors: Vec::new(),
             #[cfg(feature = "page")]
             page: None,
             #[cfg(feature = "tokio")]
@@ -457,36 +481,14 @@ impl Scheduler {
         &self.client
     }
 
-    /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
-    /// Handlers that have not returned by then are asked to stop.
-    ///
-    /// # Errors
-    /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is
-    /// corrupt; or a newer duly has migrated its tables.
-    pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
-        self.end(Order::Drain, deadline)
-    }
-
-    /// As [`Scheduler::shutdown`], and waits without blocking a thread of the runtime, on which async handlers may have to return.
-    /// If its future is dropped once it was polled, the shutdown goes on.
-    ///
-    /// # Errors
-    /// As [`Scheduler::shutdown`]; and if the runtime shuts down meanwhile.
-    #[cfg(feature = "tokio")]
-    pub async fn shutdown_async(self, deadline: Duration) -> Result<Shutdown> {
-        let shutdown = tokio::task::spawn_blocking(move || self.shutdown(deadline)).await;
-        shutdown.unwrap_or_else(|error| Err(Error::store("shut the scheduler down", error)))
-    }
-
-    /// Starts nothing more, and returns un-started claims to the queue. Does not wait: the scheduler stops when the running
-    /// handlers have returned.
-    pub fn drain(&self) {
-        let _ = self.order.send(Order::Drain);
-    }
-
-    /// As [`Scheduler::drain`], and asks the running handlers to stop.
-    pub fn interrupt(&self) {
-        let _ = self.order.send(Order::Interrupt);
+    /// Sets what is wrong with this scheduler, as its application finds, instead of what was set before: at most 20 problems, each
+    /// of up to 300 characters; none if the list is empty. The next turn stores them, and while the scheduler is alive,
+    /// [`Client::check`] reports each as [`ProblemKind::Worker`](crate::ProblemKind::Worker).
+    pub fn set_problems(&self, problems: Vec<String>) {
+        let limited =
+            problems.into_iter().take(MAX_PROBLEMS).map(|text| text.chars().take(MAX_PROBLEM_CHARS).collect());
+        *self.problems.lock().unwrap_or_else(PoisonError::into_inner) = Some(limited.collect());
+        let _ = self.wake.try_send(());
     }
 
     /// Returns whether it has stopped: after [`Scheduler::drain`] when no run was left, or by itself. [`Scheduler::shutdown`]
@@ -515,50 +517,11 @@ impl Scheduler {
     /// # Errors
     /// Only if the database cannot be read.
     pub fn is_idle(&self) -> Result<bool> {
-        self.client.is_idle(&self.handlers)
+        let of_executors =
+            self.executors.iter().flat_map(|executor| executor.handlers().iter().cloned().collect::<Vec<_>>());
+        let handlers = self.handlers.iter().cloned().chain(of_executors).collect();
+        self.client.is_idle(&handlers)
     }
-
-    /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.
-    ///
-    /// # Errors
-    /// Why it stopped: the file or its log was removed or replaced, the file was overwritten or is corrupt; or a newer duly has
-    /// migrated its tables, and all runs of this scheduler have ended. Drop the scheduler and all its clients before you open
-    /// the database again.
-    pub fn wait(mut self) -> Result<()> {
-        self.thread.take().map_or(Ok(()), joined)
-    }
-
-    fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
-        let Some(thread) = self.thread.take() else { return Ok(Shutdown { unfinished: 0 }) };
-        let _ = self.order.send(order);
-        let reported = match self.reports.recv_timeout(deadline) {
-            Err(RecvTimeoutError::Timeout) => {
-                let _ = self.order.send(Order::Cut);
-                self.reports.recv().ok()
-            }
-            reported => reported.ok(),
-        };
-        match reported {
-            // The thread continues, with its heartbeat, for the handlers that have not returned.
-            Some(unfinished) => Ok(Shutdown { unfinished }),
-            // The thread dropped its sender: it has stopped, in order or by itself.
-            None => joined(thread).map(|()| Shutdown { unfinished: 0 }),
-        }
-    }
-}
-
-fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {
-    let panicked = |panic| format!("the poller thread panicked: {}", panics::message(panic));
-    thread.join().unwrap_or_else(|panic| Err(Error::store("keep the loop going", panicked(panic))))
-}
-
-/// Returns whether async handlers cannot run while this thread is blocked.
-fn is_on_only_thread_of_runtime() -> bool {
-    #[cfg(feature = "tokio")]
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        return runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread;
-    }
-    false
 }
 
 impl Deref for Scheduler {
@@ -566,15 +529,6 @@ impl Deref for Scheduler {
 
     fn deref(&self) -> &Client {
         &self.client
-    }
-}
-
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        let order = if is_on_only_thread_of_runtime() { Order::DrainWorkers } else { Order::Drain };
-        if let Err(error) = self.end(order, DRAIN) {
-            log::error!("the scheduler of {} had stopped: {error}", self.path.display());
-        }
     }
 }
 

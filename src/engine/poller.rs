@@ -1,6 +1,7 @@
 //! The turns of one scheduler: each is given the time, the finished attempts and the free slots. The poller decides when, and
 //! nothing else: it has no thread, no channel and no clock, so a test can stop it anywhere. Only the poller emits events.
 
+mod given;
 mod quiet;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -133,7 +134,8 @@ impl Poller {
         let lock = OwnerLock::take(&database, &owner)?;
         fault_points::reach("locked");
         let (workers, lease, zone_data) = (settings.workers, settings.lease, zone_data().to_string());
-        let registration = Registration { owner: owner.clone(), host: platform::host(), workers, lease, zone_data };
+        let registration =
+            Registration { owner: owner.clone(), host: platform::host(), workers, lease, zone_data, problems: None };
         let registered = store.register(&registration, random, now.wall)?;
         let Registered { others, not_stopped, newest_seen, other_zone_data } = registered;
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for the second turn.
@@ -214,14 +216,6 @@ impl Poller {
     /// Returns the connection, without writing anything more.
     pub(crate) fn into_store(self) -> Box<dyn Store> {
         self.store
-    }
-
-    /// Limits the claims of the following turns to these handlers.
-    pub(crate) fn claim_for(&mut self, handlers: &Arc<BTreeSet<String>>) {
-        if !Arc::ptr_eq(&self.claiming, handlers) {
-            self.claiming = handlers.clone();
-            self.horizon.forget();
-        }
     }
 
     /// Keeps a worker's report for the next turn to write.
