@@ -33,11 +33,11 @@ impl Client {
     ///
     /// let (limits, pace) = (Limits::default(), AlarmPace { gather: Duration::ZERO, ..AlarmPace::default() });
     /// client.update_alarms(&["mail"], &limits, Timestamp::now(), None)?;
-    /// let AlarmTurn::Deliver(message) = client.claim_alarm("mail", &pace)? else { panic!("nothing to deliver") };
+    /// let AlarmTurn::Deliver(message) = client.claim_alarm("mail", &pace, None)? else { panic!("nothing to deliver") };
     /// assert_eq!((message.kind, message.count), (AlarmKind::Invalid, 1));
     /// // .. deliver it ..
     /// client.alarm_delivered(&message)?;
-    /// assert_eq!(client.claim_alarm("mail", &pace)?, AlarmTurn::Idle);
+    /// assert_eq!(client.claim_alarm("mail", &pace, None)?, AlarmTurn::Idle);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -60,12 +60,15 @@ impl Client {
     /// scheduler comes first. End the claim by [`Client::alarm_delivered`] or [`Client::alarm_not_delivered`]; otherwise it ends
     /// after [`AlarmPace::lease`], and the message is delivered again, with the same id.
     ///
+    /// `refused`: the kind of the last message, if it was not delivered. Messages of other kinds go first, each in its turn, so that a
+    /// message that is refused for ever holds back none of another kind.
+    ///
     /// # Errors
     /// If the database cannot be read, or cannot be written and there is a message.
-    pub fn claim_alarm(&self, channel: &str, pace: &AlarmPace) -> Result<AlarmTurn> {
+    pub fn claim_alarm(&self, channel: &str, pace: &AlarmPace, refused: Option<AlarmKind>) -> Result<AlarmTurn> {
         let token = format!("{:016x}", fastrand::u64(..));
         let now = self.now();
-        self.store().claim_alarm(channel, &token, pace, now)
+        self.store().claim_alarm(channel, &token, pace, refused, now)
     }
 
     /// Records that a message was delivered. Returns false if its claim had ended before: it may be delivered again.

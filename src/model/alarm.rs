@@ -117,14 +117,12 @@ pub struct AlarmPace {
     pub interval: Duration,
     /// A claim ends after this time, if the claimant has not ended it: the claimant died. Default: one minute.
     pub lease: Duration,
-    /// The kind of the last message, if it was not delivered: messages of other kinds go first, each in its turn. Default: none.
-    pub refused: Option<AlarmKind>,
 }
 
 impl Default for AlarmPace {
     fn default() -> Self {
         let minute = Duration::from_secs(60);
-        AlarmPace { gather: Duration::from_secs(10), interval: minute, lease: minute, refused: None }
+        AlarmPace { gather: Duration::from_secs(10), interval: minute, lease: minute }
     }
 }
 

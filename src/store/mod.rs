@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
-use crate::model::alarm::{AlarmMessage, AlarmPace, AlarmTurn, Look};
+use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
@@ -150,7 +150,14 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// Records which alarms began and ended, if any did. Returns whether it must be called again for more.
     fn update_alarms(&mut self, look: &Look<'_>, now: Timestamp) -> Result<bool>;
     /// Claims the next message of a channel. `token` identifies the claim.
-    fn claim_alarm(&mut self, channel: &str, token: &str, pace: &AlarmPace, now: Timestamp) -> Result<AlarmTurn>;
+    fn claim_alarm(
+        &mut self,
+        channel: &str,
+        token: &str,
+        pace: &AlarmPace,
+        refused: Option<AlarmKind>,
+        now: Timestamp,
+    ) -> Result<AlarmTurn>;
     /// Ends the claim of a message. Returns false if the claim had ended before.
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool>;
 

@@ -12,7 +12,13 @@ fn update(client: &Client) -> bool {
 
 #[track_caller]
 fn claimed(client: &Client, pace: &AlarmPace) -> AlarmMessage {
-    match client.claim_alarm("test", pace).expect("a claim") {
+    claimed_after(client, pace, None)
+}
+
+/// `refused`: the kind of the message before, which was not delivered.
+#[track_caller]
+fn claimed_after(client: &Client, pace: &AlarmPace, refused: Option<AlarmKind>) -> AlarmMessage {
+    match client.claim_alarm("test", pace, refused).expect("a claim") {
         AlarmTurn::Deliver(message) => *message,
         other => panic!("nothing to deliver: {other:?}"),
     }
@@ -37,12 +43,12 @@ fn a_hundred_dead_runs_are_one_message() {
     assert_eq!(db.count(RunStatus::Dead), 100);
     assert!(update(&client), "what began may be over");
     assert!(!update(&client));
-    assert_eq!(client.claim_alarm("test", &pace).expect("a claim"), AlarmTurn::Wait(seconds(10)));
+    assert_eq!(client.claim_alarm("test", &pace, None).expect("a claim"), AlarmTurn::Wait(seconds(10)));
     // A copy reports nothing that its original reports.
     let copy = db.home().join("copy.db");
     client.backup(&copy).expect("a copy");
     let copied = Client::open_existing(&copy).expect("a client");
-    assert_eq!(copied.claim_alarm("test", &pace).expect("a claim"), AlarmTurn::Idle);
+    assert_eq!(copied.claim_alarm("test", &pace, None).expect("a claim"), AlarmTurn::Idle);
     clock.advance(seconds(10));
     let message = claimed(&client, &pace);
     assert_eq!((message.kind, message.state, message.count), (AlarmKind::Dead, AlarmState::Began, 100));
@@ -53,14 +59,14 @@ fn a_hundred_dead_runs_are_one_message() {
 
     // Another sender waits for the lease, and then delivers the same message.
     let other = db.builder(NOON).clock(&clock).accept("none").start().expect("a stepper");
-    assert_eq!(other.client().claim_alarm("test", &pace).expect("a claim"), AlarmTurn::Wait(minutes(1)));
+    assert_eq!(other.client().claim_alarm("test", &pace, None).expect("a claim"), AlarmTurn::Wait(minutes(1)));
     clock.advance(minutes(1));
     let again = claimed(other.client(), &pace);
     assert_eq!((&again.id, again.count), (&message.id, 100));
     assert!(!client.alarm_delivered(&message).expect("an answer"), "its claim has ended");
     assert!(other.client().alarm_not_delivered(&again).expect("an answer"));
     assert!(client.alarm_delivered(&claimed(&client, &pace)).expect("an answer"));
-    assert_eq!(client.claim_alarm("test", &pace).expect("a claim"), AlarmTurn::Idle);
+    assert_eq!(client.claim_alarm("test", &pace, None).expect("a claim"), AlarmTurn::Idle);
     let reader = db.client();
     let version = reader.data_version().expect("a version");
     assert!(!update(&client));
@@ -76,7 +82,7 @@ fn a_hundred_dead_runs_are_one_message() {
     stepper.step().expect("a step");
     update(&client);
     clock.advance(seconds(20));
-    assert_eq!(client.claim_alarm("test", &pace).expect("a claim"), AlarmTurn::Wait(seconds(40)));
+    assert_eq!(client.claim_alarm("test", &pace, None).expect("a claim"), AlarmTurn::Wait(seconds(40)));
     clock.advance(seconds(40));
     let first = claimed(&client, &pace);
     client.alarm_delivered(&first).expect("an answer");
@@ -95,7 +101,7 @@ fn a_hundred_dead_runs_are_one_message() {
 fn deliver_all(client: &Client) -> Vec<(AlarmKind, AlarmState, u64)> {
     let pace = AlarmPace { gather: Duration::ZERO, interval: Duration::ZERO, ..AlarmPace::default() };
     let mut messages = Vec::new();
-    while let AlarmTurn::Deliver(message) = client.claim_alarm("test", &pace).expect("a claim") {
+    while let AlarmTurn::Deliver(message) = client.claim_alarm("test", &pace, None).expect("a claim") {
         assert!(client.alarm_delivered(&message).expect("a record"));
         messages.push((message.kind, message.state, message.count));
     }
@@ -212,11 +218,10 @@ fn a_message_that_is_refused_holds_back_no_other_kind() {
         .expect("a row of another program");
     stepper.step().expect("a step");
     while update(&client) {}
-    let mut pace = AlarmPace { gather: Duration::ZERO, interval: Duration::ZERO, ..AlarmPace::default() };
+    let pace = AlarmPace { gather: Duration::ZERO, interval: Duration::ZERO, ..AlarmPace::default() };
     let mut kinds = Vec::new();
     for _ in 0..5 {
-        let message = claimed(&client, &pace);
-        pace.refused = Some(message.kind);
+        let message = claimed_after(&client, &pace, kinds.last().copied());
         kinds.push(message.kind);
         assert!(client.alarm_not_delivered(&message).expect("a record"));
     }
@@ -225,6 +230,5 @@ fn a_message_that_is_refused_holds_back_no_other_kind() {
     assert_eq!(kinds[..2], kinds[2..4]);
     assert_eq!(kinds[0], kinds[4]);
     // Without a refusal the oldest goes first.
-    pace.refused = None;
     assert_eq!(claimed(&client, &pace).kind, AlarmKind::Dead);
 }

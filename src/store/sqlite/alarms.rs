@@ -336,6 +336,7 @@ fn due(
     tx: &Transaction<'_>,
     channel: &str,
     pace: &AlarmPace,
+    refused: Option<AlarmKind>,
     now: Timestamp,
 ) -> rusqlite::Result<Option<(Duration, Due)>> {
     let mut statement = tx.prepare_cached(PENDING)?;
@@ -351,7 +352,7 @@ fn due(
         let slot = Slot { sent_at: row.get(3)?, claimed_until: row.get(4)? };
         let wait = alarm_pace::wait(row.get(2)?, slot, pace, now);
         // Kinds after the refused one, then those from the first on: no kind that is refused for ever holds back another.
-        let turn = pace.refused.map(|refused| (kind as usize <= refused as usize, kind as usize));
+        let turn = refused.map(|refused| (kind as usize <= refused as usize, kind as usize));
         if next.as_ref().is_none_or(|(shortest, _)| (wait, turn) < *shortest) {
             next = Some(((wait, turn), Due { kind, state }));
         }
@@ -381,16 +382,17 @@ pub(super) fn claim(
     channel: &str,
     token: &str,
     pace: &AlarmPace,
+    refused: Option<AlarmKind>,
     now: Timestamp,
 ) -> Result<AlarmTurn> {
-    match store.read("look for alarms to deliver", |tx, _| Ok(due(tx, channel, pace, now)?))? {
+    match store.read("look for alarms to deliver", |tx, _| Ok(due(tx, channel, pace, refused, now)?))? {
         None => return Ok(AlarmTurn::Idle),
         Some((wait, _)) if !wait.is_zero() => return Ok(AlarmTurn::Wait(wait)),
         Some(_) => {}
     }
     store.write("claim an alarm", |tx, _| {
         // Another scheduler may have claimed it.
-        let due = match due(tx, channel, pace, now)? {
+        let due = match due(tx, channel, pace, refused, now)? {
             None => return Ok(AlarmTurn::Idle),
             Some((wait, _)) if !wait.is_zero() => return Ok(AlarmTurn::Wait(wait)),
             Some((_, due)) => due,

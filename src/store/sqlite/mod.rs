@@ -67,7 +67,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
-use crate::model::alarm::{AlarmMessage, AlarmPace, AlarmTurn, Look};
+use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
@@ -231,7 +231,7 @@ impl Store for SqliteStore {
             = prune::would_prune;
         fn events(filter: &EventFilter) -> Result<Vec<RecordedEvent>> = recorded::events;
         fn update_alarms(look: &Look<'_>, now: Timestamp) -> Result<bool> = alarms::update;
-        fn claim_alarm(channel: &str, token: &str, pace: &AlarmPace, now: Timestamp) -> Result<AlarmTurn> = alarms::claim;
+        fn claim_alarm(channel: &str, token: &str, pace: &AlarmPace, refused: Option<AlarmKind>, now: Timestamp) -> Result<AlarmTurn> = alarms::claim;
         fn settle_alarm(message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> = alarms::settle;
 
         // Turns of a scheduler.

@@ -148,7 +148,7 @@ fn deliver_alarms(file: &Path) -> Result<usize> {
     for _ in 0..3 {
         client.update_alarms(&["mail", "page"], &Limits::default(), at(NOON), None)?;
         for channel in ["mail", "page"] {
-            while let AlarmTurn::Deliver(message) = client.claim_alarm(channel, &pace)? {
+            while let AlarmTurn::Deliver(message) = client.claim_alarm(channel, &pace, None)? {
                 assert!(client.alarm_delivered(&message)?);
                 delivered += 1;
                 assert!(delivered < 100, "{message:?}");

@@ -87,8 +87,8 @@ impl Sender {
             self.state.unrecorded = Some(message);
             return (false, POLL.min(self.pace.lease / 4));
         }
-        let pace = AlarmPace { refused: self.state.refused, ..pace };
-        match self.ask(|client| client.claim_alarm(self.channel, &pace)) {
+        let (channel, refused) = (self.channel, self.state.refused);
+        match self.ask(|client| client.claim_alarm(channel, &pace, refused)) {
             None | Some(AlarmTurn::Idle) => (false, POLL.min(self.retry)),
             Some(AlarmTurn::Wait(wait)) => (false, wait.min(POLL.min(self.retry))),
             Some(AlarmTurn::Deliver(message)) => {

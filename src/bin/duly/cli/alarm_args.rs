@@ -82,12 +82,7 @@ impl AlarmArgs {
             url: target("--alert-url", &self.alert_url)?,
             ping: target("--ping", &self.ping)?,
             look: self.alarm_look,
-            pace: AlarmPace {
-                gather: self.alarm_gather,
-                interval: self.alarm_interval,
-                lease: self.alarm_lease,
-                refused: None,
-            },
+            pace: AlarmPace { gather: self.alarm_gather, interval: self.alarm_interval, lease: self.alarm_lease },
             retry: self.alarm_retry,
             ping_interval: self.ping_interval,
             request: self.alarm_request,
