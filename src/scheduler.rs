@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
+use crate::worker::executor::Executor;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
@@ -43,6 +44,10 @@ use crate::worker::progress::Waiting;
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
 
+/// Most problems that an application reports of its scheduler, and most characters of each.
+const MAX_PROBLEMS: usize = 20;
+const MAX_PROBLEM_CHARS: usize = 300;
+
 /// Configures and starts a [`Scheduler`].
 #[must_use = "nothing runs until it is started"]
 pub struct Builder {
@@ -54,6 +59,7 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
+    executors: Vec<Arc<dyn Executor>>,
     #[cfg(feature = "page")]
     page: Option<Page>,
     #[cfg(feature = "tokio")]
@@ -210,6 +216,12 @@ impl Builder {
         Ok(Some(Runtime { handle, limit, wake: wake.clone() }))
     }
 
+    /// Adds an executor, which runs attempts outside of the threads of this scheduler, with handlers and a limit of its own.
+    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
+        self.executors.push(executor);
+        self
+    }
+
     settings_methods!();
 
     /// Refuses a missing file or missing tables. Default: they are created.
@@ -288,7 +300,8 @@ impl Builder {
         let runtime = self.runtime_to_use(&wake);
         #[cfg(feature = "page")]
         let page = self.page.clone();
-        let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, .. } = self;
+        let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, executors, .. } =
+            self;
         handlers.check()?;
         settings.check()?;
         let others = 0;
@@ -326,6 +339,7 @@ impl Builder {
         let mut pool = pool;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
+        let problems = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
@@ -347,7 +361,7 @@ impl Builder {
             pool,
             clock,
             settings,
-            wake,
+            wake: wake.clone(),
             woken,
             orders,
             report,
@@ -374,6 +388,9 @@ impl Builder {
             thread: Some(thread),
             path,
             handlers: names,
+            executors,
+            wake,
+            problems,
             #[cfg(feature = "page")]
             page,
         })
@@ -417,6 +434,9 @@ pub struct Scheduler {
     thread: Option<JoinHandle<Result<()>>>,
     path: PathBuf,
     handlers: BTreeSet<String>,
+    executors: Vec<Arc<dyn Executor>>,
+    wake: Sender<()>,
+    problems: Arc<Mutex<Option<Vec<String>>>>,
     #[cfg(feature = "page")]
     page: Option<Server>,
 }
@@ -442,6 +462,7 @@ impl Scheduler {
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),
             prepare: None,
+            executors: Vec::new(),
             #[cfg(feature = "page")]
             page: None,
             #[cfg(feature = "tokio")]
@@ -487,6 +508,16 @@ impl Scheduler {
     /// As [`Scheduler::drain`], and asks the running handlers to stop.
     pub fn interrupt(&self) {
         let _ = self.order.send(Order::Interrupt);
+    }
+
+    /// Sets what is wrong with this scheduler, as its application finds, instead of what was set before: at most 20 problems, each
+    /// of up to 300 characters; none if the list is empty. The next turn stores them, and while the scheduler is alive,
+    /// [`Client::check`] reports each as [`ProblemKind::Worker`](crate::ProblemKind::Worker).
+    pub fn set_problems(&self, problems: Vec<String>) {
+        let limited =
+            problems.into_iter().take(MAX_PROBLEMS).map(|text| text.chars().take(MAX_PROBLEM_CHARS).collect());
+        *self.problems.lock().unwrap_or_else(PoisonError::into_inner) = Some(limited.collect());
+        let _ = self.wake.try_send(());
     }
 
     /// Returns whether it has stopped: after [`Scheduler::drain`] when no run was left, or by itself. [`Scheduler::shutdown`]

@@ -56,6 +56,9 @@ text_enum! {
         Stuck = "stuck",
         /// A worker thread of a scheduler that is alive ended within the last day, which no handler can cause.
         WorkerEnded = "worker_ended",
+        /// The application of a scheduler that is alive reports that something is wrong with its workers
+        /// ([`Scheduler::set_problems`](crate::Scheduler::set_problems)).
+        Worker = "worker",
         /// An orphan process: a scheduler died, and a command of its runs is alive, or is not known to be gone. The run is not retried
         /// before that is known.
         Orphan = "orphan",

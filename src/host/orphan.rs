@@ -242,11 +242,11 @@ pub(crate) fn is_declaration(process: &str) -> bool {
     serde_json::from_str(process).is_ok_and(|record: Record| record.gone)
 }
 
-/// Returns the record, as the tables store it, of a process that has just started and leads a group. `input`: its input
-/// file. `None` where the system reports nothing.
-pub(crate) fn record_of(pid: u32, input: Option<&Input>, database: &Path) -> Option<String> {
+/// Returns the record, as the tables store it, of a process that has just started and leads a group. `input`: device and
+/// inode of its input file. `None` where the system reports nothing.
+pub(crate) fn record_of(pid: u32, input: Option<(u64, u64)>, database: &Path) -> Option<String> {
     let database = std::fs::metadata(database).ok().as_ref().and_then(platform::identity);
-    let (dev, ino) = input.and_then(|input| input.identity).unzip();
+    let (dev, ino) = input.unzip();
     let (db_dev, db_ino) = database.unzip();
     let record = Record { leader: Leader::identify(pid), dev, ino, db_dev, db_ino, gone: false };
     (record != Record::default()).then(|| serde_json::to_string(&record).ok()).flatten()
@@ -272,6 +272,18 @@ impl Input {
         file.write_all(content)?;
         file.rewind()?;
         Ok((input, file))
+    }
+
+    /// Links the file of a worker beside it, as the input of an attempt.
+    pub(crate) fn link(file: &Path, identity: Option<(u64, u64)>, run: i64, attempt: u32) -> io::Result<Self> {
+        let path = worker_path(&file.with_file_name(format!("run-{run}-{attempt}")));
+        create_anew(&path, |path| std::fs::hard_link(file, path))?;
+        Ok(Input { path, identity })
+    }
+
+    /// Returns device and inode.
+    pub(crate) fn identity(&self) -> Option<(u64, u64)> {
+        self.identity
     }
 
     /// Removes the file, after the end of the attempt is stored.
@@ -309,7 +321,7 @@ impl Drop for PayloadFile {
 
 /// Creates a file, replacing an existing one. Attempt numbers are unique within a database: an older file of this name
 /// belonged to an earlier database at this path.
-fn create_anew(path: &Path, create: fn(&Path) -> io::Result<File>) -> io::Result<File> {
+fn create_anew<T>(path: &Path, create: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     match create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             std::fs::remove_file(path)?;
@@ -341,6 +353,11 @@ pub(crate) fn remove_free_input(database: &Path, (run, attempt): (i64, u32)) {
 
 fn input_path(folder: &Path, run: i64, attempt: u32) -> PathBuf {
     folder.join(format!("run-{run}-{attempt}"))
+}
+
+/// Returns the name of the link to the file of a worker that runs the attempt.
+fn worker_path(input: &Path) -> PathBuf {
+    input.with_extension("worker")
 }
 
 fn payload_path(input: &Path) -> PathBuf {
@@ -395,7 +412,7 @@ mod tests {
         assert_eq!(content, "hello");
         let (reader, writer) = std::io::pipe().unwrap();
         let mut cat = Command::new("cat").stdin(reader).stdout(Stdio::null()).process_group(0).spawn().unwrap();
-        let record = record_of(cat.id(), Some(&input), &database).unwrap();
+        let record = record_of(cat.id(), input.identity(), &database).unwrap();
         assert_eq!(orphan(Some(&record)).group(), Some(cat.id()));
         assert_eq!(orphan(Some(&record)).presence(), Presence::Alive);
         // A process with that pid and another start time is another process, and its group is not the recorded one.

@@ -21,6 +21,7 @@ use crate::worker::connection::{ConnectionSettings, WorkerConnection};
 use crate::worker::futures::{Futures, Runtime};
 use crate::worker::handed::{Attempts, Handed, Lane, UNNOTED, attempt};
 use crate::worker::handler::Handlers;
+use crate::worker::lane::LaneTools;
 
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
@@ -188,8 +189,8 @@ impl Pool {
     pub(crate) fn use_runtime(&mut self, runtime: Runtime) {
         let Worker { handlers, attempts, connections, .. } = &self.worker;
         let connection = WorkerConnection::new(connections.clone());
-        let futures = Futures::new(runtime, handlers.clone(), attempts.clone(), connection, self.done.clone());
-        self.futures = Some(Box::new(futures));
+        let tools = LaneTools::new(handlers.clone(), attempts.clone(), connection, self.done.clone());
+        self.futures = Some(Box::new(Futures::new(runtime, tools)));
     }
 
     /// Returns how many attempts of async handlers are handed over and have not ended.
