@@ -29,7 +29,8 @@ use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
-use crate::worker::executor::Executor;
+use crate::worker::executor::{Executor, Waker};
+use crate::worker::executor_lane;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
@@ -322,10 +323,10 @@ impl Builder {
             log::warn!("{fault}");
         }
         let file: Arc<Path> = store.path().into();
-        peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
+        let left = peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
         let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
-        let lanes = Lanes::new(names.clone(), handlers.future_names());
+        let lanes = Lanes::new(names.difference(&handlers.future_names()).cloned().collect());
         let (store, handler_names) = (Box::new(store), names.clone());
         // Other processes see how many runs it takes at once.
         let registered = Settings { workers: settings.workers + others, ..settings };
@@ -334,12 +335,14 @@ impl Builder {
         let open = SqliteStore::opener(file.clone(), durability, prepare);
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
-        let pool = Pool::start(settings.workers, others, handlers, clock.clone(), lock, observers, connections)?;
-        #[cfg(feature = "tokio")]
-        let mut pool = pool;
+        let beside = others + executors.len() * executor_lane::MOST;
+        let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
-        let problems = Arc::default();
+        let waker = Waker::new(wake.clone(), &poller.lock());
+        executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
+        left.into_iter().for_each(|worker| pool.end_worker(worker));
+        let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
@@ -371,6 +374,7 @@ impl Builder {
             next_look,
             reports: waiting,
             lanes,
+            problems: problems.clone(),
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
@@ -546,7 +550,10 @@ impl Scheduler {
     /// # Errors
     /// Only if the database cannot be read.
     pub fn is_idle(&self) -> Result<bool> {
-        self.client.is_idle(&self.handlers)
+        let of_executors =
+            self.executors.iter().flat_map(|executor| executor.handlers().iter().cloned().collect::<Vec<_>>());
+        let handlers = self.handlers.iter().cloned().chain(of_executors).collect();
+        self.client.is_idle(&handlers)
     }
 
     /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.

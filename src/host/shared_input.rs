@@ -3,16 +3,13 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::host::orphan::{self, Input};
-use crate::host::owner_lock::OwnerLock;
+use crate::host::orphan::{self, Input, WORKER};
+use crate::host::owner_lock::{self, OwnerLock};
 use crate::host::platform;
-
-/// How the name of such a file begins. The id of its owner and a number follow.
-pub(crate) const PREFIX: &str = "worker-";
 
 /// Numbers the files of this process.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -36,7 +33,7 @@ impl SharedInput {
     pub(crate) fn create(owner: &OwnerLock) -> io::Result<(Self, File)> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let make = || {
-            let path = owner.folder().join(format!("{PREFIX}{}-{number}", owner.id()));
+            let path = owner.folder().join(format!("{WORKER}{}-{number}", owner.id()));
             platform::create_held(&path).map(|file| (path, file))
         };
         // A folder that was removed is created again.
@@ -61,6 +58,13 @@ impl SharedInput {
     pub(crate) fn link(&self, run: i64, attempt: u32) -> io::Result<Input> {
         Input::link(&self.0.path, self.0.identity, run, attempt)
     }
+}
+
+/// Returns these files in the folder of a database, each with the id of its owner.
+pub(crate) fn files(database: &Path) -> Vec<(String, PathBuf)> {
+    let files = std::fs::read_dir(owner_lock::folder(database)).into_iter().flatten().flatten();
+    let owner = |name: &str| Some(name.strip_prefix(WORKER)?.rsplit_once('-')?.0.to_owned());
+    files.filter_map(|file| Some((owner(file.file_name().to_str()?)?, file.path()))).collect()
 }
 
 impl Drop for SharedFile {

@@ -3,7 +3,7 @@
 //! The loop hands an attempt over and goes on; its outcome arrives as that of a worker thread does. A future that the runtime drops
 //! before it returned reports that too, so no attempt is lost while this process lives.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,9 +21,9 @@ use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::worker::attempt::{StopFlag, StopReason};
-use crate::worker::handed::{Lane, UNNOTED, panicked};
+use crate::worker::handed::{UNNOTED, panicked};
 use crate::worker::handler::HandlerFuture;
-use crate::worker::lane::{Began, Id, LaneTools, Timers, broken, limit, outcome_of};
+use crate::worker::lane::{Began, Id, Lane, LaneTools, Timers, broken, limit, outcome_of, range};
 use crate::worker::span::AttemptSpan;
 
 /// How long after the request to stop a future may still run. Then it is dropped.
@@ -44,6 +44,7 @@ pub(crate) struct Runtime {
 /// The attempts of async handlers.
 pub(crate) struct Futures {
     runtime: Runtime,
+    handlers: Arc<BTreeSet<String>>,
     shared: Arc<Shared>,
     /// Those that were handed over and whose outcome has not returned.
     running: BTreeMap<Id, Running>,
@@ -100,9 +101,10 @@ enum State {
 
 impl Futures {
     pub(crate) fn new(runtime: Runtime, tools: LaneTools) -> Self {
+        let handlers = Arc::new(tools.handlers.future_names());
         let shared = Arc::new(Shared { tools, wake: runtime.wake.clone(), state: Mutex::default() });
         let (running, waiting, timers) = (BTreeMap::new(), VecDeque::new(), Timers::default());
-        Futures { runtime, shared, running, waiting, timers, is_reported: false }
+        Futures { runtime, handlers, shared, running, waiting, timers, is_reported: false }
     }
 
     fn now(&self) -> Now {
@@ -111,8 +113,8 @@ impl Futures {
 }
 
 impl Lane for Futures {
-    fn has(&self, handler: &str) -> bool {
-        self.shared.tools.handlers.future(handler).is_some()
+    fn handlers(&mut self) -> Arc<BTreeSet<String>> {
+        self.handlers.clone()
     }
 
     fn running(&self) -> usize {
@@ -125,12 +127,9 @@ impl Lane for Futures {
         if begins { self.runtime.limit.saturating_sub(self.running.len()) } else { 0 }
     }
 
-    fn submit(&mut self, claim: Arc<Claim>) {
+    fn submit(&mut self, claim: Arc<Claim>, flag: Arc<StopFlag>) {
         let handed_over = self.now();
         let now = handed_over.monotonic;
-        let flag = self.shared.tools.attempts.hand_over(&claim);
-        // An earlier attempt of the run that is still running was asked to stop: its claim is superseded.
-        self.drop_late(Some(claim.run_id));
         let (id, limit) = ((claim.run_id, claim.attempt), limit(&claim));
         let (state, is_dropped) = (Mutex::new(State::Waiting), AtomicBool::new(false));
         let attempt = Arc::new(Attempt { claim, handed_over, flag, state, is_dropped });
@@ -215,16 +214,15 @@ impl Lane for Futures {
         }
     }
 
-    fn drop_late(&mut self, run: Option<i64>) {
-        let until = self.now().monotonic.saturating_add(GRACE);
-        let range = run.map_or((i64::MIN, 0)..=(i64::MAX, u32::MAX), |run| (run, 0)..=(run, u32::MAX));
-        // A repeated request does not prolong the wait.
-        let asked = self.running.range_mut(range).filter_map(|(id, running)| {
-            let is_first = !std::mem::replace(&mut running.is_asked, true);
-            is_first.then_some(*id)
-        });
-        let asked: Vec<_> = asked.collect();
-        asked.into_iter().for_each(|id| self.timers.set(id, until));
+    fn stop(&mut self, run: Option<i64>) {
+        let mut until = None;
+        for (id, running) in self.running.range_mut(range(run)) {
+            // A repeated request does not prolong the wait.
+            if !std::mem::replace(&mut running.is_asked, true) {
+                let now = || self.shared.tools.attempts.clock.now().monotonic;
+                self.timers.set(*id, *until.get_or_insert_with(|| now().saturating_add(GRACE)));
+            }
+        }
     }
 }
 

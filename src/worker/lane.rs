@@ -1,6 +1,7 @@
 //! Attempts that run beside those of the worker threads: what the loop knows of them, and what their kinds share.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crossbeam_channel::Sender;
 use crate::clock::Now;
 use crate::error::BoxError;
 use crate::host::attempt_slots::Place;
+use crate::host::orphan::Orphan;
 use crate::host::panics;
 use crate::model::finished::Finished;
 use crate::model::retry::Retry;
@@ -21,6 +23,49 @@ use crate::worker::span::AttemptSpan;
 
 /// The id of a run and the number of an attempt.
 pub(crate) type Id = (i64, u32);
+
+/// Ends a command that a dead scheduler left.
+pub(crate) type EndOrphan = Box<dyn Fn(&Orphan) + Send>;
+
+/// Attempts that run beside those of the worker threads. Belongs to the loop.
+pub(crate) trait Lane: Send {
+    /// Returns the names of its handlers now.
+    fn handlers(&mut self) -> Arc<BTreeSet<String>>;
+
+    /// Returns how many attempts are handed over and have not ended.
+    fn running(&self) -> usize;
+
+    /// Returns how many more attempts may be handed over now.
+    fn free(&self, now: Duration) -> usize;
+
+    /// Starts an attempt. `flag`: by which it is asked to stop.
+    fn submit(&mut self, claim: Arc<Claim>, flag: Arc<StopFlag>);
+
+    /// Forgets an attempt whose outcome has returned. Returns whether it is one of these.
+    fn returned(&mut self, claim: &Claim) -> bool;
+
+    /// Takes back attempts that have not begun: all of them, or those that have waited for too long.
+    fn recall(&mut self, now: Now, all: bool) -> Vec<Finished>;
+
+    /// Asks attempts that exceed their time limit to stop, and drops those that were asked and have not stopped in time, if it can.
+    fn expire(&mut self, now: Duration);
+
+    /// The attempts of a run, or all, have been asked to stop.
+    fn stop(&mut self, run: Option<i64>);
+
+    /// Returns when [`Lane::recall`] or [`Lane::expire`] has something to do, or attempts may begin again, by the monotonic clock.
+    fn next(&self, now: Duration) -> Option<Duration>;
+
+    /// Returns what ends the commands that dead schedulers left, if something does.
+    fn end_orphan(&self) -> Option<EndOrphan> {
+        None
+    }
+}
+
+/// The attempts of a run, or all of them.
+pub(crate) fn range(run: Option<i64>) -> RangeInclusive<Id> {
+    run.map_or((i64::MIN, 0)..=(i64::MAX, u32::MAX), |run| (run, 0)..=(run, u32::MAX))
+}
 
 /// What the attempts of a lane begin and end with.
 pub(crate) struct LaneTools {

@@ -6,6 +6,7 @@ pub mod command;
 pub(crate) mod connection;
 pub(crate) mod effects;
 pub mod executor;
+pub(crate) mod executor_lane;
 pub(crate) mod failure;
 #[cfg(feature = "tokio")]
 pub(crate) mod futures;
