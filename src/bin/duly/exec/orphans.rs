@@ -17,7 +17,9 @@ pub(crate) fn end(orphan: &Orphan, what: &str) {
     // The leader may end before the others. While one of the processes seen now is alive, the group ID is not reused.
     let seen = system::members(group).unwrap_or_default();
     let (run, task) = (orphan.run_id(), orphan.task());
-    log::info!("run {run} of {task:?}: ending the orphan {what} of a dead scheduler");
+    // A worker may have had no run.
+    let of_run = if run == 0 { String::new() } else { format!("run {run} of {task:?}: ") };
+    log::info!("{of_run}ending the orphan {what} of a dead scheduler");
     system::terminate(group);
     if waits_until_gone(orphan, TERM) {
         return;
