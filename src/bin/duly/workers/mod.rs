@@ -1,6 +1,7 @@
 //! Workers: long-lived programs whose functions are handlers. Each is started, gets runs over its standard input, and reports over its
 //! standard output, as docs/workers.md describes.
 
+mod attempts;
 mod bell;
 mod fleet;
 mod lines;
@@ -131,12 +132,14 @@ impl Drop for Workers {
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
-    use duly::{NewTask, Scheduler};
+    use duly::{Clock, NewTask, Scheduler, SystemClock};
 
-    use super::{Times, WorkerOptions, Workers};
     use crate::exec::environment::Environment;
+    use crate::workers::Workers;
+    use crate::workers::options::WorkerOptions;
+    use crate::workers::times::Times;
 
     /// Returns a worker of two processes for a shell. `on_run`: what it does with a run.
     fn two_copies(hello: &str, on_run: &str) -> WorkerOptions {
@@ -165,9 +168,10 @@ mod tests {
     }
 
     fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-        let begin = Instant::now();
+        let clock = SystemClock::new();
+        let until = clock.now().monotonic + Duration::from_secs(60);
         while !holds() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+            assert!(clock.now().monotonic < until, "waited in vain until {what}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
