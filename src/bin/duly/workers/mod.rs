@@ -17,10 +17,11 @@ mod worker;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use duly::Timestamp;
 use duly::executor::Executor;
+use duly::{Clock, SystemClock, Timestamp};
 
 use crate::exec::environment::Environment;
 use crate::workers::fleet::{Common, Fleet};
@@ -29,6 +30,11 @@ pub(crate) use crate::workers::options::WorkerOptions;
 use crate::workers::process::Place;
 use crate::workers::supervisor::Order;
 use crate::workers::times::Times;
+
+/// Time for which a drop waits for the end of the workers: a process that SIGKILL does not end must not keep the program running for
+/// ever.
+const DROP_LIMIT: Duration = Duration::from_secs(20);
+const DROP_POLL: Duration = Duration::from_millis(5);
 
 /// All workers of a scheduler. Dropping it ends them.
 pub(crate) struct Workers {
@@ -122,8 +128,13 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.end();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        let clock = SystemClock::new();
+        let until = clock.now().monotonic + DROP_LIMIT;
+        while !self.have_ended() && clock.now().monotonic < until {
+            thread::sleep(DROP_POLL);
+        }
+        if !self.have_ended() {
+            log::error!("a worker could not be ended, not even by SIGKILL; the runs that it has wait until it is gone");
         }
     }
 }
