@@ -64,7 +64,7 @@ enum End {
     ByItself,
     /// It was ended, for this reason.
     Because(String),
-    /// The same, and it was told.
+    /// It has broken this rule, and was sent an `error`.
     Broken(String),
     Ordered,
 }

@@ -166,7 +166,7 @@ impl Worker {
         self.outbox.push_line(message.line());
     }
 
-    /// Records which rule the worker has broken, and tells it.
+    /// Records which rule the worker has broken, and sends it as an `error`.
     fn break_off(&self, rule: &str) {
         if self.attempts.break_off(rule) {
             self.outbox.close(Some(ToWorker::Error { error: rule }.line()));
