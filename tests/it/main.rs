@@ -242,5 +242,7 @@ mod users;
 mod versions;
 /// Requests of its own client wake a sleeping scheduler.
 mod wake;
+/// Workers of `duly run`: outcomes, broken rules, ends of processes, shutdown.
+mod workers_run;
 /// Zone data: which source answers, and which zones are refused.
 mod zones;
