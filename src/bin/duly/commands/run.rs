@@ -22,6 +22,7 @@ use crate::manifest::{self, Manifest};
 use crate::output::escape;
 use crate::output::forward::Forward;
 use crate::output::units::count_of;
+use crate::workers::WorkerOptions;
 
 /// Interval at which changes that send no message are noticed.
 const POLL: Duration = Duration::from_secs(1);
@@ -65,8 +66,10 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let alarms = args.alarms.options()?;
     let clock = SystemClock::new();
     let started = clock.now().wall;
+    let mut declared = Vec::new();
     if let Some(tasks) = &args.tasks {
-        let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
+        let mut manifest = manifest::read(tasks).map_err(Failure::Refused)?;
+        declared = std::mem::take(&mut manifest.workers);
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
         apply_logged(&client, tasks, manifest)?;
     }
@@ -108,7 +111,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
     let status = format!("on {path:?}, with {}", count_of(workers, "worker"));
     let alarms = Alarms::start(file, alarms, started)?;
-    let session = Session { scheduler, commands, notices, args, clock, manager, status };
+    let session = Session { scheduler, commands, notices, args, declared, clock, manager, status };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
     let exit = session.shut_down();
@@ -143,6 +146,8 @@ struct Session<'a> {
     commands: Commands,
     notices: Receiver<Notice>,
     args: &'a RunArgs,
+    /// The workers that the manifest declared at the start.
+    declared: Vec<WorkerOptions>,
     clock: SystemClock,
     manager: ServiceManager,
     /// What the service manager shows while the scheduler runs.
@@ -191,8 +196,17 @@ impl Session<'_> {
             return log::info!("SIGHUP: ignored, because --tasks was not given");
         };
         let manifest = manifest::read(tasks).map_err(Failure::Refused);
-        match manifest.and_then(|manifest| apply_logged(&self.scheduler, tasks, manifest)) {
-            Ok(()) => self.manager.report_reloaded(&self.status),
+        let applied = manifest.and_then(|manifest| {
+            let changed = manifest.workers != self.declared;
+            apply_logged(&self.scheduler, tasks, manifest).map(|()| changed)
+        });
+        match applied {
+            Ok(changed) => {
+                self.manager.report_reloaded(&self.status);
+                if changed {
+                    log::warn!("SIGHUP: the workers of the manifest have changed: restart duly run to apply that");
+                }
+            }
             Err(failure) => {
                 let failure = escape::one_line(&failure.to_string());
                 self.manager.report_reloaded(&format!("{}; SIGHUP: no task was changed: {failure}", self.status));
