@@ -108,6 +108,8 @@ impl Series<'_> {
             Some(cron) => {
                 let task =
                     NewTask::scheduled(name, ScheduleKind::Cron, nanoclaw::cron(cron)).time_zone(options.zone.name());
+                // Only a task with a handler can be planned; it gets its own below.
+                let task = task.handler("command");
                 let task = if is_live(row) { first_run(task, row, paused, options, &mut remarks) } else { task };
                 (content.with_policy(task), cron.to_owned())
             }
