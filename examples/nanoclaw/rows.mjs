@@ -13,6 +13,7 @@ const TABLE = `
     answer TEXT,
     logged INTEGER NOT NULL DEFAULT 0
   )`;
+const STATUS = "SELECT status FROM scheduled_tasks WHERE id = ?";
 const KEPT = "SELECT run_at, duration_ms, answer, logged FROM duly_runs WHERE idempotency_key = ?";
 const KEEP = "INSERT INTO duly_runs (idempotency_key, task_id, run_at, duration_ms, answer) VALUES (?, ?, ?, ?, ?)";
 const MARK = "UPDATE duly_runs SET logged = 1 WHERE idempotency_key = ? AND logged = 0";
@@ -41,6 +42,15 @@ export class Rows {
     this.#db = open(file);
     this.#db.exec(TABLE);
     this.#db.prepare(FORGET).run(new Date(Date.now() - KEPT_MS).toISOString());
+  }
+
+  /**
+   * Returns the status of NanoClaw's task; undefined: it has none of this id.
+   * @param {string} task
+   * @returns {string | undefined}
+   */
+  status(task) {
+    return this.#db.prepare(STATUS).get(task)?.status;
   }
 
   /**

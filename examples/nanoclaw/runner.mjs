@@ -35,6 +35,9 @@ async function agent(run) {
   try {
     let done = rows.kept(key);
     if (done === undefined) {
+      // An agent may have paused or cancelled it since the last import.
+      const status = rows.status(task.id) ?? "cancelled";
+      if (status !== "active") return { skipped: `NanoClaw's task is ${status}` };
       run.progress("the agent is at work");
       const answer = await runAgent(task, run.signal);
       done = { ...times(), answer, logged: 0 };
