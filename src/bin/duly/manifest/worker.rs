@@ -7,7 +7,8 @@ use toml::{Table, Value};
 
 use crate::cli::values::truncated;
 use crate::manifest::entry::{Entry, check_keys, wrong_value};
-use crate::workers::{EXPECTED_NAME, MAX_COPIES, MAX_WORKERS, WorkerOptions, is_valid_name};
+use crate::workers::WorkerOptions;
+use crate::workers::options::{EXPECTED_NAME, MAX_COPIES, MAX_WORKERS, is_name};
 
 /// Keys of a worker.
 const KEYS: &[&str] = &["name", "command", "cwd", "env", "copies"];
@@ -43,7 +44,7 @@ pub(super) fn workers(file: &Table, folder: &Path) -> Result<Vec<WorkerOptions>,
 
 fn worker(entry: &Entry<'_>) -> Result<WorkerOptions, String> {
     let name = entry.text("name")?.ok_or("name: expected a string, found none")?;
-    if !is_valid_name(&name) {
+    if !is_name(&name) {
         return Err(format!("name: expected {EXPECTED_NAME}, found {:?}", truncated(&name)));
     }
     let argv = entry.list("command")?.unwrap_or_default();
