@@ -7,6 +7,47 @@
 //! A long-lived process can outlive a scheduler that is killed. [`Waker::share_input`] makes a locked file for it, and
 //! [`Delegated::use_input`] makes that the input of an attempt: another scheduler then sees whether the process still runs, and
 //! until it is gone, its runs wait. [`Executor::end_orphan`] may end it.
+//!
+//! ```
+//! use std::collections::BTreeSet;
+//! use std::sync::Arc;
+//! use std::thread;
+//!
+//! use duly::executor::{Delegated, Executor, Waker};
+//! use duly::{NewTask, RetryPolicy, Scheduler, StopReason};
+//! # let home = tempfile::tempdir()?;
+//! # let file = home.path().join("agent.db");
+//!
+//! /// Starts a thread for each attempt.
+//! struct Threads(Arc<BTreeSet<String>>);
+//!
+//! impl Executor for Threads {
+//!     fn attach(&self, _: Waker) {}
+//!     fn handlers(&self) -> Arc<BTreeSet<String>> {
+//!         self.0.clone()
+//!     }
+//!     fn free(&self) -> usize {
+//!         usize::MAX
+//!     }
+//!     fn start(&self, attempt: Delegated) {
+//!         thread::spawn(move || match attempt.context().attempt() {
+//!             // The first attempt has failed: this thread drops it.
+//!             1 => panic!("no route to host"),
+//!             _ => attempt.end(Ok(Some("\"sent\"".to_owned()))),
+//!         });
+//!     }
+//!     fn stop(&self, _: i64, _: u32, _: StopReason) {}
+//! }
+//!
+//! let threads = Threads(Arc::new(["send".to_owned()].into()));
+//! let scheduler = Scheduler::builder(&file).executor(Arc::new(threads)).start()?;
+//! let retry = RetryPolicy { backoff: std::time::Duration::from_millis(10), ..RetryPolicy::default() };
+//! scheduler.add(NewTask::once("mail", "2020-01-01T00:00:00Z".parse()?).handler("send").retry(retry))?;
+//! # while !scheduler.history("mail", 1)?.first().is_some_and(|run| run.status.is_final()) { thread::yield_now() }
+//! let run = &scheduler.history("mail", 1)?[0];
+//! assert_eq!((run.attempt, run.result.as_deref()), (2, Some("\"sent\"")));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,8 +70,8 @@ use crate::worker::lane::{Began, LaneTools, outcome_of};
 
 /// Runs attempts outside of the scheduler's threads, for example in other processes.
 ///
-/// Its functions are called on the thread of the scheduler's loop, except [`Executor::end_orphan`], and must not block. A panic of
-/// one of them is logged.
+/// Except [`Executor::end_orphan`], its functions are called on the thread of the scheduler's loop and must not block. A panic of one
+/// of them is logged. [`Scheduler::is_idle`](crate::Scheduler::is_idle) calls [`Executor::handlers`], too.
 pub trait Executor: Send + Sync + 'static {
     /// Receives how it wakes the scheduler. Called once, before every other function.
     fn attach(&self, waker: Waker);
@@ -55,8 +96,8 @@ pub trait Executor: Send + Sync + 'static {
     /// own, and again at later heartbeats if the process still runs. Does nothing by default.
     ///
     /// Called for each run of a handler that this executor has; and, of the first executor, at the start for each process that holds a
-    /// [`SharedInput`] of a dead scheduler and had no run: its [`Orphan::run_id`] and [`Orphan::attempt`] are 0, and it has no task and
-    /// no handler.
+    /// [`SharedInput`] of a dead scheduler and had no run: its [`Orphan::run_id`] is 0, its
+    /// [`Orphan::attempt`] a number, and it has no task and no handler.
     fn end_orphan(&self, orphan: &Orphan) {
         let _ = orphan;
     }

@@ -189,7 +189,8 @@ impl Hub for Shared {
         }
         drop((state, names));
         let (count, handlers) = (hello.concurrency, listed(&hello.handlers));
-        log::info!("worker {} (copy {copy}): ready, {count} runs at once, handlers: {handlers}", self.name);
+        let at_once = if count == 1 { "one run".to_owned() } else { format!("{count} runs") };
+        log::info!("worker {} (copy {copy}): ready, {at_once} at once, handlers: {handlers}", self.name);
         Ok(())
     }
 

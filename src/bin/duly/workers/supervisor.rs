@@ -23,6 +23,8 @@ use crate::workers::worker::{Hub, Worker};
 const STACK: usize = 256 * 1024;
 /// Time for which a worker that was asked to end, or has broken a rule, may end by itself before SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
+/// How a process ended that reports no failure.
+const SUCCESS: &str = "exit code 0";
 /// Time for which other processes of the group may outlive the worker.
 const LEFTOVER: Duration = Duration::from_secs(2);
 /// Time for which to wait for the end of the pipes when the group is empty: a process that left the group may hold them.
@@ -212,7 +214,11 @@ impl Supervisor {
         });
         let (started, input) = match started {
             Ok(started) => started,
-            Err(how) => return Life { how, is_proof: false },
+            Err(how) => {
+                // The scheduler may have stopped.
+                (self.on_change)();
+                return Life { how, is_proof: false };
+            }
         };
         let Started { mut group, stdin, stdout, stderr } = started;
         let (label, pid) = (self.label(), group.id());
@@ -237,7 +243,9 @@ impl Supervisor {
             Err(error) => End::Because(format!("a thread for it cannot be started: {error}")),
         };
         let (reason, status) = self.end(&worker, group, end);
-        let last = worker.log.last().map(|line| format!(": {line}")).unwrap_or_default();
+        // What a worker printed last that has ended without a failure explains nothing.
+        let last = worker.log.last().filter(|_| reason.is_some() || status != SUCCESS);
+        let last = last.map(|line| format!(": {line}")).unwrap_or_default();
         let how = match (reason, status) {
             (Some(reason), _) => format!("was ended: {reason}{last}"),
             (None, how) => format!("ended: {how}{last}"),
@@ -339,7 +347,7 @@ impl Supervisor {
         }
         wait_for(PIPES, || worker.log.has_ended());
         let status = group.end().map_err(|error| error.to_string());
-        let how = |status: ExitStatus| system::failure(status).unwrap_or_else(|| "exit code 0".to_owned());
+        let how = |status: ExitStatus| system::failure(status).unwrap_or_else(|| SUCCESS.to_owned());
         (reason, status.map_or_else(|error| error, how))
     }
 }
