@@ -69,35 +69,6 @@ fn a_manifest_is_applied_again_and_a_broken_one_changes_nothing() {
     db.assert_sound();
 }
 
-/// The workers of a running scheduler are not changed.
-#[test]
-fn workers_that_the_manifest_changes_are_reported_at_a_reload() {
-    let db = TestDb::new();
-    let file = declare(&db, &[("far", r#"at = "2999-01-01T00:00:00Z""#)]);
-    drop(db.client());
-    let mut sidecar = Sidecar::start(&db, &["--tasks", file.to_str().expect("a name")]);
-    let reload = |text: &str| {
-        std::fs::write(&file, text).expect("a manifest");
-        let logged = sidecar.log().len();
-        sidecar.signal("HUP");
-        eventually("it is applied", || {
-            sidecar.log()[logged..].contains("SIGHUP") || sidecar.log()[logged..].contains("applied")
-        });
-    };
-    let says = "SIGHUP: the workers of the manifest have changed: restart duly run to apply that";
-    let tasks = std::fs::read_to_string(&file).expect("the manifest");
-    reload(&tasks);
-    reload(&format!("{tasks}[[worker]]\nname = \"a\"\ncommand = [\"true\"]\n"));
-    eventually("the change is reported", || sidecar.log().contains(says));
-    // A worker that is invalid changes nothing.
-    reload(&format!("{tasks}[[worker]]\nname = \"a\"\n"));
-    let refused = "no task was changed: ";
-    eventually("it is refused", || sidecar.log().contains(refused));
-    reload(&tasks);
-    sidecar.terminate();
-    assert_eq!(sidecar.log().matches(says).count(), 1, "{}", sidecar.log());
-}
-
 #[test]
 fn without_a_manifest_sighup_is_only_logged_and_does_not_end_the_drain() {
     let db = TestDb::new();

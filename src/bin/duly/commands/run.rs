@@ -1,6 +1,7 @@
 //! `run`: runs the scheduler until a signal, or until it is idle.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -146,7 +147,7 @@ fn worker_options(args: &RunArgs) -> Result<(Vec<WorkerOptions>, Times), Failure
     let usage = |name: &'static str| move |reason: String| Failure::Usage(format!("{name}: {reason}"));
     let workers = args.worker.iter().map(|text| WorkerOptions::parse(text)).collect::<Result<Vec<_>, _>>();
     let workers = workers.map_err(usage("--worker"))?;
-    check_count(&workers)?;
+    check_workers(&workers)?;
     let times = args.worker_times.as_deref().map(str::parse).transpose().map_err(usage("--worker-times"))?;
     Ok((workers, times.unwrap_or_default()))
 }
@@ -160,13 +161,18 @@ fn add_declared(workers: &mut Vec<WorkerOptions>, declared: &[WorkerOptions], ta
         return Err(Failure::Refused(reason));
     }
     workers.extend_from_slice(declared);
-    check_count(workers)
+    check_workers(workers)
 }
 
-fn check_count(workers: &[WorkerOptions]) -> Result<(), Failure> {
-    match workers.len() {
-        0..=MAX_WORKERS => Ok(()),
-        count => Err(Failure::Refused(format!("expected at most {MAX_WORKERS} workers, found {count}"))),
+/// Refuses too many workers, and two of one name, before anything is written.
+fn check_workers(workers: &[WorkerOptions]) -> Result<(), Failure> {
+    if workers.len() > MAX_WORKERS {
+        return Err(Failure::Refused(format!("expected at most {MAX_WORKERS} workers, found {}", workers.len())));
+    }
+    let mut names = BTreeSet::new();
+    match workers.iter().find(|worker| !names.insert(&worker.name)) {
+        Some(twice) => Err(Failure::Refused(format!("--worker: two workers have the name {:?}", twice.name))),
+        None => Ok(()),
     }
 }
 
