@@ -128,6 +128,19 @@ async function main() {
   assert.equal(messages("family").length, 2);
   assert.equal(task("carousel").status, "active");
 
+  // duly is killed while the agent is at work: its worker ends, too, and the next scheduler retries the run.
+  writeFileSync("wait", "");
+  run("trigger", "nanoclaw:carousel");
+  await until("the agent", () => calls().length === 4);
+  scheduler.kill("SIGKILL");
+  await scheduler.ended;
+  start();
+  await until("the next attempt", () => calls().length === 5);
+  rmSync("wait");
+  await until("the carousel", () => runs("nanoclaw:carousel")[0].status === "succeeded");
+  assert.deepEqual(logged("carousel").map((row) => row.status), ["success", "success"]);
+  assert.equal(messages("family").length, 3);
+
   // An agent that fails is asked again, and each failure has its row, as in NanoClaw.
   writeFileSync("fail", "");
   run("trigger", "nanoclaw:inbox");
@@ -152,7 +165,7 @@ async function main() {
   run("trigger", "nanoclaw:carousel");
   await until("the paused task", () => runs("nanoclaw:carousel")[0].status === "succeeded");
   assert.equal(runs("nanoclaw:carousel")[0].result.skipped, "NanoClaw's task is paused");
-  assert.equal(logged("carousel").length, 1);
+  assert.equal(logged("carousel").length, 2);
   store.exec("UPDATE scheduled_tasks SET status = 'active' WHERE id = 'carousel'");
 
   // The end, and the way back.
