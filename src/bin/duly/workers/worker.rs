@@ -89,7 +89,7 @@ enum Phase {
 /// An attempt that the process has.
 struct Attempt {
     /// `None` while a thread uses it.
-    delegated: Option<Delegated>,
+    delegated: Option<Box<Delegated>>,
     has_begun: bool,
     stop: Option<StopReason>,
     /// When the supervisor first saw that it is to stop.
@@ -135,7 +135,7 @@ impl Worker {
     }
 
     /// Takes an attempt, or gives it back if it has no room.
-    pub(crate) fn hand(&self, delegated: Delegated) -> Result<(), Delegated> {
+    pub(crate) fn hand(&self, delegated: Box<Delegated>) -> Result<(), Box<Delegated>> {
         let context = delegated.context();
         let id = AttemptId { run: context.run_id(), attempt: context.attempt() };
         let bytes = context.payload_json().len() + RUN_BYTES;
