@@ -12,11 +12,18 @@ use crate::nanoclaw::nanoclaw;
 use crate::sidecar::signal;
 
 /// Stand-ins for other programs in the examples.
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
     ("crontab", "#!/bin/sh\necho '0 3 * * * true'\n"),
     ("man", "#!/bin/sh\ncat >/dev/null\n"),
     ("backup.sh", "#!/bin/sh\n"),
+    ("node", NODE),
 ];
+
+/// A worker.
+const NODE: &str = r#"#!/bin/sh
+echo '{"type":"hello","protocol":1,"handlers":["mail"],"concurrency":1}'
+while IFS= read -r line; do case $line in *'"type":"stop"'*) exit 0;; esac; done
+"#;
 
 /// Returns the indented lines below `heading`, without their indentation.
 fn lines_below<'a>(help: &'a str, heading: &str) -> Vec<&'a str> {

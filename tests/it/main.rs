@@ -39,6 +39,8 @@ mod crash;
 mod crontab_weeks;
 /// Damage that bypasses SQLite stops the scheduler; changes by SQLite are no damage.
 mod damage;
+/// Workers that a manifest declares.
+mod declared_workers;
 /// A scheduler that cannot write its database for ten seconds is reported.
 mod degraded;
 /// Delay tasks count from the end of their last run.

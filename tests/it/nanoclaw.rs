@@ -396,6 +396,65 @@ fn tasks_of_the_sessions_of_nanoclaw_2_are_imported_or_refused_with_a_reason() {
     db.assert_sound();
 }
 
+/// A task for a handler has the JSON that a command would read as its payload.
+#[test]
+fn tasks_are_imported_for_a_handler() {
+    let db = TestDb::new();
+    let source = nanoclaw(&db.home().join("messages.db"));
+    insert_row(&source, "daily", "cron", "0 13 * * *", "NULL", "NULL", "active");
+    insert_row(&source, "paused", "interval", "300000", "NULL", "NULL", "paused");
+    let session = session(&db, "ag-1", "sess-1");
+    insert_message(
+        &session,
+        "brief",
+        "'brief'",
+        "pending",
+        "NULL",
+        "'0 9 1 1 *'",
+        r#"{"prompt":"p","script":"exit 0"}"#,
+    );
+    let stored =
+        || db.rows("SELECT name, handler, payload, concurrency_key, status FROM scheduled_tasks ORDER BY name");
+    let import = |file: &str, target: &[&str]| -> Value {
+        let line = [&["import", "nanoclaw", file, "--json"], target].concat();
+        serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document")
+    };
+    for file in ["messages.db", "v2-sessions"] {
+        import(file, &["--", "node", "run-task.js"]);
+    }
+    let inputs: Vec<String> = db.rows("SELECT json_extract(payload, '$.stdin') FROM scheduled_tasks ORDER BY name");
+    // A task that was imported for a command is changed; its schedule and its state are kept.
+    let changed = import("messages.db", &["--handler", "agent"]);
+    assert_eq!(entries(&changed, "tasks"), ["daily: changed", "paused: changed"]);
+    assert_eq!(entries(&import("v2-sessions", &["--handler", "agent"]), "tasks"), ["brief: changed"]);
+    let row = |at: usize, id: &str, rest: &str| format!("nanoclaw:{id}|agent|{}|{rest}", inputs[at].trim_end());
+    assert_eq!(
+        stored(),
+        [
+            row(0, "brief", "session:ag-1/sess-1|active"),
+            row(1, "daily", "chat:120363@g.us|active"),
+            row(2, "paused", "chat:120363@g.us|paused"),
+        ]
+    );
+    assert_eq!(
+        entries(&import("messages.db", &["--handler", "agent"]), "tasks"),
+        ["daily: unchanged", "paused: unchanged"]
+    );
+    let before = stored();
+    for (target, code, says) in [
+        (&["--handler", "agent", "--", "true"][..], 2, "cannot be used with"),
+        (&["--handler", ""], 2, "a value is required for '--handler <NAME>'"),
+        (&[], 2, "required arguments were not provided"),
+        (&["--handler", "command"], 1, "invalid --handler: the handler command starts a program"),
+    ] {
+        let refused = duly(&db, &[&["import", "nanoclaw", "messages.db"], target].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned() + &String::from_utf8_lossy(&refused.stdout);
+        assert!(refused.status.code() == Some(code) && said.contains(says), "{target:?}: {said}");
+        assert_eq!(stored(), before);
+    }
+    db.assert_sound();
+}
+
 /// A session that cannot be read ends the import: its tasks would be removed by --prune.
 #[test]
 fn an_unreadable_session_imports_nothing() {

@@ -23,7 +23,7 @@ use crate::manifest;
 use crate::mutations::mutator::{each, each_in_time};
 use crate::output::escape::{is_control, lines, one_line, shell_word};
 
-const MANIFESTS: [&str; 5] = [
+const MANIFESTS: [&str; 6] = [
     "[defaults]\ntime_zone = \"Europe/Rome\"\nmax_attempts = 3\nenv = { A = \"1\" }\n\n[[task]]\nname = \"nightly\"\n\
      cron = \"0 6 * * *\"\ncommand = [\"./report.sh\", \"--yesterday\"]\ntimeout = \"10m\"\n",
     "[[task]]\nname = \"a\"\nevery = \"90s\"\nshell = \"echo $HOME\"\njitter = \"1m\"\nexpires = \"1h\"\npriority = 0\n",
@@ -33,6 +33,8 @@ const MANIFESTS: [&str; 5] = [
      misfire_grace = \"0\"\ncatch_up_limit = 7\nat_most_once = true\nbackoff = \"1s\"\nbackoff_cap = \"1m\"\n",
     "[[task]]\nname = \"d\"\ncron = \"@daily\"\nhandler = \"command\"\npayload.argv = [\"x\"]\nconcurrency_key = \"chat:7\"\n\
      on_dead = \"e\"\npause_after_failures = 3\n[[task]]\nname = \"e\"\nevery = '1m'\nhandler = '''h'''\n",
+    "[[worker]]\nname = \"mail\"\ncommand = [\"node\", \"mail.mjs\"]\ncwd = \"mail\"\nenv = { LOG = \"debug\" }\ncopies = 2\n\
+     [[worker]]\nname = \"w\"\ncommand = [\"./w\"]\n[[task]]\nname = \"f\"\nevery = \"1m\"\nhandler = \"mail\"\n",
 ];
 
 fn one_readable_line(reason: &str, of: &str) {

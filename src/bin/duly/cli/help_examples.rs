@@ -11,10 +11,13 @@ DULY_LOG sets the level of the log: off, error, warn, info (default), debug or t
 
 Commands inherit the environment of duly run, unless --clean-env is given. Each runs in its own session, without a terminal.
 
+A worker (--worker, or [[worker]] in the manifest of --tasks) is a program in any language whose functions are handlers. It is started again when it ends. A reload does not change the workers.
+
 Under systemd (Type=notify, WatchdogSec), duly reports that it is ready, and sends signs of life. As PID 1, it reaps orphan processes.
 
 Examples:
   duly run --tasks tasks.toml
+  duly run --worker 'mail=node mail.mjs'
   duly run --create --clean-env --workers 8 --drain 5m
   duly run --until-idle --keep-runs 7d --most-runs 500
   duly run --alert-command 'mail -s duly root'"#,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
 
 /// The source of an import.
 #[derive(Debug, Subcommand)]
@@ -13,9 +14,10 @@ pub(crate) enum Import {
     /// Import the entries of a crontab of supercronic, as tasks that behave as under it.
     #[command(after_help = SUPERCRONIC_NOTES)]
     Supercronic(Supercronic),
-    /// Import the scheduled tasks of NanoClaw. Each runs the given command.
+    /// Import the scheduled tasks of NanoClaw. Each runs the given command or handler.
     #[command(
-        override_usage = "duly import nanoclaw [OPTIONS] <FILE> -- <ARGV>...",
+        override_usage = "duly import nanoclaw [OPTIONS] <FILE> -- <ARGV>...\n       \
+                          duly import nanoclaw [OPTIONS] <FILE> --handler <NAME>",
         after_help = NANOCLAW_NOTES
     )]
     Nanoclaw(Nanoclaw),
@@ -65,8 +67,11 @@ pub(crate) struct Nanoclaw {
     /// Prefix of the names of the imported tasks.
     #[arg(long, value_name = "WORD", default_value = "nanoclaw")]
     pub(crate) prefix: String,
+    /// Handler for each task, for example of a worker. Instead of a command.
+    #[arg(long, value_name = "NAME", conflicts_with = "argv", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) handler: Option<String>,
     /// Command and its arguments, for each task; started without a shell.
-    #[arg(last = true, value_name = "ARGV", required = true)]
+    #[arg(last = true, value_name = "ARGV", required_unless_present = "handler")]
     pub(crate) argv: Vec<String>,
 }
 
@@ -129,10 +134,13 @@ id (the series), agent_group, session, channel_type, platform_id, thread_id, pro
 schedule_value; at most one task of a session runs at a time. Its rows of kind task in messages_in with one series_id become one \
 task.
 
+With --handler, each task gets this handler and the same JSON as its payload: duly run --worker serves it.
+
 Paused tasks are imported as paused. Tasks that are completed or cannot be imported are listed with the reason; the others are \
 imported. The exit code is then 1, unless --partial is given. Repeating an import changes nothing. Stop the scheduler of \
 NanoClaw before you start duly.
 
 Examples:
   duly import nanoclaw store/messages.db --tz Europe/Rome -- node run-task.js
+  duly import nanoclaw store/messages.db --handler agent
   duly import nanoclaw data/v2-sessions --dry-run -- node run-task.js";

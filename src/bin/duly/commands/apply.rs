@@ -10,6 +10,7 @@ use crate::cli::failure::Failure;
 use crate::manifest::{self, Manifest};
 use crate::output::printer::{Each, Printer};
 use crate::output::table::{Cell, Table, Tone};
+use crate::output::units::count_of;
 
 /// Most characters of a value that is printed.
 const MAX_VALUE: usize = 60;
@@ -39,6 +40,7 @@ pub(crate) fn apply(db: &Path, args: &ApplyArgs, printer: &mut Printer<'_>) -> R
         let refusal = "declares no task, and --prune would remove all tasks that it declared before: add --allow-empty to do that";
         return Err(Failure::Refused(format!("{} {refusal}", file.display())));
     }
+    let workers: Vec<String> = manifest.workers.iter().map(|worker| worker.name.clone()).collect();
     let client = if options.dry_run { Client::open_existing(db)? } else { Client::open_own(db)? };
     let applied = printer.watched("applying", |progress| apply_manifest(&client, manifest, options, progress))?;
     if printer.json {
@@ -51,6 +53,11 @@ pub(crate) fn apply(db: &Path, args: &ApplyArgs, printer: &mut Printer<'_>) -> R
     printer.table(table, "the manifest declares no task")?;
     let prefix = if options.dry_run { DRY_RUN } else { "" };
     printer.say(format!("{prefix}{}", summary(&applied)))?;
+    if !workers.is_empty() {
+        let (count, names) = (count_of(workers.len(), "worker"), workers.join(", "));
+        printer
+            .say(format!("{count} checked, not started ({names}): duly run --tasks {} starts them", file.display()))?;
+    }
     Ok(())
 }
 
@@ -80,7 +87,7 @@ pub(crate) fn apply_manifest(
     options: Apply,
     progress: &Progress,
 ) -> Result<Vec<Applied>, Failure> {
-    let Manifest { name, tasks, limits } = manifest;
+    let Manifest { name, tasks, limits, workers: _ } = manifest;
     Ok(client.apply_with_limits(&name, tasks, limits, options, progress)?)
 }
 

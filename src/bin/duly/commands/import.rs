@@ -13,6 +13,7 @@ use crate::cli::import_args::{Common, Crontab, Import, Nanoclaw, Supercronic};
 use crate::cli::zone;
 use crate::commands::apply::{self, Row};
 use crate::import::foreign_rows::{self, Source};
+use crate::import::nanoclaw::Target;
 use crate::import::source::{Note, Parsed, ParsedTask, Place};
 use crate::import::{crontab, nanoclaw, nanoclaw_sessions, supercronic, users};
 use crate::output::printer::{Each, Printer};
@@ -126,13 +127,21 @@ fn read_nanoclaw(args: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Pars
     if args.argv.first().is_some_and(String::is_empty) {
         return Err(Failure::Refused("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
     }
+    if args.handler.as_deref() == Some("command") {
+        let refusal =
+            "invalid --handler: the handler command starts a program: give the program, -- PROGRAM [ARGUMENTS]";
+        return Err(Failure::Refused(refusal.into()));
+    }
     let rows = foreign_rows::read(&args.file).map_err(Failure::Refused)?;
     let here = std::env::current_dir()
         .and_then(|here| here.into_os_string().into_string().map_err(|_| io::Error::other("expected a name in UTF-8")));
     let cwd = here.map_err(|error| Failure::Refused(format!("cannot store the current directory: {error}")))?;
     let file = std::fs::canonicalize(&args.file).map_err(|error| Failure::Refused(error.to_string()))?;
-    let (argv, prefix) = (args.argv.as_slice(), args.prefix.as_str());
-    let options = nanoclaw::Options { zone: &zone, prefix, argv, cwd: &cwd, now: printer.times.now };
+    let target = match &args.handler {
+        Some(name) => Target::Handler(name),
+        None => Target::Command { argv: &args.argv, cwd: &cwd },
+    };
+    let options = nanoclaw::Options { zone: &zone, prefix: &args.prefix, target, now: printer.times.now };
     let parsed = match rows {
         Source::Tasks(rows) => nanoclaw::convert(&rows, &options),
         Source::Sessions(sessions) => nanoclaw_sessions::convert(&sessions, &options),

@@ -1,6 +1,7 @@
 //! `run`: runs the scheduler until a signal, or until it is idle.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -23,6 +24,7 @@ use crate::manifest::{self, Manifest};
 use crate::output::escape;
 use crate::output::forward::Forward;
 use crate::output::units::count_of;
+use crate::workers::options::MAX_WORKERS;
 use crate::workers::times::Times;
 use crate::workers::{WorkerOptions, Workers};
 
@@ -70,11 +72,14 @@ enum Notice {
 /// replaced or is corrupt.
 pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Result<Exit, Failure> {
     let alarms = args.alarms.options()?;
-    let (workers, times) = worker_options(args)?;
+    let (mut workers, times) = worker_options(args)?;
     let clock = SystemClock::new();
     let started = clock.now().wall;
+    let mut declared = Vec::new();
     if let Some(tasks) = &args.tasks {
-        let manifest = manifest::read(tasks).map_err(Failure::Refused)?;
+        let mut manifest = manifest::read(tasks).map_err(Failure::Refused)?;
+        declared = std::mem::take(&mut manifest.workers);
+        add_declared(&mut workers, &declared, tasks)?;
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
         apply_logged(&client, tasks, manifest)?;
     }
@@ -125,7 +130,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let alarms = Alarms::start(file, alarms, started)?;
     programs.start().map_err(|error| cannot("start a thread for a worker", error))?;
     let problems = RefCell::default();
-    let session = Session { scheduler, commands, programs, problems, notices, args, clock, manager, status };
+    let session = Session { scheduler, commands, programs, problems, notices, args, declared, clock, manager, status };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
     let exit = session.shut_down();
@@ -140,9 +145,35 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
 /// Returns the workers that the arguments name, and their time limits.
 fn worker_options(args: &RunArgs) -> Result<(Vec<WorkerOptions>, Times), Failure> {
     let usage = |name: &'static str| move |reason: String| Failure::Usage(format!("{name}: {reason}"));
-    let workers = args.worker.iter().map(|text| WorkerOptions::parse(text)).collect::<Result<_, _>>();
+    let workers = args.worker.iter().map(|text| WorkerOptions::parse(text)).collect::<Result<Vec<_>, _>>();
+    let workers = workers.map_err(usage("--worker"))?;
+    check_workers(&workers)?;
     let times = args.worker_times.as_deref().map(str::parse).transpose().map_err(usage("--worker-times"))?;
-    Ok((workers.map_err(usage("--worker"))?, times.unwrap_or_default()))
+    Ok((workers, times.unwrap_or_default()))
+}
+
+/// Adds the workers that a manifest declares to those of the arguments.
+fn add_declared(workers: &mut Vec<WorkerOptions>, declared: &[WorkerOptions], tasks: &Path) -> Result<(), Failure> {
+    let is_declared = |worker: &&WorkerOptions| declared.iter().any(|other| other.name == worker.name);
+    if let Some(worker) = workers.iter().find(is_declared) {
+        let (name, tasks) = (&worker.name, tasks.display());
+        let reason = format!("--worker: {tasks} declares a worker {name:?}, too: expected one of this name");
+        return Err(Failure::Refused(reason));
+    }
+    workers.extend_from_slice(declared);
+    check_workers(workers)
+}
+
+/// Refuses too many workers, and two of one name, before anything is written.
+fn check_workers(workers: &[WorkerOptions]) -> Result<(), Failure> {
+    if workers.len() > MAX_WORKERS {
+        return Err(Failure::Refused(format!("expected at most {MAX_WORKERS} workers, found {}", workers.len())));
+    }
+    let mut names = BTreeSet::new();
+    match workers.iter().find(|worker| !names.insert(&worker.name)) {
+        Some(twice) => Err(Failure::Refused(format!("--worker: two workers have the name {:?}", twice.name))),
+        None => Ok(()),
+    }
 }
 
 /// Returns the page that the arguments ask for.
@@ -171,6 +202,8 @@ struct Session<'a> {
     problems: RefCell<Vec<String>>,
     notices: Receiver<Notice>,
     args: &'a RunArgs,
+    /// The workers that the manifest declared at the start.
+    declared: Vec<WorkerOptions>,
     clock: SystemClock,
     manager: ServiceManager,
     /// What the service manager shows while the scheduler runs.
@@ -233,8 +266,17 @@ impl Session<'_> {
             return log::info!("SIGHUP: ignored, because --tasks was not given");
         };
         let manifest = manifest::read(tasks).map_err(Failure::Refused);
-        match manifest.and_then(|manifest| apply_logged(&self.scheduler, tasks, manifest)) {
-            Ok(()) => self.manager.report_reloaded(&self.status),
+        let applied = manifest.and_then(|manifest| {
+            let changed = manifest.workers != self.declared;
+            apply_logged(&self.scheduler, tasks, manifest).map(|()| changed)
+        });
+        match applied {
+            Ok(changed) => {
+                self.manager.report_reloaded(&self.status);
+                if changed {
+                    log::warn!("SIGHUP: the workers of the manifest have changed: restart duly run to apply that");
+                }
+            }
             Err(failure) => {
                 let failure = escape::one_line(&failure.to_string());
                 self.manager.report_reloaded(&format!("{}; SIGHUP: no task was changed: {failure}", self.status));

@@ -1,9 +1,10 @@
-//! The scheduled tasks of NanoClaw 1. Each runs one command, which reads the task from its standard input.
+//! The scheduled tasks of NanoClaw 1. Each runs one command, which reads the task from its standard input, or one handler, whose payload
+//! is the task.
 
 use std::time::Duration;
 
 use duly::{ImportItem, NewTask, ScheduleKind, Timestamp, Zone};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::exec::payload::Payload;
 use crate::import::cronexpr::either_day;
@@ -17,14 +18,20 @@ pub(crate) struct Options<'a> {
     /// The zone in which NanoClaw reads all times.
     pub(crate) zone: &'a Zone,
     pub(crate) prefix: &'a str,
-    /// The command of each task.
-    pub(crate) argv: &'a [String],
-    /// Its working directory.
-    pub(crate) cwd: &'a str,
+    pub(crate) target: Target<'a>,
     pub(crate) now: Timestamp,
 }
 
-/// Columns that the command reads.
+/// What runs the tasks.
+#[derive(Debug)]
+pub(crate) enum Target<'a> {
+    /// A command, in its working directory.
+    Command { argv: &'a [String], cwd: &'a str },
+    /// A handler, for example of a worker.
+    Handler(&'a str),
+}
+
+/// Columns that the command or the handler reads.
 const INPUT_COLUMNS: [&str; 8] =
     ["id", "group_folder", "chat_jid", "prompt", "context_mode", "script", "schedule_type", "schedule_value"];
 
@@ -105,9 +112,8 @@ fn task(row: &Row, name: &str, options: &Options<'_>) -> Result<(ImportItem, Opt
     };
     let input: serde_json::Map<_, _> =
         INPUT_COLUMNS.iter().map(|name| (name.to_string(), json!(row.text(name)))).collect();
-    let payload = payload(input, options).checked()?;
     let key = format!("chat:{}", column("chat_jid")?);
-    let task = task.handler("command").payload(payload).concurrency_key(key);
+    let task = options.target.set(task, input)?.concurrency_key(key);
     Ok((ImportItem { paused, ..task.into() }, remark))
 }
 
@@ -120,15 +126,23 @@ pub(super) fn cron(value: &str) -> String {
     fields.join(" ")
 }
 
-/// Returns the command, which reads one line of JSON.
-pub(super) fn payload(input: serde_json::Map<String, serde_json::Value>, options: &Options<'_>) -> Payload {
-    Payload {
-        argv: options.argv.to_vec(),
-        cwd: Some(options.cwd.to_owned()),
-        user: None,
-        env: Default::default(),
-        env_from: Vec::new(),
-        stdin: format!("{}\n", serde_json::Value::Object(input)),
+impl Target<'_> {
+    /// Sets the handler and its payload. A command reads the input as one line of JSON.
+    pub(super) fn set(&self, task: NewTask, input: serde_json::Map<String, Value>) -> Result<NewTask, String> {
+        match self {
+            Target::Command { argv, cwd } => {
+                let payload = Payload {
+                    argv: argv.to_vec(),
+                    cwd: Some((*cwd).to_owned()),
+                    user: None,
+                    env: Default::default(),
+                    env_from: Vec::new(),
+                    stdin: format!("{}\n", Value::Object(input)),
+                };
+                Ok(task.handler("command").payload(payload.checked()?))
+            }
+            Target::Handler(name) => Ok(task.handler(*name).payload(Value::Object(input))),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! The scheduled tasks of NanoClaw 2: messages of kind `task` in the databases of its sessions. Each occurrence of a task is a row of
-//! its own; the rows of a task have the same `series_id`. Each task runs one command, as in [`nanoclaw`](super::nanoclaw).
+//! its own; the rows of a task have the same `series_id`. Each task runs one command or one handler, as in [`nanoclaw`](super::nanoclaw).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::import::foreign_rows::{Row, Session};
 use crate::import::name::Names;
-use crate::import::nanoclaw::{self, Options, Refusal, payload, record};
+use crate::import::nanoclaw::{self, Options, Refusal, record};
 use crate::import::source::{Note, Parsed, Place};
 
 /// Most missed occurrences that NanoClaw runs with the policy `catch-up-all`.
@@ -108,13 +108,14 @@ impl Series<'_> {
             Some(cron) => {
                 let task =
                     NewTask::scheduled(name, ScheduleKind::Cron, nanoclaw::cron(cron)).time_zone(options.zone.name());
+                // Only a task with a handler can be planned; it gets its own below.
                 let task = task.handler("command");
                 let task = if is_live(row) { first_run(task, row, paused, options, &mut remarks) } else { task };
                 (content.with_policy(task), cron.to_owned())
             }
             None => {
                 let at = once(row, paused, options, &mut remarks)?.to_string();
-                (NewTask::scheduled(name, ScheduleKind::Once, &at).handler("command"), at)
+                (NewTask::scheduled(name, ScheduleKind::Once, &at), at)
             }
         };
         let mut input: Map<String, Value> = ["channel_type", "platform_id", "thread_id"]
@@ -135,7 +136,7 @@ impl Series<'_> {
         ] {
             input.insert(key.to_owned(), value);
         }
-        let task = task.payload(payload(input, options).checked()?);
+        let task = options.target.set(task, input)?;
         // As in NanoClaw, a session has one container.
         let task = match agent_group.zip(session) {
             Some((group, session)) => task.concurrency_key(format!("session:{group}/{session}")),

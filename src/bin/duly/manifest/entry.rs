@@ -10,8 +10,12 @@ use toml::{Table, Value};
 
 use crate::cli::add_args::Policies;
 use crate::cli::limit_args::rate;
+use crate::cli::nearest::nearest;
 use crate::cli::values::{self, expiry, schedule_duration, truncated};
 use crate::exec::payload::Payload;
+
+/// Most characters of an unknown key that are compared and printed.
+const MAX_KEY: usize = 80;
 
 /// One `[[task]]` with the `[defaults]` that apply to it.
 pub(crate) struct Entry<'a> {
@@ -139,7 +143,7 @@ impl Entry<'_> {
         Ok(Some(Payload { argv, cwd: Some(cwd), user, env: self.env()?, env_from, stdin }))
     }
 
-    fn env(&self) -> Result<BTreeMap<String, String>, String> {
+    pub(super) fn env(&self) -> Result<BTreeMap<String, String>, String> {
         let Some(given) = self.get("env") else { return Ok(BTreeMap::new()) };
         let pair = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
         let env = given.as_table().and_then(|table| table.iter().map(pair).collect());
@@ -158,7 +162,7 @@ impl Entry<'_> {
         }
     }
 
-    fn text(&self, key: &str) -> Result<Option<String>, String> {
+    pub(super) fn text(&self, key: &str) -> Result<Option<String>, String> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -193,7 +197,7 @@ impl Entry<'_> {
         read(&text).map(Some).map_err(|reason| format!("{key}: {reason}, found {:?}", truncated(&text)))
     }
 
-    fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<Option<T>, String> {
+    pub(super) fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<Option<T>, String> {
         match self.get(key) {
             None => Ok(None),
             Some(value @ Value::Integer(number)) => {
@@ -208,7 +212,7 @@ impl Entry<'_> {
         parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {:?}", truncated(&text)))
     }
 
-    fn list(&self, key: &str) -> Result<Option<Vec<String>>, String> {
+    pub(super) fn list(&self, key: &str) -> Result<Option<Vec<String>>, String> {
         let strings = |value: &Value| value.as_str().map(str::to_owned);
         match self.get(key) {
             None => Ok(None),
@@ -248,4 +252,17 @@ pub(crate) fn wrong_value(key: &str, expected: &str, found: &Value) -> String {
         Value::Table(_) => "a table".to_owned(),
     };
     format!("{key}: expected {expected}, found {found}")
+}
+
+/// Refuses an unknown key, and suggests a similar one.
+pub(super) fn check_keys(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String> {
+    let keys = || keys.iter().flat_map(|keys| keys.iter());
+    let Some(unknown) = table.keys().find(|key| !keys().any(|known| known == key)) else { return Ok(()) };
+    // No valid key is as long, and the comparison takes quadratic time.
+    let unknown: String = unknown.chars().take(MAX_KEY).collect();
+    let hint = match nearest(&unknown, keys().copied()) {
+        Some(known) => format!("did you mean {known:?}?"),
+        None => format!("expected one of {}", keys().copied().collect::<Vec<_>>().join(", ")),
+    };
+    Err(format!("{place}unknown key {unknown:?}: {hint}"))
 }

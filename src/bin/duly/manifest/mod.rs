@@ -14,9 +14,13 @@
 //! [[limit]]
 //! handler = "mail"
 //! rate = "100/1m"
+//! [[worker]]
+//! name = "mail"
+//! command = ["node", "mail.mjs"]
 //! ```
 
 mod entry;
+mod worker;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,9 +29,10 @@ use std::path::{Path, PathBuf};
 use duly::{Limit, NewTask};
 use toml::{Table, Value};
 
-use crate::cli::nearest::nearest;
 use crate::cli::values::truncated;
-use crate::manifest::entry::{Entry, wrong_value};
+use crate::manifest::entry::{Entry, check_keys, wrong_value};
+use crate::manifest::worker::workers;
+use crate::workers::WorkerOptions;
 
 /// Keys of a task that cannot have a default.
 const TASK_KEYS: &[&str] = &[
@@ -71,16 +76,14 @@ const SHARED_KEYS: &[&str] = &[
 /// Largest file that is read.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Most characters of an unknown key that are compared and printed.
-const MAX_KEY: usize = 80;
-
-/// The tasks of a file.
+/// The tasks, limits and workers of a file.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     /// The canonical path of the file. It is stored with its tasks, as `managed_by`.
     pub(crate) name: String,
     pub(crate) tasks: Vec<NewTask>,
     pub(crate) limits: Vec<Limit>,
+    pub(crate) workers: Vec<WorkerOptions>,
 }
 
 /// What the text of a manifest declares.
@@ -88,6 +91,7 @@ pub(crate) struct Manifest {
 pub(crate) struct Declared {
     pub(crate) tasks: Vec<NewTask>,
     pub(crate) limits: Vec<Limit>,
+    pub(crate) workers: Vec<WorkerOptions>,
 }
 
 /// Reads a manifest. An error is one line that names the file, the task and the key, and what is expected and found.
@@ -103,8 +107,8 @@ pub(crate) fn read(path: &Path) -> Result<Manifest, String> {
     let text = read_text(path).map_err(failed)?;
     let file = std::fs::canonicalize(path).map_err(failed)?;
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_owned);
-    let Declared { tasks, limits } = parse(&text, &folder).map_err(in_file)?;
-    Ok(Manifest { name: file.display().to_string(), tasks, limits })
+    let Declared { tasks, limits, workers } = parse(&text, &folder).map_err(in_file)?;
+    Ok(Manifest { name: file.display().to_string(), tasks, limits, workers })
 }
 
 /// Reads at most [`MAX_BYTES`], also if the file grows.
@@ -118,12 +122,13 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// Parses a manifest task by task, because the tree of a whole file takes fifty times its size. Only a file in another order is
-/// parsed as a whole, and one with an error, for the message about it. Limits are read in parts if they are before the tasks.
+/// parsed as a whole, and one with an error, for the message about it. Limits and workers are read in parts if they are before the
+/// tasks.
 pub(crate) fn parse(text: &str, folder: &Path) -> Result<Declared, String> {
     parse_in_parts(text, folder).map_or_else(|| parse_whole(text, folder), Ok)
 }
 
-/// Parses each `[[task]]` by itself. `None`: the file has an error, or `[defaults]` or a limit are not at its beginning.
+/// Parses each `[[task]]` by itself. `None`: the file has an error, or `[defaults]`, a limit or a worker are not at its beginning.
 ///
 /// A part that ends within a string, an array or a table is no TOML. So if all parts before it can be parsed, a line `[[task]]`
 /// begins a task in the whole file, too.
@@ -143,7 +148,7 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Declared> {
         Some(Value::Table(defaults)) => defaults,
         Some(_) => return None,
     };
-    check_keys(&first, "", &[&["defaults", "limit"]]).ok()?;
+    check_keys(&first, "", &[&["defaults", "limit", "worker"]]).ok()?;
     check_keys(defaults, "", &[SHARED_KEYS]).ok()?;
     let read = |part: &str| {
         let file: Table = part.parse().ok()?;
@@ -156,7 +161,7 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Declared> {
     for part in parts {
         tasks.push(read(part)?);
     }
-    Some(Declared { tasks, limits: limits(&first).ok()? })
+    Some(Declared { tasks, limits: limits(&first).ok()?, workers: workers(&first, folder).ok()? })
 }
 
 fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
@@ -164,7 +169,7 @@ fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
     })?;
-    check_keys(&file, "", &[&["defaults", "task", "limit"]])?;
+    check_keys(&file, "", &[&["defaults", "task", "limit", "worker"]])?;
     let nothing = Table::new();
     let defaults = match file.get("defaults") {
         None => &nothing,
@@ -182,7 +187,7 @@ fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
         other => Err(wrong_value("task", "tables, [[task]]", other)),
     };
     let tasks = tasks.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-    Ok(Declared { tasks, limits: limits(&file)? })
+    Ok(Declared { tasks, limits: limits(&file)?, workers: workers(&file, folder)? })
 }
 
 /// Reads each `[[limit]]` of a file.
@@ -211,19 +216,6 @@ fn task(place: usize, table: &Table, defaults: &Table, folder: &Path) -> Result<
     };
     check_keys(table, &place, &[TASK_KEYS, SHARED_KEYS])?;
     Entry { table, defaults, folder }.task().map_err(|reason| format!("{place}{reason}"))
-}
-
-/// Refuses an unknown key, and suggests a similar one.
-fn check_keys(table: &Table, place: &str, keys: &[&[&str]]) -> Result<(), String> {
-    let keys = || keys.iter().flat_map(|keys| keys.iter());
-    let Some(unknown) = table.keys().find(|key| !keys().any(|known| known == key)) else { return Ok(()) };
-    // No valid key is as long, and the comparison takes quadratic time.
-    let unknown: String = unknown.chars().take(MAX_KEY).collect();
-    let hint = match nearest(&unknown, keys().copied()) {
-        Some(known) => format!("did you mean {known:?}?"),
-        None => format!("expected one of {}", keys().copied().collect::<Vec<_>>().join(", ")),
-    };
-    Err(format!("{place}unknown key {unknown:?}: {hint}"))
 }
 
 #[cfg(test)]

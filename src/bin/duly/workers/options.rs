@@ -7,8 +7,12 @@ use crate::cli::command_line::words;
 
 /// Most processes of a worker.
 pub(crate) const MAX_COPIES: u32 = 64;
+/// Most workers that `duly run` starts.
+pub(crate) const MAX_WORKERS: usize = 64;
 /// Longest name, in bytes.
-const MAX_NAME: usize = 100;
+const MAX_NAME: usize = 200;
+/// What the name of a worker must be, for messages.
+pub(crate) const EXPECTED_NAME: &str = "a letter, then up to 199 letters, digits or . _ : / @ -";
 
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +42,10 @@ impl WorkerOptions {
     }
 }
 
-/// Whether a text can be the name of a worker.
+/// Whether a text can be the name of a worker. The rule is that of the names of tasks.
 pub(crate) fn is_name(text: &str) -> bool {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(is_plain)
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._:/@-".contains(letter);
+    text.len() <= MAX_NAME && text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.chars().all(is_plain)
 }
 
 #[cfg(test)]
