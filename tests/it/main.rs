@@ -240,5 +240,7 @@ mod users;
 mod versions;
 /// Requests of its own client wake a sleeping scheduler.
 mod wake;
+/// Workers in other languages: the conformance kit of docs/workers.md.
+mod workers;
 /// Zone data: which source answers, and which zones are refused.
 mod zones;
