@@ -1,0 +1,68 @@
+// JSON as duly reads it: valid UTF-8 without lone surrogates, at most 1 MiB a line.
+
+/** Longest message in bytes, with its line end. */
+export const MAX_LINE_BYTES = 1024 * 1024;
+
+/** Longest text of an error, of progress or of a line of log, in UTF-16 units. JSON takes at most six bytes for one. */
+const MAX_TEXT = 64 * 1024;
+
+/**
+ * Returns a value as JSON, or undefined if JSON has nothing for it. Throws a TypeError if it has a cycle or a BigInt.
+ *
+ * JSON.stringify writes a lone surrogate as an escape, which no parser that returns UTF-8 accepts. It becomes U+FFFD.
+ * @param {unknown} value
+ * @returns {string | undefined}
+ */
+export function encode(value) {
+  const json = JSON.stringify(value);
+  if (json === undefined || !json.includes("\\ud")) return json;
+  return json.replace(/\\(?:\\|ud[89a-f][0-9a-f]{2})/g, (escape) => (escape === "\\\\" ? escape : "\\ufffd"));
+}
+
+/**
+ * Returns a text as JSON, shortened to its first 64 Ki units.
+ * @param {unknown} text
+ * @returns {string}
+ */
+export function encodeText(text) {
+  const whole = String(text);
+  return /** @type {string} */ (encode(whole.length > MAX_TEXT ? `${whole.slice(0, MAX_TEXT)} [shortened]` : whole));
+}
+
+/**
+ * Whether a line is longer than a message may be. `line` ends with its line end.
+ * @param {string} line
+ */
+export function isTooLong(line) {
+  // A UTF-16 unit takes at most three bytes.
+  return line.length * 3 > MAX_LINE_BYTES && Buffer.byteLength(line) > MAX_LINE_BYTES;
+}
+
+/**
+ * Describes a thrown value, with its causes.
+ * @param {unknown} thrown
+ * @returns {string}
+ */
+export function describe(thrown) {
+  const parts = [];
+  let error = thrown;
+  for (let depth = 0; depth < 8 && error !== undefined && error !== null; depth += 1) {
+    if (!(error instanceof Error)) {
+      parts.push(typeof error === "string" ? error : plain(error));
+      break;
+    }
+    const named = error.name === "Error" || error.name === "GiveUp" || error.name === "RetryAfter";
+    parts.push(named && error.message !== "" ? error.message : `${error.name}: ${error.message}`);
+    error = error.cause;
+  }
+  return parts.join(": ") || `the handler threw ${String(thrown)}`;
+}
+
+/** @param {unknown} value */
+function plain(value) {
+  try {
+    return encode(value) ?? String(value);
+  } catch {
+    return Object.prototype.toString.call(value);
+  }
+}
