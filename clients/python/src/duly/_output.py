@@ -1,0 +1,49 @@
+"""The standard output of a worker: complete lines, as many as wait in one write."""
+
+import os
+import threading
+from queue import SimpleQueue
+from typing import Callable, List, Optional
+
+
+class Output:
+    """Lines for the scheduler, from any thread.
+
+    `lock` also protects which attempts exist: no line about an attempt may follow its end.
+    """
+
+    def __init__(self, descriptor: int, broken: Callable[[OSError], None]) -> None:
+        self.lock = threading.Lock()
+        self._descriptor = descriptor
+        self._broken = broken
+        self._waiting: List[bytes] = []
+        self._writing = threading.Lock()
+        self._later: Optional["SimpleQueue[None]"] = None
+
+    def add(self, line: bytes) -> None:
+        """Adds a line to what waits. The caller holds `lock`, and calls `flush` after it has released it."""
+        self._waiting.append(line)
+
+    def flush(self) -> None:
+        """Writes what waits. If the pipe is full, waits for the scheduler."""
+        with self._writing:
+            with self.lock:
+                batch, self._waiting = self._waiting, []
+            rest = memoryview(b"".join(batch))
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError as error:
+                self._broken(error)
+
+    def flush_later(self) -> None:
+        """Has another thread write what waits: for the thread that reads, which must not wait."""
+        if self._later is None:
+            self._later = SimpleQueue()
+            threading.Thread(target=self._flush_for_others, args=(self._later,), name="duly-writer", daemon=True).start()
+        self._later.put(None)
+
+    def _flush_for_others(self, asked: "SimpleQueue[None]") -> None:
+        while True:
+            asked.get()
+            self.flush()

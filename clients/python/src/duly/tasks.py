@@ -1,0 +1,271 @@
+"""Adds and triggers tasks through the tables of duly, which are an interface. The scheduler plans what is written here."""
+
+import os
+import sqlite3
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any, Dict, Iterator, Optional, Tuple, Union
+
+from . import _messages
+from ._durations import duration_text, whole_milliseconds
+from .errors import InvalidTask, TaskExists, UnknownTask, UnusableDatabase
+
+Database = Union[str, "os.PathLike[str]", sqlite3.Connection]
+_TABLES = "1"
+_SQLITE = (3, 37)
+_BUSY_SECONDS = 5.0
+
+# What a definition consists of. What is not given has the default of its column.
+_DEFINITION = (
+    "handler", "payload", "schedule_type", "schedule_value", "time_zone", "starts_at", "ends_at", "overlap", "misfire",
+    "misfire_grace_ms", "catch_up_limit", "expires_ms", "max_attempts", "backoff_ms", "backoff_cap_ms", "timeout_ms",
+    "jitter_ms", "priority", "concurrency_key", "on_dead", "pause_after_failures",
+)  # fmt: skip
+_DIFFERS = " OR ".join(f"scheduled_tasks.{column} IS NOT excluded.{column}" for column in _DEFINITION)
+_SET = ", ".join(f"{column} = excluded.{column}" for column in _DEFINITION)
+
+# A due task keeps its time: a later one would leave the due occurrence behind as missed.
+_NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+_TRIGGER = f"""
+    UPDATE scheduled_tasks SET next_run = min(ifnull(next_run, {_NOW}), {_NOW})
+     WHERE name = ? AND (status = 'active' OR status = 'completed')"""
+
+
+def add(
+    db: Database,
+    *,
+    name: str,
+    handler: str,
+    payload: object = None,
+    cron: Optional[str] = None,
+    every: Union[str, timedelta, None] = None,
+    after: Union[str, timedelta, None] = None,
+    at: Union[str, datetime, None] = None,
+    now: bool = False,
+    manual: bool = False,
+    time_zone: Union[str, tzinfo, None] = None,
+    starts_at: Optional[datetime] = None,
+    ends_at: Optional[datetime] = None,
+    overlap: Optional[str] = None,
+    misfire: Optional[str] = None,
+    misfire_grace_ms: Union[int, timedelta, None] = None,
+    catch_up_limit: Optional[int] = None,
+    expires_ms: Union[int, timedelta, None] = None,
+    max_attempts: Optional[int] = None,
+    backoff_ms: Union[int, timedelta, None] = None,
+    backoff_cap_ms: Union[int, timedelta, None] = None,
+    timeout_ms: Union[int, timedelta, None] = None,
+    jitter_ms: Union[int, timedelta, None] = None,
+    priority: Optional[int] = None,
+    concurrency_key: Optional[str] = None,
+    on_dead: Optional[str] = None,
+    pause_after_failures: Optional[int] = None,
+    if_absent: bool = False,
+    replace: bool = False,
+) -> str:
+    """Adds a task. Returns "added", "unchanged" or "replaced".
+
+    `db` is the path of the database, or an open connection to it. On a connection, the task is part of the transaction of the
+    application, which commits it: an outbox. Begin that transaction with `BEGIN IMMEDIATE` if it reads first.
+
+    Exactly one schedule: `cron`, `every` (an interval), `after` (the delay after the end of the previous run), `at` (once),
+    `now` (once) or `manual` (only when it is triggered). An `at` without an offset is a local time in `time_zone`, which is
+    then required. The other arguments are the columns of `scheduled_tasks`, described in schema.sql; `None` is the default of
+    the column. Columns in milliseconds also take a `timedelta`.
+
+    A task of this name with the same definition is left unchanged. If it differs: `TaskExists`; with `if_absent` it is left
+    unchanged; with `replace` it gets this definition. The scheduler checks the schedule: if it is invalid, the task gets the
+    status "invalid" and a reason within a second.
+    """
+    if if_absent and replace:
+        raise InvalidTask(f"cannot add task {name!r}: expected at most one of if_absent and replace, found both")
+    kind, value = _schedule(name, cron=cron, every=every, after=after, at=at, now=now, manual=manual, zone=time_zone)
+    columns: Dict[str, Any] = {
+        "name": name,
+        "handler": handler,
+        "payload": _payload(name, payload),
+        "schedule_type": kind,
+        "schedule_value": value,
+        "time_zone": _zone_name(name, time_zone),
+        "starts_at": _instant(name, "starts_at", starts_at),
+        "ends_at": _instant(name, "ends_at", ends_at),
+        "overlap": overlap,
+        "misfire": misfire,
+        "misfire_grace_ms": _milliseconds(misfire_grace_ms),
+        "catch_up_limit": catch_up_limit,
+        "expires_ms": _milliseconds(expires_ms),
+        "max_attempts": max_attempts,
+        "backoff_ms": _milliseconds(backoff_ms),
+        "backoff_cap_ms": _milliseconds(backoff_cap_ms),
+        "timeout_ms": _milliseconds(timeout_ms),
+        "jitter_ms": _milliseconds(jitter_ms),
+        "priority": priority,
+        "concurrency_key": concurrency_key,
+        "on_dead": on_dead,
+        "pause_after_failures": pause_after_failures,
+    }
+    given = {column: value for column, value in columns.items() if value is not None}
+    insert = f"INSERT INTO scheduled_tasks ({', '.join(given)}) VALUES ({', '.join('?' * len(given))}) ON CONFLICT (name) "
+    values = tuple(given.values())
+    with _connection(db) as connection:
+        # The write comes first: a transaction that has read cannot write after another program has.
+        if _write(connection, name, insert + "DO NOTHING", values):
+            return "added"
+        if if_absent:
+            return "unchanged"
+        if replace:
+            changed = _write(connection, name, insert + f"DO UPDATE SET {_SET} WHERE {_DIFFERS}", values)
+            return "replaced" if changed else "unchanged"
+        # Changes nothing, and counts whether the definitions differ.
+        if _write(connection, name, insert + f"DO UPDATE SET failure_count = failure_count WHERE {_DIFFERS}", values):
+            raise TaskExists(
+                f"cannot add task {name!r}: it exists with another definition; choose another name, or pass replace=True "
+                "or if_absent=True"
+            )
+        return "unchanged"
+
+
+def trigger(db: Database, name: str) -> None:
+    """Makes a task due now, by its `next_run`: the scheduler opens a run within a second.
+
+    The run counts as an occurrence: the policies for overlap and missed occurrences apply to it, and the one time of a task
+    that has an `at` moves to now. A task that is due already is left unchanged. For a payload or an idempotency key of its own, add a
+    task that is due `now`: its name is the key. `duly trigger` opens a run of origin "manual" instead.
+
+    Raises `UnknownTask`, or `InvalidTask` if the task is paused or invalid.
+    """
+    with _connection(db) as connection:
+        if connection.execute(_TRIGGER, (name,)).rowcount == 1:
+            return
+        row = connection.execute("SELECT status, invalid_reason FROM scheduled_tasks WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        raise UnknownTask(f"cannot trigger task {name!r}: no task has this name")
+    why = "it is paused: resume it first" if row[0] == "paused" else f"it is invalid: {row[1]}"
+    raise InvalidTask(f"cannot trigger task {name!r}: {why}")
+
+
+def _write(connection: sqlite3.Connection, name: str, statement: str, values: Tuple[Any, ...]) -> bool:
+    """Executes a statement on one task. Returns whether it changed a row."""
+    try:
+        return connection.execute(statement, values).rowcount == 1
+    except (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError, ValueError) as error:
+        if isinstance(error, sqlite3.ProgrammingError) and "bind" not in str(error):
+            raise
+        raise InvalidTask(f"cannot add task {name!r}: {error}; schema.sql describes the columns") from error
+
+
+@contextmanager
+def _connection(db: Database) -> Iterator[sqlite3.Connection]:
+    """Yields a connection to tables of duly: that of the application, or one with a transaction of its own."""
+    if sqlite3.sqlite_version_info < _SQLITE:
+        raise UnusableDatabase(f"the tables of duly need SQLite 3.37 or newer, found {sqlite3.sqlite_version}")
+    if isinstance(db, sqlite3.Connection):
+        _check(db, "the database")
+        yield db
+        return
+    path = os.path.abspath(os.fspath(db))
+    if not os.path.isfile(path):
+        raise UnusableDatabase(f"cannot open {path!r}: no such file; duly creates it")
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        _check(connection, repr(path))
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("COMMIT")
+    finally:
+        # Without the COMMIT this rolls back.
+        connection.close()
+
+
+def _check(connection: sqlite3.Connection, shown: str) -> None:
+    """Raises `UnusableDatabase` unless the file holds the tables of this version."""
+    marks = "SELECT key, value FROM scheduler_meta WHERE key = 'program' OR key = 'schema_version'"
+    try:
+        found = {row[0]: row[1] for row in connection.execute(marks).fetchall()}
+    except sqlite3.DatabaseError as error:
+        if "no such table" not in str(error) and "not a database" not in str(error):
+            raise
+        raise UnusableDatabase(f"cannot use {shown}: {error}; duly creates its tables when it first opens a file") from error
+    if found.get("program") != "duly":
+        raise UnusableDatabase(f"cannot use {shown}: its table scheduler_meta is not that of duly")
+    if found.get("schema_version") != _TABLES:
+        version = found.get("schema_version")
+        raise UnusableDatabase(f"cannot use {shown}: expected tables of version {_TABLES}, found {version}")
+
+
+def _schedule(
+    name: str,
+    *,
+    cron: Optional[str],
+    every: Union[str, timedelta, None],
+    after: Union[str, timedelta, None],
+    at: Union[str, datetime, None],
+    now: bool,
+    manual: bool,
+    zone: Union[str, tzinfo, None],
+) -> Tuple[str, str]:
+    """Returns type and value of the schedule. Only the scheduler knows what a value may be."""
+    schedules = {"cron": cron, "every": every, "after": after, "at": at, "now": now or None, "manual": manual or None}
+    given = [key for key, value in schedules.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise InvalidTask(
+            f"cannot add task {name!r}: expected exactly one of cron, every, after, at, now and manual, found {found}"
+        )
+    if manual:
+        return "manual", ""
+    if cron is not None:
+        return "cron", cron
+    if every is not None:
+        return "interval", _duration(name, "every", every)
+    if after is not None:
+        return "delay", _duration(name, "after", after)
+    if isinstance(at, str):
+        return "once", at
+    if at is None:
+        return "once", _utc(datetime.now(timezone.utc))
+    if at.utcoffset() is not None:
+        return "once", _utc(at)
+    if zone is None:
+        raise InvalidTask(f"cannot add task {name!r}: expected a time zone, in at={at!r} or as time_zone, found none")
+    return "once", at.isoformat(sep=" ", timespec="seconds")
+
+
+def _utc(time: datetime) -> str:
+    return time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _duration(name: str, argument: str, duration: Union[str, timedelta]) -> str:
+    try:
+        return duration if isinstance(duration, str) else duration_text(duration)
+    except ValueError as error:
+        raise InvalidTask(f"cannot add task {name!r}: {argument}: {error}") from error
+
+
+def _milliseconds(duration: Union[int, timedelta, None]) -> Optional[int]:
+    return whole_milliseconds(duration) if isinstance(duration, timedelta) else duration
+
+
+def _instant(name: str, argument: str, time: Optional[datetime]) -> Optional[int]:
+    if time is None:
+        return None
+    if time.utcoffset() is None:
+        raise InvalidTask(f"cannot add task {name!r}: expected a time zone in {argument}={time!r}, found none")
+    return whole_milliseconds(time - datetime(1970, 1, 1, tzinfo=timezone.utc))
+
+
+def _zone_name(name: str, zone: Union[str, tzinfo, None]) -> Optional[str]:
+    if zone is None or isinstance(zone, str):
+        return zone
+    key = "UTC" if zone is timezone.utc else getattr(zone, "key", None)
+    if not isinstance(key, str):
+        raise InvalidTask(f"cannot add task {name!r}: expected an IANA name or a ZoneInfo as time_zone, found {zone!r}")
+    return key
+
+
+def _payload(name: str, payload: object) -> str:
+    try:
+        return _messages.to_json(payload).decode("utf-8")
+    except _messages.NotJson as error:
+        raise InvalidTask(f"cannot add task {name!r}: the payload is not JSON: {error}") from error
