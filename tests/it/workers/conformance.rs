@@ -1,4 +1,4 @@
-//! The conformance kit: every case against the workers in awk, Node.js and Python, and against the command in `DULY_TEST_WORKER`.
+//! The conformance kit: every case against the workers in awk, Node.js and Python, and against another command.
 
 use std::time::{Duration, Instant};
 
@@ -56,8 +56,9 @@ pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
 
 /// Checks a worker with every case that its handlers allow.
 fn conforms(program: &Program) {
+    let name = program.argv.join(" ");
     let mut first = Peer::start(program);
-    first.hello().unwrap_or_else(|error| panic!("{}: {error}", program.name));
+    first.hello().unwrap_or_else(|error| panic!("{}: {error}", name));
     let begin = Instant::now();
     let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
     for case in cases() {
@@ -70,17 +71,13 @@ fn conforms(program: &Program) {
             Err(error) => failed.push(format!("  {}: {error}", case.name)),
         }
     }
-    println!("{}: {passed} cases passed in {:.1?}\n{}", program.name, begin.elapsed(), skipped.join("\n"));
-    assert!(failed.is_empty(), "{}: {} cases failed\n{}", program.name, failed.len(), failed.join("\n"));
+    println!("{}: {passed} cases passed in {:.1?}\n{}", name, begin.elapsed(), skipped.join("\n"));
+    assert!(failed.is_empty(), "{}: {} cases failed\n{}", name, failed.len(), failed.join("\n"));
 }
 
 fn program(argv: &[&str]) -> Program {
     let argv = argv.iter().map(|&word| word.to_owned()).collect();
-    Program { name: argv_name(&argv), argv, patience: Duration::from_secs(20) }
-}
-
-fn argv_name(argv: &Vec<String>) -> String {
-    argv.join(" ")
+    Program { argv, patience: Duration::from_secs(20) }
 }
 
 /// Returns the command of an awk that reads lines as they come, and of every other one.
@@ -118,6 +115,7 @@ fn of_python() {
         return skip("no python3");
     }
     conforms(&program(&["python3", "tests/it/workers/worker.py"]));
+    conforms(&program(&["python3", "tests/it/workers/worker.py", "async"]));
 }
 
 /// Another worker: `DULY_TEST_WORKER='ruby worker.rb' cargo test --test it -- workers::conformance::of_a_command --nocapture`.

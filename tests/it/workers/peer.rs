@@ -21,7 +21,6 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// How a worker is started, and how long each answer of it may take.
 pub(crate) struct Program {
-    pub(crate) name: String,
     pub(crate) argv: Vec<String>,
     pub(crate) patience: Duration,
 }

@@ -42,6 +42,7 @@ function run(at,    p, n) {
     parse(m["payload"], p)
     if (m["handler"] == "\"echo\"") end(at, "done", ",\"result\":" m["payload"])
     else if (m["handler"] == "\"fail\"") failed(at, p["error"], p["retry"] == "" ? "true" : p["retry"])
+    else if (m["handler"] == "\"finish\"") say("progress", id[at] ",\"text\":\"waiting\"")
     else if (m["handler"] == "\"context\"") end(at, "done", ",\"result\":" $0)
     else if (m["handler"] == "\"progress\"") {
         for (n = 1; n in p; n++) say("progress", id[at] ",\"text\":" p[n])
