@@ -77,7 +77,7 @@ fn conforms(program: &Program) {
 
 fn program(argv: &[&str]) -> Program {
     let argv = argv.iter().map(|&word| word.to_owned()).collect();
-    Program { argv, patience: Duration::from_secs(20) }
+    Program { argv, hello: Duration::from_secs(30), patience: Duration::from_secs(20) }
 }
 
 /// Returns the command of an awk that reads lines as they come, and of every other one.
@@ -118,7 +118,7 @@ fn of_python() {
     conforms(&program(&["python3", "tests/it/workers/worker.py", "async"]));
 }
 
-/// Another worker: `DULY_TEST_WORKER='ruby worker.rb' cargo test --test it -- workers::conformance::of_a_command --nocapture`.
+/// Another worker: `DULY_TEST_WORKER='ruby worker.rb' cargo test --test it -- of_a_command --nocapture`.
 #[test]
 fn of_a_command() {
     let Ok(command) = std::env::var("DULY_TEST_WORKER") else { return };

@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 
 use crate::workers::rules::{Checked, Id, MAX_MESSAGE, Message, ensure};
 
-/// How long a worker may take until its `hello`.
-const HELLO: Duration = Duration::from_secs(30);
-
 /// How long a worker is watched that must write nothing.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// How a worker is started, and how long each answer of it may take.
+/// How a worker is started.
 pub(crate) struct Program {
     pub(crate) argv: Vec<String>,
+    /// How long it may take until its `hello`.
+    pub(crate) hello: Duration,
+    /// How long each other answer may take.
     pub(crate) patience: Duration,
 }
 
@@ -49,7 +49,10 @@ pub(crate) struct Peer {
     /// At most one line is read ahead: a peer that reads nothing lets the pipe become full.
     lines: Receiver<Checked<Vec<u8>>>,
     log: Arc<Mutex<String>>,
+    hello: Duration,
     patience: Duration,
+    /// The number of pings that it has not answered.
+    pings: usize,
     has_exited: bool,
     welcomed: bool,
     pub(crate) handlers: Vec<String>,
@@ -96,7 +99,9 @@ impl Peer {
             input: Some(input),
             lines,
             log,
+            hello: program.hello,
             patience: program.patience,
+            pings: 0,
             has_exited: false,
             welcomed: false,
             handlers: Vec::new(),
@@ -112,7 +117,7 @@ impl Peer {
         self.log.lock().expect("the log").clone()
     }
 
-    // ------------------------------------------------------------------------------------------------------- writing --
+    // ----------------------------------------------------------------------------------------------------- writing --
 
     pub(crate) fn send(&self, message: &Value) {
         self.send_bytes(format!("{message}\n").as_bytes());
@@ -155,7 +160,7 @@ impl Peer {
 
     /// Waits for `hello`.
     pub(crate) fn hello(&mut self) -> Checked<()> {
-        let patience = std::mem::replace(&mut self.patience, HELLO);
+        let patience = std::mem::replace(&mut self.patience, self.hello);
         let said = self.next();
         self.patience = patience;
         let said = said.map_err(|error| format!("until hello: {error}"))?;
@@ -172,6 +177,12 @@ impl Peer {
     pub(crate) fn handed(&mut self, id: Id, handler: &str, payload: Value) -> Value {
         self.open.insert(id, Attempt::default());
         run_message(id, handler, payload)
+    }
+
+    /// Sends a form of `ping`.
+    pub(crate) fn ping(&mut self, message: &Value) {
+        self.pings += 1;
+        self.send(message);
     }
 
     pub(crate) fn cancel(&self, id: Id, reason: &str) {
@@ -194,7 +205,7 @@ impl Peer {
         let _ = kill_process_group(self.group, signal);
     }
 
-    // ------------------------------------------------------------------------------------------------------- reading --
+    // ----------------------------------------------------------------------------------------------------- reading --
 
     /// Returns its next message, which must obey the rules. Answers `ping`, and skips `log`.
     pub(crate) fn next(&mut self) -> Checked<Message> {
@@ -231,6 +242,9 @@ impl Peer {
             return Ok(());
         }
         ensure(self.welcomed || kind == "log", || format!("{kind:?} before welcome"))?;
+        if kind == "pong" {
+            self.pings = self.pings.checked_sub(1).ok_or("a pong without a ping")?;
+        }
         let Some(id) = said.id else { return Ok(()) };
         let (run, attempt) = id;
         let Some(state) = self.open.get_mut(&id) else {
@@ -294,7 +308,7 @@ impl Peer {
 
     /// Sends `ping`. The next message must be its answer: it has read its input so far, and has nothing else to say.
     pub(crate) fn quiet(&mut self) -> Checked<()> {
-        self.send(&json!({"type": "ping"}));
+        self.ping(&json!({"type": "ping"}));
         let said = self.next().map_err(|error| format!("after a ping: {error}"))?;
         ensure(said.kind == "pong", || format!("expected a pong, found {}", said.body))
     }
