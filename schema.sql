@@ -265,7 +265,9 @@ CREATE TABLE scheduler_instances (
     lease_ms         INTEGER NOT NULL CHECK (lease_ms >= 0),
     started_at       INTEGER NOT NULL,
     seen_at          INTEGER NOT NULL,
-    stopped_at       INTEGER
+    stopped_at       INTEGER,
+    -- What its application reports as wrong with its workers: a JSON array of texts, or NULL.
+    problems         TEXT CHECK (problems IS NULL OR json_valid(problems))
 ) STRICT;
 
 -- Events that no run records: clock jumps, lost owners, pauses, edits, removals, faults and their end. Of the wall clock:

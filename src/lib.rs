@@ -60,6 +60,7 @@ pub use worker::attempt::StopReason;
 pub use worker::backoff::FailedAttempt;
 pub use worker::command;
 pub use worker::effects::{MAX_EFFECT_KEY_BYTES, MAX_EFFECT_VALUE_BYTES};
+pub use worker::executor;
 pub use worker::failure::Failure;
 pub use worker::handler::{Context, Handler, MAX_PROGRESS_BYTES};
 #[cfg(feature = "tokio")]

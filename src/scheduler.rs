@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
+use crate::worker::executor::{Executor, Waker};
+use crate::worker::executor_lane;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
@@ -43,6 +45,10 @@ use crate::worker::progress::Waiting;
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
 
+/// Most problems that an application reports of its scheduler, and most characters of each.
+const MAX_PROBLEMS: usize = 20;
+const MAX_PROBLEM_CHARS: usize = 300;
+
 /// Configures and starts a [`Scheduler`].
 #[must_use = "nothing runs until it is started"]
 pub struct Builder {
@@ -54,6 +60,7 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
+    executors: Vec<Arc<dyn Executor>>,
     #[cfg(feature = "page")]
     page: Option<Page>,
     #[cfg(feature = "tokio")]
@@ -210,6 +217,12 @@ impl Builder {
         Ok(Some(Runtime { handle, limit, wake: wake.clone() }))
     }
 
+    /// Adds an executor, which runs attempts outside of the threads of this scheduler, with handlers and a limit of its own.
+    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
+        self.executors.push(executor);
+        self
+    }
+
     settings_methods!();
 
     /// Refuses a missing file or missing tables. Default: they are created.
@@ -288,7 +301,8 @@ impl Builder {
         let runtime = self.runtime_to_use(&wake);
         #[cfg(feature = "page")]
         let page = self.page.clone();
-        let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, .. } = self;
+        let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, executors, .. } =
+            self;
         handlers.check()?;
         settings.check()?;
         let others = 0;
@@ -309,10 +323,10 @@ impl Builder {
             log::warn!("{fault}");
         }
         let file: Arc<Path> = store.path().into();
-        peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
+        let left = peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
         let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
-        let lanes = Lanes::new(names.clone(), handlers.future_names());
+        let lanes = Lanes::new(names.difference(&handlers.future_names()).cloned().collect());
         let (store, handler_names) = (Box::new(store), names.clone());
         // Other processes see how many runs it takes at once.
         let registered = Settings { workers: settings.workers + others, ..settings };
@@ -321,11 +335,14 @@ impl Builder {
         let open = SqliteStore::opener(file.clone(), durability, prepare);
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
-        let pool = Pool::start(settings.workers, others, handlers, clock.clone(), lock, observers, connections)?;
-        #[cfg(feature = "tokio")]
-        let mut pool = pool;
+        let beside = others + executors.len() * executor_lane::MOST;
+        let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
+        let waker = Waker::new(wake.clone(), &poller.lock());
+        executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
+        left.into_iter().for_each(|worker| pool.end_worker(worker));
+        let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
         let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
@@ -347,7 +364,7 @@ impl Builder {
             pool,
             clock,
             settings,
-            wake,
+            wake: wake.clone(),
             woken,
             orders,
             report,
@@ -357,6 +374,7 @@ impl Builder {
             next_look,
             reports: waiting,
             lanes,
+            problems: problems.clone(),
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
@@ -374,6 +392,9 @@ impl Builder {
             thread: Some(thread),
             path,
             handlers: names,
+            executors,
+            wake,
+            problems,
             #[cfg(feature = "page")]
             page,
         })
@@ -417,6 +438,9 @@ pub struct Scheduler {
     thread: Option<JoinHandle<Result<()>>>,
     path: PathBuf,
     handlers: BTreeSet<String>,
+    executors: Vec<Arc<dyn Executor>>,
+    wake: Sender<()>,
+    problems: Arc<Mutex<Option<Vec<String>>>>,
     #[cfg(feature = "page")]
     page: Option<Server>,
 }
@@ -442,6 +466,7 @@ impl Scheduler {
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),
             prepare: None,
+            executors: Vec::new(),
             #[cfg(feature = "page")]
             page: None,
             #[cfg(feature = "tokio")]
@@ -489,6 +514,16 @@ impl Scheduler {
         let _ = self.order.send(Order::Interrupt);
     }
 
+    /// Sets what is wrong with this scheduler, as its application finds, instead of what was set before: at most 20 problems, each
+    /// of up to 300 characters; none if the list is empty. The next turn stores them, and while the scheduler is alive,
+    /// [`Client::check`] reports each as [`ProblemKind::Worker`](crate::ProblemKind::Worker).
+    pub fn set_problems(&self, problems: Vec<String>) {
+        let limited =
+            problems.into_iter().take(MAX_PROBLEMS).map(|text| text.chars().take(MAX_PROBLEM_CHARS).collect());
+        *self.problems.lock().unwrap_or_else(PoisonError::into_inner) = Some(limited.collect());
+        let _ = self.wake.try_send(());
+    }
+
     /// Returns whether it has stopped: after [`Scheduler::drain`] when no run was left, or by itself. [`Scheduler::shutdown`]
     /// returns why.
     pub fn has_stopped(&self) -> bool {
@@ -515,7 +550,10 @@ impl Scheduler {
     /// # Errors
     /// Only if the database cannot be read.
     pub fn is_idle(&self) -> Result<bool> {
-        self.client.is_idle(&self.handlers)
+        let of_executors =
+            self.executors.iter().flat_map(|executor| executor.handlers().iter().cloned().collect::<Vec<_>>());
+        let handlers = self.handlers.iter().cloned().chain(of_executors).collect();
+        self.client.is_idle(&handlers)
     }
 
     /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.

@@ -29,6 +29,8 @@ use crate::schedule::{Zone, duration_text};
 const LARGE_LOG: u64 = 64 * 1024 * 1024;
 /// If the kernel cannot report whether a scheduler is alive, it counts as alive for this time after a heartbeat.
 const PRESUMED_ALIVE: Duration = Duration::from_secs(5 * 60);
+/// Longest problem that an application reports, in bytes: 300 characters.
+const MAX_REPORTED: usize = 1200;
 /// Longest part of an error that a problem quotes.
 const MAX_ERROR: usize = 200;
 
@@ -56,6 +58,9 @@ text_enum! {
         Stuck = "stuck",
         /// A worker thread of a scheduler that is alive ended within the last day, which no handler can cause.
         WorkerEnded = "worker_ended",
+        /// The application of a scheduler that is alive reports that something is wrong with its workers
+        /// ([`Scheduler::set_problems`](crate::Scheduler::set_problems)).
+        Worker = "worker",
         /// An orphan process: a scheduler died, and a command of its runs is alive, or is not known to be gone. The run is not retried
         /// before that is known.
         Orphan = "orphan",
@@ -157,6 +162,7 @@ impl<'a> Check<'a> {
         self.ownerless();
         self.stuck();
         self.ended_workers();
+        self.reported();
         for (run, task, reason) in &self.health.blocked {
             let text = format!("run {run} of {task} waits ({reason}) for nothing");
             let advice = "a running scheduler repairs it within minutes; if it does not, run duly doctor and report it";
@@ -234,6 +240,19 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// Adds what the applications of living schedulers report.
+    fn reported(&mut self) {
+        for (one, _) in self.living() {
+            let (pid, host) = (one.pid, &one.host);
+            let texts = self.health.problems.iter().filter(|(owner, _)| *owner == one.id);
+            for (_, text) in texts {
+                let text = format!("the scheduler with pid {pid} on {host} reports: {}", excerpt(text, MAX_REPORTED));
+                let advice = "see the log of this scheduler; restart it when the cause is removed";
+                self.found.push(problem(ProblemKind::Worker, text, advice));
+            }
+        }
+    }
+
     fn late(&mut self) {
         for (task, since) in &self.health.overdue {
             let text = format!("{task} is due since {since}, for {}", self.ago(*since));
@@ -246,6 +265,9 @@ impl<'a> Check<'a> {
             let text = format!("runs of handler {handler} that may start: {count}, for {}", self.ago(waiting.since));
             let (kind, advice) = if living == 0 {
                 (ProblemKind::Overdue, "start a scheduler that has this handler".to_owned())
+            } else if busy == 0 && self.living().any(|(one, _)| waiting.running.contains(&one.id)) {
+                let advice = "a scheduler that is alive runs others of them: all workers busy; give it more workers";
+                (ProblemKind::Overdue, advice.to_owned())
             } else if busy > 0 {
                 let advice = format!("schedulers with all workers busy: {busy} of {living}; give them more workers");
                 (ProblemKind::Overdue, advice)

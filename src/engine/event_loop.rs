@@ -2,7 +2,7 @@
 //! with one `select!`.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
@@ -60,6 +60,8 @@ pub(crate) struct EventLoop {
     /// Reports of running attempts that are not due to be written yet.
     pub(crate) reports: Waiting,
     pub(crate) lanes: Lanes,
+    /// What the application has set as wrong, until the poller has it.
+    pub(crate) problems: Arc<Mutex<Option<Vec<String>>>>,
 }
 
 /// Records the end of the loop when it is dropped, after a panic, too.
@@ -105,7 +107,7 @@ impl EventLoop {
                 self.in_flight -= recalled.len();
                 finished.extend(recalled);
             }
-            finished.extend(self.pool.check_futures(now, draining));
+            finished.extend(self.pool.check_lanes(now, draining));
             if !draining {
                 self.pool.replace_ended(now.monotonic);
                 let held = self.pool.replace_held(now.monotonic);
@@ -119,6 +121,9 @@ impl EventLoop {
                     .take_begun(now.monotonic)
                     .into_iter()
                     .for_each(|report| self.poller.report(report));
+            }
+            if let Some(problems) = self.problems.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                self.poller.set_problems(&problems, now);
             }
             let slots = self.slots(std::mem::take(&mut of_workers), now.monotonic);
             let slots = (!draining).then_some(slots);
@@ -145,7 +150,12 @@ impl EventLoop {
             if !turn.claims.is_empty() {
                 fault_points::reach("claimed");
             }
-            let on_workers = turn.claims.into_iter().filter(|claim| self.pool.submit(claim.clone())).count();
+            let mut on_workers = 0;
+            for claim in turn.claims {
+                let lane = self.lanes.beside(&claim.handler);
+                on_workers += usize::from(lane.is_none());
+                self.pool.submit(claim, lane);
+            }
             if on_workers > 0 {
                 self.handed.push_back((now.monotonic, on_workers));
                 self.in_flight += on_workers;
@@ -153,7 +163,8 @@ impl EventLoop {
             turn.stop.into_iter().for_each(|run| self.pool.stop(run));
             for orphan in turn.orphans {
                 let wake = self.wake.clone();
-                self.pool.end(orphan, move || {
+                let lane = self.lanes.beside(orphan.handler());
+                self.pool.end(orphan, lane, move || {
                     let _ = wake.try_send(());
                 });
             }
@@ -228,7 +239,7 @@ impl EventLoop {
 
     /// Returns how many attempts are handed over and have not returned.
     fn running(&self) -> usize {
-        self.in_flight + self.pool.futures()
+        self.in_flight + self.pool.beside()
     }
 
     /// Returns how many runs may be claimed. Reading ahead is limited by what the last turn saw finish: no other process can take
@@ -239,7 +250,10 @@ impl EventLoop {
         let ahead = (finished * 4).min(QUEUE);
         let room = (workers + ahead).saturating_sub(self.in_flight);
         let slots = Slots { room, idle: workers.saturating_sub(self.in_flight) };
-        let choice = self.lanes.choose(slots, self.pool.free_futures(now));
+        if self.lanes.update(self.pool.lane_handlers()) {
+            self.poller.set_handlers(self.lanes.all());
+        }
+        let choice = self.lanes.choose(slots, &self.pool.free_beside(now));
         choice.handlers.iter().for_each(|handlers| self.poller.claim_for(handlers));
         choice.slots
     }

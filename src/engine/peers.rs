@@ -8,6 +8,8 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::host::orphan::{self, Orphan, Presence};
 use crate::host::owner_lock::{self, DeadOwner, Standing, standing};
+use crate::host::platform::{self, Hold};
+use crate::host::shared_input;
 use crate::store::Store;
 use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Stalled};
 
@@ -15,19 +17,33 @@ use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Stalled};
 /// The wait doubles each time.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Removes the lock files of owners that died before they were registered, and the inputs and payloads of attempts whose owner
-/// died between recording their end and removing them: no turn learns of either.
-pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<()> {
+/// Removes the lock files of owners that died before they were registered, the inputs and payloads of attempts whose owner
+/// died between recording their end and removing them, and the files of dead owners' workers: no turn learns of them. Returns the
+/// workers of dead owners that still run.
+pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<Vec<Orphan>> {
     owner_lock::remove_stale_temporaries(database, now);
     let (left, inputs) = (owner_lock::dead_owners(database), orphan::inputs(database));
-    if left.is_empty() && inputs.is_empty() {
-        return Ok(());
+    let workers = shared_input::files(database);
+    if left.is_empty() && inputs.is_empty() && workers.is_empty() {
+        return Ok(Vec::new());
     }
     let known = store.known_owners()?;
+    let is_dead = |owner: &String| {
+        let is_gone = || !known.living.contains(owner) && matches!(standing(database, owner), Standing::Missing);
+        left.iter().any(|(dead, _)| dead == owner) || is_gone()
+    };
+    let mut running = Vec::new();
+    for ((_, file), number) in workers.into_iter().filter(|(owner, _)| is_dead(owner)).zip(1..) {
+        match platform::held(&file).0 {
+            Hold::Free => _ = std::fs::remove_file(file),
+            Hold::Held => running.push(Orphan::of_worker(database, file, number)),
+            Hold::Missing | Hold::Unknown(_) => {}
+        }
+    }
     left.into_iter().filter(|(name, _)| !known.owners.contains(name)).for_each(|(_, dead)| dead.remove());
     let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt));
     ended.for_each(|attempt| orphan::remove_free_input(database, attempt));
-    Ok(())
+    Ok(running)
 }
 
 /// The state of the other owners, as far as this owner knows it.

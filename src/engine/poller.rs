@@ -133,7 +133,8 @@ impl Poller {
         let lock = OwnerLock::take(&database, &owner)?;
         fault_points::reach("locked");
         let (workers, lease, zone_data) = (settings.workers, settings.lease, zone_data().to_string());
-        let registration = Registration { owner: owner.clone(), host: platform::host(), workers, lease, zone_data };
+        let registration =
+            Registration { owner: owner.clone(), host: platform::host(), workers, lease, zone_data, problems: None };
         let registered = store.register(&registration, random, now.wall)?;
         let Registered { others, not_stopped, newest_seen, other_zone_data } = registered;
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for the second turn.
@@ -214,6 +215,20 @@ impl Poller {
     /// Returns the connection, without writing anything more.
     pub(crate) fn into_store(self) -> Box<dyn Store> {
         self.store
+    }
+
+    /// Sets the handlers whose runs this owner can start, and whose orphans it can end.
+    pub(crate) fn set_handlers(&mut self, handlers: BTreeSet<String>) {
+        if self.handlers != handlers {
+            self.handlers = handlers;
+            self.horizon.forget();
+        }
+    }
+
+    /// Sets what the application of this owner reports as wrong. The next turn records it.
+    pub(crate) fn set_problems(&mut self, problems: &[String], now: Now) {
+        self.registration.problems = serde_json::to_string(problems).ok().filter(|_| !problems.is_empty());
+        self.next_heartbeat = now.monotonic;
     }
 
     /// Limits the claims of the following turns to these handlers.

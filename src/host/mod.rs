@@ -11,3 +11,4 @@ pub(crate) mod owner_lock;
 pub(crate) mod panics;
 pub(crate) mod platform;
 pub(crate) mod process;
+pub(crate) mod shared_input;

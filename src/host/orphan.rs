@@ -4,8 +4,9 @@
 //! as the command, or any child that inherited it. The run records the identity of that file, and the command's process
 //! group. The run is recovered only on evidence that the command is gone. A failed check is no evidence, either way.
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -101,10 +102,25 @@ impl Orphan {
         handler: String,
         process: Option<&str>,
     ) -> Self {
-        let record: Option<Record> = process.and_then(|text| serde_json::from_str(text).ok());
-        let record = record.filter(|record| *record != Record::default());
+        let record = process.and_then(parsed);
         let input = input_path(&owner_lock::folder(database), run, attempt);
+        let worker = worker_path(&input);
+        let is_of_worker = worker.symlink_metadata().is_ok();
+        let input = if is_of_worker { worker } else { input };
+        // The row of an attempt at a worker has no record: the worker's file has it.
+        let record = record.or_else(|| is_of_worker.then(|| recorded_in(&input)).flatten());
         Orphan { run, attempt, task, handler, record, database: database.to_owned(), input }
+    }
+
+    /// Returns a worker process that holds this file. It has no run; the number distinguishes it from others.
+    pub(crate) fn of_worker(database: &Path, input: PathBuf, number: u32) -> Self {
+        let record = recorded_in(&input);
+        Orphan {
+            record,
+            database: database.to_owned(),
+            input,
+            ..Orphan::described(0, number, String::new(), String::new())
+        }
     }
 
     /// Returns the id of the run.
@@ -162,7 +178,16 @@ impl Orphan {
 
     /// Returns the visible processes that hold its input file.
     pub(crate) fn holders(&self) -> Vec<u32> {
-        process::holders(&self.input)
+        let own = self.input.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        // A worker opened its file under another name than that of the link.
+        let is_named = |name: &str| if self.is_of_worker() { name.starts_with(WORKER) } else { name == own };
+        process::holders(&self.input, is_named)
+    }
+
+    /// Returns whether its input is the file of a worker.
+    fn is_of_worker(&self) -> bool {
+        let name = self.input.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with(WORKER) || name.ends_with(".worker")
     }
 
     /// Observes its process group and the lock of its input.
@@ -205,18 +230,41 @@ impl Orphan {
         }
     }
 
-    /// Returns whether one of these processes certainly belongs to this attempt. The kernel does not reuse the id of a
+    /// Returns whether one of these processes certainly belongs to this attempt, or holds the file of its worker. The kernel does not reuse the id of a
     /// group while a member lives.
     fn started_any_of(&self, members: &[u32]) -> bool {
+        if self.is_of_worker() {
+            return self.holders().iter().any(|holder| members.contains(holder));
+        }
         let variables = [format!("DULY_RUN_ID={}", self.run), format!("DULY_ATTEMPT={}", self.attempt)];
         members.iter().any(|member| process::was_started_with(*member, &variables))
     }
 
     /// Removes its input and payload files, when its run is recovered.
     pub(crate) fn remove_files(&self) {
-        let _ = std::fs::remove_file(&self.input);
-        let _ = std::fs::remove_file(payload_path(&self.input));
+        let input = input_path(&owner_lock::folder(&self.database), self.run, self.attempt);
+        for path in [payload_path(&input), worker_path(&input), input] {
+            let _ = std::fs::remove_file(path);
+        }
     }
+}
+
+/// How the name of a worker's file begins.
+pub(crate) const WORKER: &str = "worker-";
+
+/// Most bytes of the record in a worker's file.
+const MAX_RECORD: u64 = 4096;
+
+/// Returns the record that a worker's file holds, if it can be read.
+fn recorded_in(file: &Path) -> Option<Record> {
+    let mut text = String::new();
+    File::open(file).ok()?.take(MAX_RECORD + 1).read_to_string(&mut text).ok()?;
+    Some(text).filter(|text| text.len() as u64 <= MAX_RECORD).as_deref().and_then(parsed)
+}
+
+/// Returns a record that says something.
+fn parsed(text: &str) -> Option<Record> {
+    serde_json::from_str(text).ok().filter(|record| *record != Record::default())
 }
 
 /// Decides the presence of a command from the evidence. `group`: `None` if nothing was recorded; then the input alone
@@ -242,11 +290,11 @@ pub(crate) fn is_declaration(process: &str) -> bool {
     serde_json::from_str(process).is_ok_and(|record: Record| record.gone)
 }
 
-/// Returns the record, as the tables store it, of a process that has just started and leads a group. `input`: its input
-/// file. `None` where the system reports nothing.
-pub(crate) fn record_of(pid: u32, input: Option<&Input>, database: &Path) -> Option<String> {
+/// Returns the record, as the tables store it, of a process that has just started and leads a group. `input`: device and
+/// inode of its input file. `None` where the system reports nothing.
+pub(crate) fn record_of(pid: u32, input: Option<(u64, u64)>, database: &Path) -> Option<String> {
     let database = std::fs::metadata(database).ok().as_ref().and_then(platform::identity);
-    let (dev, ino) = input.and_then(|input| input.identity).unzip();
+    let (dev, ino) = input.unzip();
     let (db_dev, db_ino) = database.unzip();
     let record = Record { leader: Leader::identify(pid), dev, ino, db_dev, db_ino, gone: false };
     (record != Record::default()).then(|| serde_json::to_string(&record).ok()).flatten()
@@ -272,6 +320,18 @@ impl Input {
         file.write_all(content)?;
         file.rewind()?;
         Ok((input, file))
+    }
+
+    /// Links the file of a worker beside it, as the input of an attempt.
+    pub(crate) fn link(file: &Path, identity: Option<(u64, u64)>, run: i64, attempt: u32) -> io::Result<Self> {
+        let path = worker_path(&file.with_file_name(format!("run-{run}-{attempt}")));
+        create_anew(&path, |path| std::fs::hard_link(file, path))?;
+        Ok(Input { path, identity })
+    }
+
+    /// Returns device and inode.
+    pub(crate) fn identity(&self) -> Option<(u64, u64)> {
+        self.identity
     }
 
     /// Removes the file, after the end of the attempt is stored.
@@ -309,7 +369,7 @@ impl Drop for PayloadFile {
 
 /// Creates a file, replacing an existing one. Attempt numbers are unique within a database: an older file of this name
 /// belonged to an earlier database at this path.
-fn create_anew(path: &Path, create: fn(&Path) -> io::Result<File>) -> io::Result<File> {
+fn create_anew<T>(path: &Path, create: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     match create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             std::fs::remove_file(path)?;
@@ -319,28 +379,37 @@ fn create_anew(path: &Path, create: fn(&Path) -> io::Result<File>) -> io::Result
     }
 }
 
-/// Returns the attempts of which an input or a payload file is in the folder of a database.
+/// Returns the attempts of which an input, a link to a worker's file or a payload file is in the folder of a database.
 pub(crate) fn inputs(database: &Path) -> Vec<(i64, u32)> {
     let files = std::fs::read_dir(owner_lock::folder(database)).into_iter().flatten().flatten();
     let attempt = |name: &str| {
-        let name = name.strip_suffix(".payload").unwrap_or(name);
+        let name = name.strip_suffix(".payload").or_else(|| name.strip_suffix(".worker")).unwrap_or(name);
         let (run, attempt) = name.strip_prefix("run-")?.split_once('-')?;
         Some((run.parse().ok()?, attempt.parse().ok()?))
     };
     files.filter_map(|file| attempt(file.file_name().to_str()?)).collect()
 }
 
-/// Removes the input and payload files of an ended attempt, unless a process holds the input.
+/// Removes the input and payload files of an ended attempt, unless a process holds the input; and its link to the file of a
+/// worker in any case.
 pub(crate) fn remove_free_input(database: &Path, (run, attempt): (i64, u32)) {
     let path = input_path(&owner_lock::folder(database), run, attempt);
-    if matches!(platform::held(&path).0, Hold::Free | Hold::Missing) {
+    let is_free = |path: &Path| matches!(platform::held(path).0, Hold::Free | Hold::Missing);
+    if is_free(&path) {
         let _ = std::fs::remove_file(payload_path(&path));
-        let _ = std::fs::remove_file(path);
+        let _ = std::fs::remove_file(&path);
     }
+    // A worker that lives has ended the attempt: nothing waits for it.
+    let _ = std::fs::remove_file(worker_path(&path));
 }
 
 fn input_path(folder: &Path, run: i64, attempt: u32) -> PathBuf {
     folder.join(format!("run-{run}-{attempt}"))
+}
+
+/// Returns the name of the link to the file of a worker that runs the attempt.
+fn worker_path(input: &Path) -> PathBuf {
+    input.with_extension("worker")
 }
 
 fn payload_path(input: &Path) -> PathBuf {
@@ -395,7 +464,7 @@ mod tests {
         assert_eq!(content, "hello");
         let (reader, writer) = std::io::pipe().unwrap();
         let mut cat = Command::new("cat").stdin(reader).stdout(Stdio::null()).process_group(0).spawn().unwrap();
-        let record = record_of(cat.id(), Some(&input), &database).unwrap();
+        let record = record_of(cat.id(), input.identity(), &database).unwrap();
         assert_eq!(orphan(Some(&record)).group(), Some(cat.id()));
         assert_eq!(orphan(Some(&record)).presence(), Presence::Alive);
         // A process with that pid and another start time is another process, and its group is not the recorded one.

@@ -73,6 +73,16 @@ impl OwnerLock {
         &self.folder
     }
 
+    /// Returns the database.
+    pub(crate) fn database(&self) -> &Path {
+        &self.database
+    }
+
+    /// Returns the id of the owner.
+    pub(crate) fn id(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// Recreates the file if it is no longer the locked one, and rewrites its content if another program wrote into it.
     /// An observer never finds an unlocked file of this name: the new file is locked under another name and renamed
     /// into place. The old file stays locked until then. Fails in a folder that is not private to this user.
@@ -269,8 +279,9 @@ pub(crate) fn dead_owners(database: &Path) -> Vec<(String, DeadOwner)> {
     }
     let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
     let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
-    // The input files of commands are in the same folder.
-    let dead = names.filter(|name| !name.starts_with("run-")).filter_map(|name| match standing(database, &name) {
+    // The input files of commands and of workers are in the same folder.
+    let owners = names.filter(|name| !name.starts_with("run-") && !name.starts_with("worker-"));
+    let dead = owners.filter_map(|name| match standing(database, &name) {
         Standing::Dead(dead) => Some((name, dead)),
         _ => None,
     });

@@ -107,14 +107,15 @@ pub(crate) fn was_started_with(pid: u32, variables: &[String]) -> bool {
     variables.iter().all(has)
 }
 
-/// Returns the visible processes that have a file open.
-pub(crate) fn holders(path: &Path) -> Vec<u32> {
+/// Returns the visible processes that have a file open, under a name that `is_named` accepts.
+pub(crate) fn holders(path: &Path, is_named: impl Fn(&str) -> bool) -> Vec<u32> {
     let Some(identity) = std::fs::metadata(path).ok().as_ref().and_then(platform::identity) else { return Vec::new() };
     let holds = |pid: &u32| {
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
         files.flatten().any(|file| {
             // The name first: `stat` on a file of an unreachable network file system may block forever.
-            let named = std::fs::read_link(file.path()).is_ok_and(|to| to.file_name() == path.file_name());
+            let to = std::fs::read_link(file.path()).unwrap_or_default();
+            let named = to.file_name().and_then(|name| name.to_str()).is_some_and(&is_named);
             named && std::fs::metadata(file.path()).is_ok_and(|open| platform::identity(&open) == Some(identity))
         })
     };

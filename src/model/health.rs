@@ -36,6 +36,8 @@ pub(crate) struct Health {
     pub(crate) ownerless: Vec<Ownerless>,
     pub(crate) stuck: Vec<Stuck>,
     pub(crate) ended_workers: Vec<EndedWorkers>,
+    /// What the applications of schedulers that have not stopped report as wrong: the owner, and a text.
+    pub(crate) problems: Vec<(String, String)>,
     /// Runs that are blocked by nothing: run, task, stored reason.
     pub(crate) blocked: Vec<(i64, String, String)>,
     /// Final runs that another program reopened: run, task, what shows it.
@@ -73,6 +75,8 @@ pub(crate) struct Waiting {
     pub(crate) handler: String,
     pub(crate) count: u64,
     pub(crate) since: Timestamp,
+    /// The owners that run other runs of the handler.
+    pub(crate) running: Vec<String>,
 }
 
 /// A running run whose owner is not registered.

@@ -27,6 +27,8 @@ pub(crate) struct Registration {
     pub(crate) lease: Duration,
     /// The version of this process's zone data.
     pub(crate) zone_data: String,
+    /// What its application reports as wrong: a JSON array of texts.
+    pub(crate) problems: Option<String>,
 }
 
 /// What a scheduler finds when it registers.
@@ -47,6 +49,8 @@ pub(crate) struct Registered {
 pub(crate) struct KnownOwners {
     /// Every registered owner.
     pub(crate) owners: HashSet<String>,
+    /// Those of them that are not known to have stopped.
+    pub(crate) living: HashSet<String>,
     /// Every running run, with the number of its attempt.
     pub(crate) running: HashSet<(i64, u32)>,
 }

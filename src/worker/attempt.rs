@@ -143,15 +143,9 @@ impl Tools {
         }
     }
 
-    /// Returns those of an attempt that shares its connection with others, one of which may be using it.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn shared(
-        connection: Arc<Mutex<WorkerConnection>>,
-        file: Arc<Path>,
-        gate: Arc<tokio::sync::Semaphore>,
-        link: Link,
-    ) -> Self {
-        Tools { reported: Arc::default(), connection, file, link: Some(link), manual: None, gate }
+    /// Returns those of another attempt, which shares the connection.
+    pub(crate) fn anew(&self) -> Self {
+        Tools { reported: Arc::default(), ..self.clone() }
     }
 
     pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {

@@ -92,7 +92,8 @@ impl<'a> CommandContext<'a> {
     pub fn record_process(self, pid: u32) {
         let Some(link) = self.0.link() else { return };
         fault_points::reach("spawned");
-        let record = orphan::record_of(pid, self.0.reported().input.as_ref(), self.0.file());
+        let input = self.0.reported().input.as_ref().and_then(Input::identity);
+        let record = orphan::record_of(pid, input, self.0.file());
         if let Some(process) = record {
             let (run, attempt, kind) = (self.0.run_id(), self.0.attempt(), ReportKind::Process(process));
             // The loop lives as long as its workers.

@@ -248,10 +248,41 @@ impl Context {
         })
     }
 
+    /// Begins an effect that is performed elsewhere. One that is to be performed, or is in doubt, is at work until
+    /// [`Context::record_effect_apart`] or [`Context::undo_effect_apart`].
+    pub(crate) fn begin_effect_apart(&self, key: &str) -> Result<Begun, BoxError> {
+        let at_work = AtWork::begin(self, key)?;
+        let begun = self.begin_effect(key)?;
+        if !matches!(begun, Begun::Done(_)) {
+            at_work.keep();
+        }
+        Ok(begun)
+    }
+
+    /// Stores the value of an effect that was performed elsewhere.
+    pub(crate) fn record_effect_apart(&self, key: &str, json: &str) -> Result<(), BoxError> {
+        let _at_work = AtWork::resume(self, key)?;
+        let value: &serde_json::value::RawValue = serde_json::from_str(json).map_err(|error| {
+            let reason = format!("found {}: {error}; it was done, and is in doubt", excerpt(json, 80));
+            Failure::give_up(self.invalid(key, reason))
+        })?;
+        self.record_value(key, &self.as_value(key, &value)?)?;
+        Ok(())
+    }
+
+    /// Deletes the intent of an effect that was not performed elsewhere.
+    pub(crate) fn undo_effect_apart(&self, key: &str) -> Result<(), BoxError> {
+        let _at_work = AtWork::resume(self, key)?;
+        Ok(self.delete_intent(key)?)
+    }
+
+    fn delete_intent(&self, key: &str) -> Result<()> {
+        self.connection().write(|store, owner| store.undo_effect(owner, self.claim(), key))
+    }
+
     /// Deletes the intent of an effect that was not performed.
     fn undo_effect(&self, key: &str) {
-        let undone = self.connection().write(|store, owner| store.undo_effect(owner, self.claim(), key));
-        if let Err(undo_error) = undone {
+        if let Err(undo_error) = self.delete_intent(key) {
             log::warn!("effect {key:?} of run {} failed, and stays in doubt: {undo_error}", self.run_id());
         }
     }
@@ -427,6 +458,21 @@ impl<'a> AtWork<'a> {
             return Err(refused("this attempt is at it already".to_owned()));
         }
         Ok(AtWork { context, key })
+    }
+
+    /// Leaves the effect at work.
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// Returns an effect that was left at work. Its attempt may end it once.
+    fn resume(context: &'a Context, key: &'a str) -> Result<Self, Failure> {
+        if context.reported().at_work.contains(key) {
+            return Ok(AtWork { context, key });
+        }
+        let request = format!("end effect {:?} of run {}", excerpt(key, 80), context.run_id());
+        let reason = "this attempt has not begun it".to_owned();
+        Err(Failure::give_up(Error::Refused { request, reason }))
     }
 }
 

@@ -4,7 +4,6 @@
 //! before it returned reports that too, so no attempt is lost while this process lives.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,20 +12,18 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::clock::Now;
 use crate::error::BoxError;
-use crate::host::attempt_slots::Place;
 use crate::host::panics;
 use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
-use crate::worker::attempt::{StopFlag, StopReason, Tools};
-use crate::worker::connection::WorkerConnection;
-use crate::worker::handed::{Attempts, Lane, UNNOTED, ended_with, judged, panicked};
-use crate::worker::handler::{Context, HandlerFuture, Handlers};
+use crate::worker::attempt::{StopFlag, StopReason};
+use crate::worker::handed::{UNNOTED, panicked};
+use crate::worker::handler::HandlerFuture;
+use crate::worker::lane::{Began, Id, Lane, LaneTools, Timers, broken, limit, outcome_of, range};
 use crate::worker::span::AttemptSpan;
 
 /// How long after the request to stop a future may still run. Then it is dropped.
@@ -47,13 +44,14 @@ pub(crate) struct Runtime {
 /// The attempts of async handlers.
 pub(crate) struct Futures {
     runtime: Runtime,
+    handlers: Arc<BTreeSet<String>>,
     shared: Arc<Shared>,
     /// Those that were handed over and whose outcome has not returned.
-    running: BTreeMap<(i64, u32), Running>,
+    running: BTreeMap<Id, Running>,
     /// Those of them that may not have begun, oldest first, and when they were handed over.
     waiting: VecDeque<(Duration, Arc<Attempt>)>,
-    /// By the monotonic clock: when an attempt exceeds its time limit, or is dropped.
-    timers: BTreeSet<(Duration, (i64, u32))>,
+    /// When an attempt exceeds its time limit, or is dropped.
+    timers: Timers,
     /// Whether the loss of the runtime has been logged.
     is_reported: bool,
 }
@@ -61,19 +59,13 @@ pub(crate) struct Futures {
 struct Running {
     attempt: Arc<Attempt>,
     abort: AbortHandle,
-    timer: Option<Duration>,
     /// Whether it was asked to stop. Then its timer drops it.
     is_asked: bool,
 }
 
 /// What every attempt uses.
 struct Shared {
-    handlers: Arc<Handlers>,
-    attempts: Attempts,
-    connection: Arc<Mutex<WorkerConnection>>,
-    file: Arc<Path>,
-    gate: Arc<Semaphore>,
-    done: Sender<Finished>,
+    tools: LaneTools,
     wake: Sender<()>,
     state: Mutex<RuntimeState>,
 }
@@ -108,40 +100,21 @@ enum State {
 }
 
 impl Futures {
-    pub(crate) fn new(
-        runtime: Runtime,
-        handlers: Arc<Handlers>,
-        attempts: Attempts,
-        connection: WorkerConnection,
-        done: Sender<Finished>,
-    ) -> Self {
-        let file = connection.file();
-        let (connection, gate) = (Arc::new(Mutex::new(connection)), Arc::new(Semaphore::new(1)));
-        let (wake, state) = (runtime.wake.clone(), Mutex::default());
-        let shared = Arc::new(Shared { handlers, attempts, connection, file, gate, done, wake, state });
-        let (running, waiting, timers) = (BTreeMap::new(), VecDeque::new(), BTreeSet::new());
-        Futures { runtime, shared, running, waiting, timers, is_reported: false }
-    }
-
-    fn due(&mut self, now: Duration) -> Option<(Duration, (i64, u32))> {
-        self.timers.first().is_some_and(|(at, _)| *at <= now).then(|| self.timers.pop_first()).flatten()
-    }
-
-    fn set_timer(&mut self, id: (i64, u32), at: Duration) {
-        if let Some(running) = self.running.get_mut(&id) {
-            running.timer.replace(at).map(|before| self.timers.remove(&(before, id)));
-            self.timers.insert((at, id));
-        }
+    pub(crate) fn new(runtime: Runtime, tools: LaneTools) -> Self {
+        let handlers = Arc::new(tools.handlers.future_names());
+        let shared = Arc::new(Shared { tools, wake: runtime.wake.clone(), state: Mutex::default() });
+        let (running, waiting, timers) = (BTreeMap::new(), VecDeque::new(), Timers::default());
+        Futures { runtime, handlers, shared, running, waiting, timers, is_reported: false }
     }
 
     fn now(&self) -> Now {
-        self.shared.attempts.clock.now()
+        self.shared.tools.attempts.clock.now()
     }
 }
 
 impl Lane for Futures {
-    fn has(&self, handler: &str) -> bool {
-        self.shared.handlers.future(handler).is_some()
+    fn handlers(&mut self) -> Arc<BTreeSet<String>> {
+        self.handlers.clone()
     }
 
     fn running(&self) -> usize {
@@ -154,29 +127,25 @@ impl Lane for Futures {
         if begins { self.runtime.limit.saturating_sub(self.running.len()) } else { 0 }
     }
 
-    fn submit(&mut self, claim: Arc<Claim>) {
+    fn submit(&mut self, claim: Arc<Claim>, flag: Arc<StopFlag>) {
         let handed_over = self.now();
         let now = handed_over.monotonic;
-        let flag = self.shared.attempts.hand_over(&claim);
-        // An earlier attempt of the run that is still running was asked to stop: its claim is superseded.
-        self.drop_late(Some(claim.run_id));
         let (id, limit) = ((claim.run_id, claim.attempt), limit(&claim));
         let (state, is_dropped) = (Mutex::new(State::Waiting), AtomicBool::new(false));
         let attempt = Arc::new(Attempt { claim, handed_over, flag, state, is_dropped });
         let spawned = Spawned { shared: self.shared.clone(), attempt: attempt.clone(), began: None, is_over: false };
         let abort = self.runtime.handle.spawn(spawned.run()).abort_handle();
         self.waiting.push_back((now, attempt.clone()));
-        self.running.insert(id, Running { attempt, abort, timer: None, is_asked: false });
+        self.running.insert(id, Running { attempt, abort, is_asked: false });
         if let Some(limit) = limit {
-            self.set_timer(id, now.saturating_add(limit));
+            self.timers.set(id, now.saturating_add(limit));
         }
     }
 
     fn returned(&mut self, claim: &Claim) -> bool {
         let id = (claim.run_id, claim.attempt);
-        let Some(running) = self.running.remove(&id) else { return false };
-        running.timer.map(|at| self.timers.remove(&(at, id)));
-        true
+        self.timers.cancel(id);
+        self.running.remove(&id).is_some()
     }
 
     fn recall(&mut self, now: Now, all: bool) -> Vec<Finished> {
@@ -204,7 +173,7 @@ impl Lane for Futures {
                 is_recalled
             };
             if is_recalled {
-                self.shared.attempts.end(&attempt.claim);
+                self.shared.tools.attempts.end(&attempt.claim);
                 self.returned(&attempt.claim);
                 recalled.push(Finished::new(attempt.claim.clone(), Outcome::Released, now, now));
             }
@@ -214,15 +183,13 @@ impl Lane for Futures {
 
     fn next(&self, now: Duration) -> Option<Duration> {
         let waiting = self.waiting.front().map(|(since, _)| *since + UNSTARTED);
-        let timer = self.timers.first().map(|(at, _)| *at);
         let rests = Some(self.shared.state().rests_until).filter(|until| *until > now);
-        waiting.into_iter().chain(timer).chain(rests).min()
+        waiting.into_iter().chain(self.timers.next()).chain(rests).min()
     }
 
     fn expire(&mut self, now: Duration) {
-        while let Some((_, id)) = self.due(now) {
+        while let Some(id) = self.timers.take_due(now) {
             let Some(running) = self.running.get_mut(&id) else { continue };
-            running.timer = None;
             let attempt = &running.attempt;
             let limit = limit(&attempt.claim).unwrap_or_default();
             let state = *attempt.state();
@@ -242,27 +209,21 @@ impl Lane for Futures {
                 }
             };
             if let Some(at) = again {
-                self.set_timer(id, at);
+                self.timers.set(id, at);
             }
         }
     }
 
-    fn drop_late(&mut self, run: Option<i64>) {
-        let until = self.now().monotonic.saturating_add(GRACE);
-        let range = run.map_or((i64::MIN, 0)..=(i64::MAX, u32::MAX), |run| (run, 0)..=(run, u32::MAX));
-        // A repeated request does not prolong the wait.
-        let asked = self.running.range_mut(range).filter_map(|(id, running)| {
-            let is_first = !std::mem::replace(&mut running.is_asked, true);
-            is_first.then_some(*id)
-        });
-        let asked: Vec<_> = asked.collect();
-        asked.into_iter().for_each(|id| self.set_timer(id, until));
+    fn stop(&mut self, run: Option<i64>) {
+        let mut until = None;
+        for (id, running) in self.running.range_mut(range(run)) {
+            // A repeated request does not prolong the wait.
+            if !std::mem::replace(&mut running.is_asked, true) {
+                let now = || self.shared.tools.attempts.clock.now().monotonic;
+                self.timers.set(*id, *until.get_or_insert_with(|| now().saturating_add(GRACE)));
+            }
+        }
     }
-}
-
-/// Returns the time limit of an attempt.
-fn limit(claim: &Claim) -> Option<Duration> {
-    claim.timeout.filter(|limit| !limit.is_zero())
 }
 
 impl Shared {
@@ -302,87 +263,59 @@ struct Spawned {
     is_over: bool,
 }
 
-struct Began {
-    now: Now,
-    place: Place,
-    context: Context,
-    tools: Tools,
-    span: AttemptSpan,
-}
-
 impl Spawned {
     async fn run(mut self) {
         let answer = match panics::contained(|| self.begin()) {
             Ok(None) => return,
             Ok(Some((span, Ok(future)))) => Contained { future: Some(future), span }.await,
             Ok(Some((_, Err(panic)))) => Err(panic),
-            Err(panic) => return self.report(self.broken(&panic)),
+            Err(panic) => return self.report(broken(&self.attempt.claim, self.attempt.handed_over, &panic)),
         };
-        // The text of an error is application code as well.
-        let outcome = answer.and_then(|returned| panics::contained(|| judged(returned)));
-        self.end(outcome.unwrap_or_else(|panic| panicked(&panic)));
+        self.end(answer.map_or_else(|panic| panicked(&panic), outcome_of));
     }
 
     /// Begins the attempt. Returns its span and the future of its handler, or the panic of a handler that returned none. `None`: it
     /// does not begin.
     fn begin(&mut self) -> Option<(AttemptSpan, Result<HandlerFuture, String>)> {
-        let Shared { attempts, handlers, .. } = &*self.shared.clone();
-        let (claim, flag) = (self.attempt.claim.clone(), self.attempt.flag.clone());
+        let shared = self.shared.clone();
+        let (claim, flag) = (&self.attempt.claim.clone(), &self.attempt.flag.clone());
         self.is_over = !self.attempt.change(State::Begun(self.attempt.handed_over.monotonic));
-        self.shared.update(|state| std::mem::take(&mut state.is_stalled));
+        shared.update(|state| std::mem::take(&mut state.is_stalled));
         if self.is_over {
             return None;
         }
-        let now = attempts.clock.now();
+        let now = shared.tools.attempts.clock.now();
         *self.attempt.state() = State::Begun(now.monotonic);
-        let Some(handler) = handlers.future(&claim.handler) else {
+        let Some(handler) = shared.tools.handlers.future(&claim.handler) else {
             let error = format!("no async handler is named {:?} here", claim.handler);
-            self.report(Finished::new(claim, Outcome::failed(error), now, now));
+            self.report(Finished::new(claim.clone(), Outcome::failed(error), now, now));
             return None;
         };
-        let Some(place) = attempts.begin(&claim, &flag, now) else {
-            self.shared.update(|state| {
+        let Some(began) = shared.tools.begin(claim, flag, now) else {
+            shared.update(|state| {
                 state.rests_until = now.monotonic.saturating_add(UNNOTED);
                 true
             });
-            self.report(Finished::new(claim, Outcome::Released, now, now));
+            self.report(Finished::new(claim.clone(), Outcome::Released, now, now));
             return None;
         };
-        let connection = self.shared.connection.clone();
-        let tools =
-            Tools::shared(connection, self.shared.file.clone(), self.shared.gate.clone(), attempts.link.clone());
-        let context = Context::new(claim.clone(), attempts.clock.clone(), flag, limit(&claim), tools.clone());
-        let span = AttemptSpan::new(&claim);
-        self.began = Some(Began { now, place, context: context.clone(), tools, span: span.clone() });
+        let (context, span) = (began.context.clone(), began.span.clone());
+        self.began = Some(began);
         let future = panics::contained(|| span.within(|| handler(context)));
         Some((span, future))
     }
 
     /// Reports how an attempt ended that has begun.
     fn end(&mut self, outcome: Outcome) {
-        if let Some(Began { now, place, context, tools, span }) = self.began.take() {
-            let finished = panics::contained(|| {
-                let ended = self.shared.attempts.clock.now();
-                ended_with(&self.attempt.claim, outcome, context.exceeded(), (now, ended), &tools)
-            });
-            let finished = finished.unwrap_or_else(|panic| self.broken(&panic));
-            span.ended(&self.attempt.claim, &finished.outcome);
-            self.report(Finished { slot: Some(place), ..self.shared.handlers.with_backoff(finished) });
+        if let Some(began) = self.began.take() {
+            self.is_over = true;
+            self.shared.tools.end(began, outcome);
         }
-    }
-
-    /// Returns the end of an attempt outside of whose handler code of the application panicked: its clock.
-    fn broken(&self, panic: &str) -> Finished {
-        let error = format!("the attempt ended before its handler did: {panic}");
-        let outcome = Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff };
-        Finished::new(self.attempt.claim.clone(), outcome, self.attempt.handed_over, self.attempt.handed_over)
     }
 
     fn report(&mut self, finished: Finished) {
         self.is_over = true;
-        self.shared.attempts.end(&self.attempt.claim);
-        // The channel holds as many as may be running. Without a loop the next scheduler recovers the run.
-        let _ = self.shared.done.send(finished);
+        self.shared.tools.report(finished);
     }
 
     /// Returns the outcome of an attempt whose future was dropped before it returned.

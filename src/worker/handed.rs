@@ -27,36 +27,6 @@ const LONG: Duration = Duration::from_millis(500);
 /// How long to wait before an attempt is returned that could not begin.
 pub(crate) const UNNOTED: Duration = Duration::from_secs(1);
 
-/// Attempts that run beside those of the worker threads. Belongs to the loop.
-pub(crate) trait Lane: Send {
-    /// Returns whether attempts of this handler run here.
-    fn has(&self, handler: &str) -> bool;
-
-    /// Returns how many attempts are handed over and have not ended.
-    fn running(&self) -> usize;
-
-    /// Returns how many more attempts may be handed over now.
-    fn free(&self, now: Duration) -> usize;
-
-    /// Starts an attempt.
-    fn submit(&mut self, claim: Arc<Claim>);
-
-    /// Forgets an attempt whose outcome has returned. Returns whether it is one of these.
-    fn returned(&mut self, claim: &Claim) -> bool;
-
-    /// Takes back attempts that have not begun: all of them, or those that have waited for too long.
-    fn recall(&mut self, now: Now, all: bool) -> Vec<Finished>;
-
-    /// Asks attempts that exceed their time limit to stop, and drops those that were asked and have not stopped in time.
-    fn expire(&mut self, now: Duration);
-
-    /// Has the attempts of a run, or all, dropped if they do not stop in time. They have been asked to.
-    fn drop_late(&mut self, run: Option<i64>);
-
-    /// Returns when [`Lane::recall`] or [`Lane::expire`] has something to do, or attempts may begin again, by the monotonic clock.
-    fn next(&self, now: Duration) -> Option<Duration>;
-}
-
 /// The attempts that are handed over and not finished, and what each of them runs with.
 #[derive(Clone)]
 pub(crate) struct Attempts {

@@ -311,6 +311,11 @@ impl Context {
         &self.claim.task
     }
 
+    /// Returns the name of the handler.
+    pub fn handler(&self) -> &str {
+        &self.claim.handler
+    }
+
     /// Returns the id of the run.
     pub fn run_id(&self) -> i64 {
         self.claim.run_id

@@ -5,12 +5,15 @@ pub(crate) mod backoff;
 pub mod command;
 pub(crate) mod connection;
 pub(crate) mod effects;
+pub mod executor;
+pub(crate) mod executor_lane;
 pub(crate) mod failure;
 #[cfg(feature = "tokio")]
 pub(crate) mod futures;
 pub(crate) mod handed;
 pub(crate) mod handler;
 pub(crate) mod job;
+pub(crate) mod lane;
 pub(crate) mod pool;
 pub(crate) mod progress;
 pub(crate) mod span;

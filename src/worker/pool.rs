@@ -1,6 +1,6 @@
 //! Worker threads: a claim in, its outcome out. The pool runs the user's code and knows nothing of the store.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,10 +17,13 @@ use crate::model::finished::{AtWork, Finished, WorkerEnded};
 use crate::model::run::{Claim, Outcome};
 use crate::worker::attempt::{Link, Notice, StopFlag, Tools};
 use crate::worker::connection::{ConnectionSettings, WorkerConnection};
+use crate::worker::executor::{Executor, Waker};
+use crate::worker::executor_lane::ExecutorLane;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::{Futures, Runtime};
-use crate::worker::handed::{Attempts, Handed, Lane, UNNOTED, attempt};
+use crate::worker::handed::{Attempts, Handed, UNNOTED, attempt};
 use crate::worker::handler::Handlers;
+use crate::worker::lane::{EndOrphan, Lane, LaneTools};
 
 /// Claims that may be handed over and not begun; more are never read ahead.
 pub(crate) const QUEUE: usize = 512;
@@ -65,8 +68,8 @@ pub(crate) struct Pool {
     missing: usize,
     replace_at: Duration,
     threads: Vec<JoinHandle<()>>,
-    /// The attempts of async handlers, if there are such handlers.
-    futures: Option<Box<dyn Lane>>,
+    /// The attempts of async handlers, if there are such handlers, and those of executors.
+    lanes: Vec<Box<dyn Lane>>,
 }
 
 /// The state of every worker.
@@ -113,7 +116,7 @@ impl Pool {
             missing,
             replace_at,
             threads,
-            futures: None,
+            lanes: Vec::new(),
         };
         for _ in 0..workers {
             pool.start_worker().map_err(|error| Error::store("start a worker thread", error))?;
@@ -186,53 +189,66 @@ impl Pool {
     /// Runs the attempts of async handlers on a runtime.
     #[cfg(feature = "tokio")]
     pub(crate) fn use_runtime(&mut self, runtime: Runtime) {
+        let futures = Futures::new(runtime, self.lane_tools());
+        self.lanes.push(Box::new(futures));
+    }
+
+    /// Has an executor run attempts.
+    pub(crate) fn use_executor(&mut self, executor: Arc<dyn Executor>, waker: Waker) {
+        let lane = ExecutorLane::new(executor, waker, self.lane_tools());
+        self.lanes.push(Box::new(lane));
+    }
+
+    fn lane_tools(&self) -> LaneTools {
         let Worker { handlers, attempts, connections, .. } = &self.worker;
         let connection = WorkerConnection::new(connections.clone());
-        let futures = Futures::new(runtime, handlers.clone(), attempts.clone(), connection, self.done.clone());
-        self.futures = Some(Box::new(futures));
+        LaneTools::new(handlers.clone(), attempts.clone(), connection, self.done.clone())
     }
 
-    /// Returns how many attempts of async handlers are handed over and have not ended.
-    pub(crate) fn futures(&self) -> usize {
-        self.futures.as_ref().map_or(0, |futures| futures.running())
+    /// Returns the handlers of each lane beside the workers, as they are now.
+    pub(crate) fn lane_handlers(&mut self) -> Vec<Arc<BTreeSet<String>>> {
+        self.lanes.iter_mut().map(|lane| lane.handlers()).collect()
     }
 
-    /// Returns how many more attempts of async handlers may be handed over now.
-    pub(crate) fn free_futures(&self, now: Duration) -> usize {
-        self.futures.as_ref().map_or(0, |futures| futures.free(now))
+    /// Returns how many attempts are handed over beside the workers and have not ended.
+    pub(crate) fn beside(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.running()).sum()
     }
 
-    /// Asks async handlers that exceed their time limit to stop. Takes back attempts of theirs that have not begun in time, or all
-    /// that have not begun.
-    pub(crate) fn check_futures(&mut self, now: Now, recall_all: bool) -> Vec<Finished> {
-        let Some(futures) = &mut self.futures else { return Vec::new() };
-        futures.expire(now.monotonic);
-        futures.recall(now, recall_all)
+    /// Returns how many more attempts may be handed over now to each lane beside the workers.
+    pub(crate) fn free_beside(&self, now: Duration) -> Vec<usize> {
+        self.lanes.iter().map(|lane| lane.free(now)).collect()
     }
 
-    /// Returns when [`Pool::check_futures`] has something to do, by the monotonic clock.
+    /// Asks attempts beside the workers that exceed their time limit to stop. Takes back those that have not begun in time, or all that
+    /// have not begun.
+    pub(crate) fn check_lanes(&mut self, now: Now, recall_all: bool) -> Vec<Finished> {
+        self.lanes.iter_mut().for_each(|lane| lane.expire(now.monotonic));
+        self.lanes.iter_mut().flat_map(|lane| lane.recall(now, recall_all)).collect()
+    }
+
+    /// Returns when [`Pool::check_lanes`] has something to do, by the monotonic clock.
     pub(crate) fn next_check(&self, now: Duration) -> Option<Duration> {
-        self.futures.as_ref().and_then(|futures| futures.next(now))
+        self.lanes.iter().filter_map(|lane| lane.next(now)).min()
     }
 
-    /// Hands a claim to the workers, or to the runtime of its handler. The queue holds as many as a scheduler may claim ahead.
-    /// Returns whether it is for the workers.
-    pub(crate) fn submit(&mut self, claim: Arc<Claim>) -> bool {
-        if let Some(futures) = self.futures.as_mut().filter(|futures| futures.has(&claim.handler)) {
-            futures.submit(claim);
-            return false;
-        }
+    /// Hands a claim to a lane, or to the workers. Their queue holds as many as a scheduler may claim ahead.
+    pub(crate) fn submit(&mut self, claim: Arc<Claim>, lane: Option<usize>) {
         let flag = self.attempts().hand_over(&claim);
+        // An earlier attempt of the run that is still running was asked to stop: its claim is superseded.
+        self.lanes.iter_mut().for_each(|lane| lane.stop(Some(claim.run_id)));
+        if let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            return lane.submit(claim, flag);
+        }
         // The workers live as long as the pool: the queue cannot be closed.
         let sent = self.claims.send((claim, flag));
         debug_assert!(sent.is_ok(), "the workers are gone");
-        true
     }
 
-    /// Removes attempts of async handlers whose outcomes have returned. Returns how many of the outcomes are of the workers.
+    /// Removes attempts beside the workers whose outcomes have returned. Returns how many of the outcomes are of the workers.
     pub(crate) fn returned(&mut self, finished: &[Finished]) -> usize {
-        let Some(futures) = &mut self.futures else { return finished.len() };
-        finished.iter().filter(|finished| !futures.returned(&finished.claim)).count()
+        let mut is_beside = |finished: &Finished| self.lanes.iter_mut().any(|lane| lane.returned(&finished.claim));
+        finished.iter().filter(|finished| !is_beside(finished)).count()
     }
 
     /// Returns the channel of outcomes.
@@ -245,20 +261,32 @@ impl Pool {
         &self.notices
     }
 
-    /// Has a handler end a command of a dead scheduler, on a thread of its own, unless it is doing so already. `then` is called
-    /// when the handler has returned.
-    pub(crate) fn end(&self, orphan: Orphan, then: impl FnOnce() + Send + 'static) {
-        let Some(handler) = self.handlers.get(orphan.handler()).cloned() else { return };
+    /// Has the first executor end a worker of a dead scheduler that has no run.
+    pub(crate) fn end_worker(&self, worker: Orphan) {
+        let lane = self.lanes.iter().position(|lane| lane.end_orphan().is_some());
+        self.end(worker, lane, || {});
+    }
+
+    /// Has its handler, or the executor of its lane, end a command of a dead scheduler, on a thread of its own, unless it is doing so
+    /// already. `then` is called when it has returned.
+    pub(crate) fn end(&self, orphan: Orphan, lane: Option<usize>, then: impl FnOnce() + Send + 'static) {
+        let end: EndOrphan = match self.handlers.get(orphan.handler()).cloned() {
+            Some(handler) => Box::new(move |orphan| handler.end_orphan(orphan)),
+            None => match lane.and_then(|lane| self.lanes.get(lane)?.end_orphan()) {
+                Some(end) => end,
+                None => return,
+            },
+        };
         let (attempt, ending) = ((orphan.run_id(), orphan.attempt()), self.ending.clone());
         if !ending.lock().unwrap_or_else(PoisonError::into_inner).insert(attempt) {
             return;
         }
         let thread = thread::Builder::new().name(format!("duly-orphan-{}", orphan.run_id()));
         let spawned = thread.spawn(move || {
-            if let Err(panic) = panics::contained(|| handler.end_orphan(&orphan)) {
+            if let Err(panic) = panics::contained(|| end(&orphan)) {
                 log::error!("the handler {:?} panicked where it should end an orphan: {panic:?}", orphan.handler());
             }
-            panics::dispose("a handler", handler);
+            panics::dispose("a handler", end);
             ending.lock().unwrap_or_else(PoisonError::into_inner).remove(&attempt);
             then();
         });
@@ -290,20 +318,20 @@ impl Pool {
     /// Asks the handler of a run to stop, if it has begun and not returned.
     pub(crate) fn stop(&mut self, run: i64) {
         self.attempts().stop(run);
-        self.futures.iter_mut().for_each(|futures| futures.drop_late(Some(run)));
+        self.lanes.iter_mut().for_each(|lane| lane.stop(Some(run)));
     }
 
     /// Asks every handler to stop: the scheduler shuts down.
     pub(crate) fn stop_all(&mut self) {
         self.attempts().stop_all();
-        self.futures.iter_mut().for_each(|futures| futures.drop_late(None));
+        self.lanes.iter_mut().for_each(|lane| lane.stop(None));
     }
 
     /// Takes back the claims that have not begun, and asks every handler to stop: the scheduler has stopped by itself, and can
     /// record no outcome.
     pub(crate) fn abandon(&mut self, now: Now) {
         self.recall(now);
-        self.check_futures(now, true);
+        self.check_lanes(now, true);
         self.stop_all();
     }
 

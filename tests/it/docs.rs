@@ -217,6 +217,7 @@ fn restricted_words_are_used_only_in_their_files() {
         "output/log_queue.rs",
         "output/progress_bar.rs",
         "cli/signals.rs",
+        "workers/supervisor.rs",
     ]
     .map(|file| format!("bin/duly/{file}"));
     let threads: Vec<&str> = ["worker/pool.rs", "page/server.rs", "scheduler.rs"]

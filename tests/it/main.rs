@@ -65,6 +65,8 @@ mod effects;
 mod events;
 /// A run is recovered only on evidence that its command is gone.
 mod evidence;
+/// Executors: attempts outside of the scheduler's threads.
+mod executor;
 /// `duly run` killed at named points between a commitment and its execution.
 mod fault_points;
 /// Other names of a database file: hard links, bind mounts, a moved file.
@@ -242,5 +244,7 @@ mod versions;
 mod wake;
 /// Workers in other languages: the conformance kit of docs/workers.md.
 mod workers;
+/// Workers of `duly run`: outcomes, broken rules, ends of processes, shutdown.
+mod workers_run;
 /// Zone data: which source answers, and which zones are refused.
 mod zones;

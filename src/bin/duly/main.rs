@@ -13,6 +13,7 @@ mod manifest;
 mod mutations;
 mod output;
 mod selftest;
+mod workers;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, BufWriter, IsTerminal, Write};

@@ -74,6 +74,7 @@ impl Site {
                 workers: 4,
                 lease: Duration::from_secs(60),
                 zone_data: String::new(),
+                problems: None,
             },
             handlers: &self.handlers,
             until: Timestamp::from_millis(self.now + MINUTE),

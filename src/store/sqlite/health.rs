@@ -44,6 +44,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             ownerless: ownerless(tx, &path)?,
             stuck: stuck(tx, &path, now)?,
             ended_workers: ended_workers(tx, recent)?,
+            problems: problems(tx)?,
             blocked: held.map(|run| (run.run, run.task, run.reason.unwrap_or_default())).collect(),
             reopened: invariants::reopened(tx, MAX_LISTED)?,
             failing: failing(tx, limits.failures)?,
@@ -273,7 +274,8 @@ const WAITING: &str = sql! {"
 fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Waiting>> {
     let read = |row: &Row<'_>| {
         let count: i64 = row.get(1)?;
-        Ok(Waiting { handler: row::shown(row, 0)?, count: count.unsigned_abs(), since: row.get(2)? })
+        let (handler, since) = (row::shown(row, 0)?, row.get(2)?);
+        Ok(Waiting { handler, count: count.unsigned_abs(), since, running: Vec::new() })
     };
     let limits = InForce::read(tx)?;
     let mut found = Vec::new();
@@ -282,10 +284,22 @@ fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Wait
         let waiting = waiting?;
         let since = waiting.since.max(limits.opens_at(tx, &waiting.handler)?.unwrap_or(waiting.since));
         if since < before {
-            found.push(Waiting { since, ..waiting });
+            let running = owners_running(tx, &waiting.handler)?;
+            found.push(Waiting { since, running, ..waiting });
         }
     }
     Ok(found)
+}
+
+const OWNERS_RUNNING: &str = "
+    SELECT DISTINCT locked_by FROM task_runs INDEXED BY task_runs_running
+     WHERE status = 'running' AND handler = :handler AND locked_by IS NOT NULL";
+
+/// Returns the owners that have running runs of a handler.
+fn owners_running(tx: &Transaction<'_>, handler: &str) -> rusqlite::Result<Vec<String>> {
+    tx.prepare_cached(OWNERS_RUNNING)?
+        .query_map(named_params! { ":handler": handler }, |row| row::shown(row, 0))?
+        .collect()
 }
 
 const AT_WORK: &str = "
@@ -330,6 +344,20 @@ fn ended_workers(tx: &Transaction<'_>, since: Timestamp) -> rusqlite::Result<Vec
     tx.prepare_cached(ENDED_WORKERS)?
         .query_map(named_params! { ":since": since, ":limit": MAX_LISTED_ROWS }, read)?
         .collect()
+}
+
+const PROBLEMS: &str = "
+    SELECT id, problems FROM scheduler_instances WHERE stopped_at IS NULL AND problems IS NOT NULL ORDER BY id";
+
+/// Returns what the applications of schedulers report as wrong. Another program may have written any text.
+fn problems(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String)>> {
+    let read = |row: &Row<'_>| {
+        let (owner, json) = (row::shown(row, 0)?, row::shown(row, 1)?);
+        let texts: Vec<String> = serde_json::from_str(&json).unwrap_or_default();
+        Ok(texts.into_iter().map(move |text| (owner.clone(), text)))
+    };
+    let found: Vec<_> = tx.prepare_cached(PROBLEMS)?.query_map([], read)?.collect::<rusqlite::Result<_>>()?;
+    Ok(found.into_iter().flatten().take(MAX_LISTED).collect())
 }
 
 /// A schedule counts from the newest of these; a retry from the end of its attempt, unless it was planned anew since.

@@ -162,7 +162,14 @@ mod tests {
     fn register(store: &mut SqliteStore, path: &Path, owner: &str) -> OwnerLock {
         let lock = OwnerLock::take(path, owner).unwrap();
         let (owner, host) = (owner.to_owned(), "here".to_owned());
-        let new = Registration { owner, host, workers: 4, lease: Duration::from_secs(60), zone_data: String::new() };
+        let new = Registration {
+            owner,
+            host,
+            workers: 4,
+            lease: Duration::from_secs(60),
+            zone_data: String::new(),
+            problems: None,
+        };
         let now = Timestamp::from_millis(1_805_000_000_000);
         store.write("register", |tx, _| Ok(owners::register(tx, &new, now)?)).unwrap();
         lock

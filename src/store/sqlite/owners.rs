@@ -13,14 +13,15 @@ use crate::store::sqlite::row;
 use crate::store::turn_io::{ClockEvent, Dead, Lost, Other, Proof, Registration, Stalled};
 
 const REGISTER: &str = "
-    INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at)
-    VALUES (:owner, :host, :boot_id, :pid, :version, :workers, :lease, :now, :now)";
+    INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at, problems)
+    VALUES (:owner, :host, :boot_id, :pid, :version, :workers, :lease, :now, :now, :problems)";
 
 pub(crate) fn register(tx: &Transaction<'_>, new: &Registration, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(REGISTER)?.execute(named_params! {
         ":owner": new.owner, ":host": new.host, ":pid": std::process::id(), ":version": env!("CARGO_PKG_VERSION"),
         ":workers": i64::try_from(new.workers).unwrap_or(i64::MAX), ":now": now,
         ":boot_id": process::boot_id().ok(), ":lease": millis(new.lease),
+        ":problems": new.problems,
     })?;
     Ok(())
 }
@@ -32,11 +33,11 @@ pub(crate) fn newest_seen(tx: &Transaction<'_>) -> rusqlite::Result<Option<Times
     tx.prepare_cached(NEWEST_SEEN)?.query_row([], |row| row.get(0))
 }
 
-const REGISTERED: &str = "SELECT id FROM scheduler_instances";
+const REGISTERED: &str = "SELECT id, stopped_at IS NOT NULL FROM scheduler_instances";
 
-/// Returns every registered owner.
-pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<String>> {
-    tx.prepare_cached(REGISTERED)?.query_map([], |row| row::shown(row, 0))?.collect()
+/// Returns every registered owner, and whether it is known to have stopped.
+pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, bool)>> {
+    tx.prepare_cached(REGISTERED)?.query_map([], |row| Ok((row::shown(row, 0)?, row.get(1)?)))?.collect()
 }
 
 const IS_BELIEVED: &str = "
@@ -53,7 +54,8 @@ pub(crate) fn is_believed(tx: &Transaction<'_>, owner: &str, now: Timestamp) -> 
 }
 
 /// Clears `stopped_at`: an owner that counted as dead and continues is running, and tables are not migrated while it runs.
-const SEEN: &str = "UPDATE scheduler_instances SET seen_at = :now, stopped_at = NULL WHERE id = :owner";
+const SEEN: &str = "
+    UPDATE scheduler_instances SET seen_at = :now, stopped_at = NULL, problems = :problems WHERE id = :owner";
 
 const EXTEND: &str = "
     UPDATE task_runs INDEXED BY task_runs_running SET locked_until = :until
@@ -68,7 +70,8 @@ pub(crate) fn extend(
     now: Timestamp,
 ) -> rusqlite::Result<usize> {
     let owner = &registration.owner;
-    if tx.prepare_cached(SEEN)?.execute(named_params! { ":owner": owner, ":now": now })? == 0 {
+    let seen = named_params! { ":owner": owner, ":now": now, ":problems": registration.problems };
+    if tx.prepare_cached(SEEN)?.execute(seen)? == 0 {
         register(tx, registration, now)?;
     }
     tx.prepare_cached(EXTEND)?.execute(named_params! { ":owner": owner, ":until": until })

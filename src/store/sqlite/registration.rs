@@ -11,7 +11,10 @@ use crate::store::turn_io::{ClockEvent, KnownOwners, Registered, Registration};
 /// Returns which owners and attempts the tables know.
 pub(crate) fn known_owners(store: &mut SqliteStore) -> Result<KnownOwners> {
     store.read("look up owners and running runs", |tx, _| {
-        Ok(KnownOwners { owners: owners::registered(tx)?, running: owners::running(tx)? })
+        let registered = owners::registered(tx)?;
+        let living = registered.iter().filter(|(_, is_stopped)| !is_stopped).map(|(owner, _)| owner.clone()).collect();
+        let owners = registered.into_iter().map(|(owner, _)| owner).collect();
+        Ok(KnownOwners { owners, living, running: owners::running(tx)? })
     })
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use duly::AlarmPace;
 use ureq::http::Uri;
 
+use crate::cli::command_line::words;
 use crate::cli::failure::Failure;
 use crate::cli::values::duration;
 
@@ -95,41 +96,6 @@ impl AlarmArgs {
     }
 }
 
-/// Splits a command line into words as a shell does: at spaces, with quotes and backslashes. There are no variables, patterns,
-/// pipes and redirections.
-fn words(line: &str) -> Result<Vec<String>, String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
-    let mut letters = line.chars();
-    while let Some(letter) = letters.next() {
-        match (quote, letter) {
-            (None, letter) if letter.is_ascii_whitespace() => words.extend(word.take()),
-            (None, '\'' | '"') => {
-                quote = Some(letter);
-                word.get_or_insert_default();
-            }
-            (Some(open), letter) if letter == open => quote = None,
-            (None | Some('"'), '\\') => {
-                let next = letters.next().ok_or("a backslash at the end")?;
-                let word = word.get_or_insert_default();
-                if quote.is_some() && !"\"\\$`".contains(next) {
-                    word.push('\\');
-                }
-                word.push(next);
-            }
-            (_, '\0') => return Err("a NUL character".to_owned()),
-            (_, letter) => word.get_or_insert_default().push(letter),
-        }
-    }
-    if let Some(open) = quote {
-        return Err(format!("expected a closing {open}"));
-    }
-    words.extend(word);
-    match words.first() {
-        Some(program) if !program.is_empty() => Ok(words),
-        _ => Err("expected a program and its arguments, as in 'notify-send Alarm'".to_owned()),
-    }
-}
-
 /// Parses a URL.
 fn target(text: &str) -> Result<Target, String> {
     const EXPECTED: &str = "expected a URL such as https://example.org/hook";
@@ -188,17 +154,7 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{base64, target, words};
-
-    #[test]
-    fn a_command_is_split_as_a_shell_does() {
-        let split = |line: &str| words(line).unwrap();
-        assert_eq!(split(r#"mail -s "duly alarm"  root"#), ["mail", "-s", "duly alarm", "root"]);
-        assert_eq!(split(r#"a 'b "c" $d' "" e\ f "\"\$\x""#), ["a", r#"b "c" $d"#, "", "e f", r#""$\x"#]);
-        for refused in ["", "  ", "''", "a 'b", "a \\"] {
-            assert!(words(refused).is_err(), "{refused:?}");
-        }
-    }
+    use super::{base64, target};
 
     #[test]
     fn credentials_of_a_url_are_kept_apart() {

@@ -293,6 +293,13 @@ pub(crate) struct RunArgs {
     /// Most commands that run at the same time.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) workers: usize,
+    /// Worker: a long-lived program whose functions are handlers. May be given several times. The command is split into words as a shell
+    /// does, and started without a shell.
+    #[arg(long, value_name = "NAME=ARGV")]
+    pub(crate) worker: Vec<String>,
+    /// Time limits of workers, for tests.
+    #[arg(long, hide = true, value_name = "TIMES")]
+    pub(crate) worker_times: Option<String>,
     /// Poll interval: how often to look for changes made by other programs.
     #[arg(long, value_name = "DUR", default_value = "1s", value_parser = duration)]
     pub(crate) poll: Duration,

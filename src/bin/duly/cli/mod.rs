@@ -4,6 +4,7 @@ pub(crate) mod add_args;
 pub(crate) mod alarm_args;
 pub(crate) mod args;
 pub(crate) mod change_args;
+pub(crate) mod command_line;
 pub(crate) mod failure;
 pub(crate) mod help_examples;
 pub(crate) mod import_args;

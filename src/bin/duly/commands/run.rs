@@ -1,5 +1,6 @@
 //! `run`: runs the scheduler until a signal, or until it is idle.
 
+use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -22,17 +23,23 @@ use crate::manifest::{self, Manifest};
 use crate::output::escape;
 use crate::output::forward::Forward;
 use crate::output::units::count_of;
+use crate::workers::times::Times;
+use crate::workers::{WorkerOptions, Workers};
 
 /// Interval at which changes that send no message are noticed.
 const POLL: Duration = Duration::from_secs(1);
 /// The same while the scheduler drains.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
+/// The same while workers end, which takes milliseconds.
+const WORKER_POLL: Duration = Duration::from_millis(5);
 /// A signal that follows the first one within this time is the same request: a terminal, a service manager or a wrapper may
 /// signal both the process group and the process.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 /// Time limit for ending commands and recording their outcomes after the drain. A database that cannot be written must not
 /// keep the program running for ever.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
+/// The same for workers: an attempt has ten seconds after its cancel, and its worker ten seconds after SIGTERM.
+const WORKER_LIMIT: Duration = Duration::from_secs(30);
 /// Time for which a file must be unusable before the program gives up: SQLite reports a page that is temporarily unreadable
 /// like a corrupt one.
 const UNUSABLE: Duration = Duration::from_secs(3);
@@ -63,6 +70,7 @@ enum Notice {
 /// replaced or is corrupt.
 pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Result<Exit, Failure> {
     let alarms = args.alarms.options()?;
+    let (workers, times) = worker_options(args)?;
     let clock = SystemClock::new();
     let started = clock.now().wall;
     if let Some(tasks) = &args.tasks {
@@ -77,6 +85,10 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let environment = if args.clean_env { Environment::Clean } else { Environment::Inherited };
     let commands = Commands::new(environment, forward);
     let manager = ServiceManager::from_env();
+    let on_change = notify.clone();
+    // If the channel is full, a notice is pending already.
+    let on_change = move || drop(on_change.try_send(Notice::Change));
+    let mut programs = Workers::new(workers, times, file, environment, on_change).map_err(Failure::Refused)?;
     let mut builder = Scheduler::builder(file)
         .workers(args.workers)
         .poll(manager.interval().map_or(args.poll, |turns| turns.min(args.poll)))
@@ -85,6 +97,9 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         .handler_type("command", commands.clone());
     if !args.create && args.tasks.is_none() {
         builder = builder.existing();
+    }
+    for executor in programs.executors() {
+        builder = builder.executor(executor);
     }
     if args.until_idle {
         // If the channel is full, a notice is pending already.
@@ -108,7 +123,9 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
     let status = format!("on {path:?}, with {}", count_of(workers, "worker"));
     let alarms = Alarms::start(file, alarms, started)?;
-    let session = Session { scheduler, commands, notices, args, clock, manager, status };
+    programs.start().map_err(|error| cannot("start a thread for a worker", error))?;
+    let problems = RefCell::default();
+    let session = Session { scheduler, commands, programs, problems, notices, args, clock, manager, status };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
     let exit = session.shut_down();
@@ -118,6 +135,14 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let exit = exit?;
     waited?;
     Ok(exit)
+}
+
+/// Returns the workers that the arguments name, and their time limits.
+fn worker_options(args: &RunArgs) -> Result<(Vec<WorkerOptions>, Times), Failure> {
+    let usage = |name: &'static str| move |reason: String| Failure::Usage(format!("{name}: {reason}"));
+    let workers = args.worker.iter().map(|text| WorkerOptions::parse(text)).collect::<Result<_, _>>();
+    let times = args.worker_times.as_deref().map(str::parse).transpose().map_err(usage("--worker-times"))?;
+    Ok((workers.map_err(usage("--worker"))?, times.unwrap_or_default()))
 }
 
 /// Returns the page that the arguments ask for.
@@ -141,6 +166,9 @@ fn apply_logged(client: &Client, tasks: &Path, manifest: Manifest) -> Result<(),
 struct Session<'a> {
     scheduler: Scheduler,
     commands: Commands,
+    programs: Workers,
+    /// The problems of workers that the scheduler knows.
+    problems: RefCell<Vec<String>>,
     notices: Receiver<Notice>,
     args: &'a RunArgs,
     clock: SystemClock,
@@ -161,8 +189,8 @@ impl Session<'_> {
             let limit = if self.scheduler.turns() == 0 { DRAIN_POLL } else { POLL };
             match self.next_request(limit) {
                 Some(Request::Stop(signal)) => {
-                    let (drain, running) = (humantime::format_duration(self.args.drain), self.commands.running());
-                    log::info!("{signal}: no more runs are started; running commands: {running}, for up to {drain}");
+                    let (drain, running) = (humantime::format_duration(self.args.drain), self.running());
+                    log::info!("{signal}: no more runs are started; {running}, for up to {drain}");
                     return Ok(());
                 }
                 Some(Request::Reload) => self.reload(),
@@ -172,9 +200,23 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Describes what is running: `running commands: 2`.
+    fn running(&self) -> String {
+        let commands = format!("running commands: {}", self.commands.running());
+        if self.programs.are_any() {
+            format!("{commands}, runs of workers: {}", self.programs.running())
+        } else {
+            commands
+        }
+    }
+
     /// Whether the scheduler is idle. An error while reading counts as not idle, because the next read may succeed; a file that
     /// is unusable for [`UNUSABLE`] is an error. `since`: the monotonic time at which it was first unusable.
     fn is_idle(&self, since: &mut Option<Duration>, now: Duration) -> Result<bool, Error> {
+        if !self.programs.are_settled() {
+            // The handlers of a worker are not known yet.
+            return Ok(false);
+        }
         let is_idle = self.scheduler.is_idle();
         if !matches!(is_idle, Err(Error::UnusableDatabase { .. })) {
             *since = None;
@@ -209,6 +251,7 @@ impl Session<'_> {
         let clock = self.clock;
         let began = clock.now().monotonic;
         let until = began.saturating_add(self.args.drain);
+        self.programs.drain(clock.now().wall + self.args.drain);
         while !self.scheduler.has_stopped() && clock.now().monotonic < until {
             let Some(Request::Stop(signal)) = self.next_request(DRAIN_POLL.min(clock.until(until))) else { continue };
             // Of two readings in one millisecond, the later one may be a little smaller.
@@ -219,13 +262,20 @@ impl Session<'_> {
             log::info!("{signal}: ignored, it belongs to the signal before it");
         }
         if !self.scheduler.has_stopped() {
-            let running = self.commands.running();
-            log::warn!("ending running commands: {running}; their runs are retried later, except at-most-once runs");
+            let running = self.running();
+            log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
             self.scheduler.interrupt();
-            let until = clock.now().monotonic + SHUTDOWN_LIMIT;
+            let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
+            let until = clock.now().monotonic + limit;
             while !self.scheduler.has_stopped() && clock.now().monotonic < until {
                 let _ = self.next_request(DRAIN_POLL);
             }
+        }
+        // Before the scheduler ends: the runs that a worker still has are recorded.
+        self.programs.end();
+        let until = clock.now().monotonic + WORKER_LIMIT;
+        while !self.programs.have_ended() && clock.now().monotonic < until {
+            let _ = self.next_request(WORKER_POLL);
         }
         let stopped = self.scheduler.shutdown(Duration::ZERO);
         if stopped.is_err() {
@@ -243,12 +293,22 @@ impl Session<'_> {
             return Ok(Exit::CutShort);
         }
         log::info!("scheduler stopped");
-        Ok(if self.commands.was_cut_short() { Exit::CutShort } else { Exit::Clean })
+        Ok(if self.commands.was_cut_short() || self.programs.was_cut_short() { Exit::CutShort } else { Exit::Clean })
+    }
+
+    /// Has the scheduler report workers that were given up.
+    fn report_problems(&self) {
+        let (problems, mut known) = (self.programs.problems(), self.problems.borrow_mut());
+        if problems != *known {
+            self.scheduler.set_problems(problems.clone());
+            *known = problems;
+        }
     }
 
     /// Returns the next request of a signal that arrives within `limit`, reaps orphan processes, and reports to the service manager.
     fn next_request(&self, limit: Duration) -> Option<Request> {
         children::reap();
+        self.report_problems();
         self.manager.report_turns(self.scheduler.turns(), self.clock.now().monotonic, || self.status.clone());
         let limit = self.manager.interval().map_or(limit, |interval| interval.min(limit));
         let mut notice = match self.notices.recv_timeout(limit) {

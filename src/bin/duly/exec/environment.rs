@@ -1,5 +1,6 @@
-//! The environment of a command.
+//! The environment of a command or a worker.
 
+use std::ffi::OsString;
 use std::process::Command;
 
 use crate::cli::service_manager;
@@ -22,17 +23,43 @@ const BASIC: &[&str] = if cfg!(windows) {
     &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ"]
 };
 
+/// The variables of a command that describe its run.
+const RUN: [&str; 6] =
+    ["DULY_TASK", "DULY_RUN_ID", "DULY_ATTEMPT", "DULY_SCHEDULED_FOR", "DULY_ORIGIN", "DULY_IDEMPOTENCY_KEY"];
+
 impl Environment {
     /// Sets what a command inherits, and what its `env_from` names; removes what is meant for this process only.
     pub(crate) fn apply(self, command: &mut Command, payload: &Payload) {
-        let own = |name: &str| std::env::var_os(name).map(|value| (name.to_owned(), value));
+        self.inherit(command);
+        command.envs(payload.env_from.iter().map(String::as_str).filter_map(own));
+        remove_own(command);
+    }
+
+    /// Sets what a worker inherits; removes what is meant for this process only, and what describes a run.
+    pub(crate) fn apply_to_worker(self, command: &mut Command) {
+        self.inherit(command);
+        remove_own(command);
+        for name in RUN {
+            command.env_remove(name);
+        }
+    }
+
+    fn inherit(self, command: &mut Command) {
         if self == Environment::Clean {
             command.env_clear().envs(BASIC.iter().copied().filter_map(own));
         }
-        command.envs(payload.env_from.iter().map(String::as_str).filter_map(own));
-        // The scheduler may itself have been started by a command, and have inherited variables of that run.
-        for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN).chain(&service_manager::VARIABLES) {
-            command.env_remove(name);
-        }
+    }
+}
+
+/// Returns a variable of this process.
+fn own(name: &str) -> Option<(String, OsString)> {
+    std::env::var_os(name).map(|value| (name.to_owned(), value))
+}
+
+/// Removes what is meant for this process only.
+fn remove_own(command: &mut Command) {
+    // The scheduler may itself have been started by a command, and have inherited variables of that run.
+    for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN).chain(&service_manager::VARIABLES) {
+        command.env_remove(name);
     }
 }

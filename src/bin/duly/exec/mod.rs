@@ -2,6 +2,7 @@
 
 pub(crate) mod children;
 pub(crate) mod environment;
+pub(crate) mod orphans;
 pub(crate) mod payload;
 pub(crate) mod pipes;
 pub(crate) mod system;
@@ -14,16 +15,15 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 use std::time::Duration;
 
-use duly::command::{CommandContext, Orphan, Process};
+use duly::command::{CommandContext, Orphan};
 use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 
 use crate::exec::environment::Environment;
 use crate::exec::payload::{PAYLOAD_FILE, Payload, dead_run};
 use crate::exec::pipes::Drain;
-use crate::exec::system::Group;
+use crate::exec::system::{Group, KILL, TERM};
 use crate::exec::user::Account;
 use crate::output::forward::{Forward, Stream};
 
@@ -31,10 +31,6 @@ use crate::output::forward::{Forward, Stream};
 const TIMEOUT: Duration = Duration::from_secs(3600);
 /// Time for which other processes of the group may outlive the command.
 const LEFTOVER: Duration = Duration::from_secs(2);
-/// Time between SIGTERM and SIGKILL.
-const TERM: Duration = Duration::from_secs(10);
-/// Time for which to wait after SIGKILL.
-const KILL: Duration = Duration::from_secs(5);
 /// Time for which to wait for the end of the pipes when the group is empty: a process that left the group may hold them.
 const PIPES: Duration = Duration::from_millis(500);
 /// Interval at which the output of a running command is reported. A command that ends earlier costs no write for it.
@@ -210,24 +206,7 @@ impl Handler for Commands {
     }
 
     fn end_orphan(&self, orphan: &Orphan) {
-        let Some(group) = orphan.group() else { return };
-        // The leader may end before the others. While one of the processes seen now is alive, the group ID is not reused.
-        let seen = system::members(group).unwrap_or_default();
-        let (run, task) = (orphan.run_id(), orphan.task());
-        log::info!("run {run} of {task:?}: ending the orphan command of a dead scheduler");
-        system::terminate(group);
-        if self.waits_until_gone(orphan, TERM) {
-            return;
-        }
-        let is_left = |member: &Process| seen.iter().any(|one| (one.pid, one.started) == (member.pid, member.started));
-        if orphan.group() == Some(group) || system::members(group).is_ok_and(|members| members.iter().any(is_left)) {
-            system::kill(group);
-        }
-        if !self.waits_until_gone(orphan, KILL) {
-            log::warn!(
-                "run {run} of {task:?}: the orphan command of a dead scheduler cannot be ended; the run waits for it"
-            );
-        }
+        orphans::end(orphan, "command");
     }
 
     fn default_timeout(&self) -> Option<Duration> {
@@ -258,17 +237,6 @@ impl Commands {
             StopReason::TimeUp => how.into(),
             _ => format!("it was asked to stop: {how}").into(),
         }
-    }
-
-    fn waits_until_gone(&self, orphan: &Orphan, limit: Duration) -> bool {
-        let until = self.now() + limit;
-        while !orphan.is_gone() {
-            if self.now() >= until {
-                return false;
-            }
-            thread::sleep(POLL.1);
-        }
-        true
     }
 }
 
@@ -319,7 +287,7 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
         command = account.starter(&command, payload, file.as_deref());
     }
     command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Group::start(&mut command).map_err(|error| cannot_start(payload, &error).into())
+    Group::start(&mut command).map_err(|error| refused(payload, &error).into())
 }
 
 fn plain_command(payload: &Payload) -> Command {
@@ -331,12 +299,17 @@ fn plain_command(payload: &Payload) -> Command {
     command
 }
 
-fn cannot_start(payload: &Payload, error: &io::Error) -> String {
+fn refused(payload: &Payload, error: &io::Error) -> String {
     let program = &payload.argv[0];
     if let Some(user) = &payload.user {
         return format!("cannot start {program:?} as user {user:?}: cannot start duly by /proc/self/exe: {error}");
     }
-    if let Some(folder) = payload.cwd.as_deref().filter(|folder| !Path::new(folder).is_dir()) {
+    cannot_start(program, payload.cwd.as_deref().map(Path::new), error)
+}
+
+/// Describes why a program was not started.
+pub(crate) fn cannot_start(program: &str, cwd: Option<&Path>, error: &io::Error) -> String {
+    if let Some(folder) = cwd.filter(|folder| !folder.is_dir()) {
         return format!("cannot start {program:?}: its cwd {folder:?} is not a folder that exists");
     }
     match error.kind() {

@@ -7,8 +7,10 @@
 //! the PID, a signal to the group cannot reach other processes. Other Unix systems do not distinguish dead members from live
 //! ones. Other systems have no groups: the command is a single process.
 
+use std::fs::File;
 use std::io;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
+use std::time::Duration;
 
 use duly::command::Process;
 #[cfg(unix)]
@@ -19,6 +21,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::exec::children::{self, Own};
 use crate::output::escape;
 
+/// Time between SIGTERM and SIGKILL.
+pub(crate) const TERM: Duration = Duration::from_secs(10);
+/// Time for which to wait after SIGKILL.
+pub(crate) const KILL: Duration = Duration::from_secs(5);
 /// Most processes that a message lists.
 const MEMBERS_SHOWN: usize = 10;
 
@@ -38,6 +44,14 @@ impl Group {
         #[cfg(unix)]
         ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))?;
         let (child, own) = children::start(command)?;
+        Ok(Group { child, is_over: false, _own: own })
+    }
+
+    /// As [`Group::start`], and the command inherits `file`, which no other process does.
+    pub(crate) fn start_with(command: &mut Command, file: &File) -> io::Result<Self> {
+        #[cfg(unix)]
+        ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))?;
+        let (child, own) = children::start_with(command, file)?;
         Ok(Group { child, is_over: false, _own: own })
     }
 

@@ -1,0 +1,128 @@
+//! Workers: long-lived programs whose functions are handlers. Each is started, gets runs over its standard input, and reports over its
+//! standard output, as docs/workers.md describes.
+
+mod bell;
+mod fleet;
+mod lines;
+mod log_lines;
+pub(crate) mod options;
+mod outbox;
+mod process;
+mod protocol;
+mod supervisor;
+pub(crate) mod times;
+mod worker;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use duly::Timestamp;
+use duly::executor::Executor;
+
+use crate::exec::environment::Environment;
+use crate::workers::fleet::{Common, Fleet};
+use crate::workers::options::MAX_COPIES;
+pub(crate) use crate::workers::options::WorkerOptions;
+use crate::workers::process::Place;
+use crate::workers::supervisor::Order;
+use crate::workers::times::Times;
+
+/// All workers of a scheduler. Dropping it ends them.
+pub(crate) struct Workers {
+    fleets: Vec<Arc<Fleet>>,
+    threads: Vec<JoinHandle<()>>,
+    common: Arc<Common>,
+}
+
+impl Workers {
+    /// Prepares the workers of a database. `on_change`: called when one is ready for the first time, or given up.
+    ///
+    /// # Errors
+    /// If two have the same name, or one has too many copies; if the current directory is not known.
+    pub(crate) fn new(
+        options: Vec<WorkerOptions>,
+        times: Times,
+        file: &Path,
+        environment: Environment,
+        on_change: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let mut names: Vec<&str> = options.iter().map(|options| options.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|two| two[0] == two[1]) {
+            return Err(format!("two workers have the name {:?}", twice[0]));
+        }
+        if let Some(options) = options.iter().find(|options| !(1..=MAX_COPIES).contains(&options.copies)) {
+            let (name, copies) = (&options.name, options.copies);
+            return Err(format!("worker {name:?}: copies: expected 1 to {MAX_COPIES}, found {copies}"));
+        }
+        let database = std::path::absolute(file).map_err(|error| format!("the path of the database: {error}"))?;
+        let (place, common) = (Place { database, environment }, Arc::<Common>::default());
+        let on_change: Arc<dyn Fn() + Send + Sync> = Arc::new(on_change);
+        let fleet = |options| Arc::new(Fleet::new(options, times, &place, common.clone(), &on_change));
+        Ok(Workers { fleets: options.into_iter().map(fleet).collect(), threads: Vec::new(), common })
+    }
+
+    /// Returns what runs their attempts, for the scheduler.
+    pub(crate) fn executors(&self) -> impl Iterator<Item = Arc<dyn Executor>> {
+        self.fleets.iter().map(|fleet| fleet.clone() as Arc<dyn Executor>)
+    }
+
+    /// Starts them. The scheduler must have started.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        for fleet in &self.fleets {
+            self.threads.extend(fleet.start()?);
+        }
+        Ok(())
+    }
+
+    /// Whether there are any.
+    pub(crate) fn are_any(&self) -> bool {
+        !self.fleets.is_empty()
+    }
+
+    /// Returns how many attempts they have.
+    pub(crate) fn running(&self) -> usize {
+        self.fleets.iter().map(|fleet| fleet.running()).sum()
+    }
+
+    /// Whether each has said hello, or its first start has failed: their handlers are known.
+    pub(crate) fn are_settled(&self) -> bool {
+        self.fleets.iter().all(|fleet| fleet.is_settled())
+    }
+
+    /// Returns which were given up, and why.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.fleets.iter().flat_map(|fleet| fleet.problems()).collect()
+    }
+
+    /// Whether an attempt was ended because the scheduler stopped.
+    pub(crate) fn was_cut_short(&self) -> bool {
+        self.common.was_cut_short()
+    }
+
+    /// Lets them finish their runs, and end. At the deadline they are ended.
+    pub(crate) fn drain(&self, deadline: Timestamp) {
+        self.fleets.iter().for_each(|fleet| fleet.order(Order::Drain(deadline)));
+    }
+
+    /// Begins to end them.
+    pub(crate) fn end(&self) {
+        self.fleets.iter().for_each(|fleet| fleet.order(Order::End));
+    }
+
+    /// Whether all have ended.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.end();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

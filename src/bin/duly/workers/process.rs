@@ -1,0 +1,89 @@
+//! The process of a worker: its start, and the end of its process group.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use duly::{Clock, SystemClock};
+
+use crate::exec::cannot_start;
+use crate::exec::environment::Environment;
+use crate::exec::system::{Group, KILL};
+use crate::workers::options::WorkerOptions;
+
+/// First and longest poll interval for the end of the group.
+const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// Where all workers run.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The absolute path of the database.
+    pub(crate) database: PathBuf,
+    pub(crate) environment: Environment,
+}
+
+/// A process that was started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) group: Group,
+    pub(crate) stdin: ChildStdin,
+    pub(crate) stdout: ChildStdout,
+    pub(crate) stderr: ChildStderr,
+}
+
+/// Starts a process, which leads a session and a group of its own and inherits the locked file.
+///
+/// # Errors
+/// Why it was not started.
+pub(crate) fn start(options: &WorkerOptions, copy: u32, place: &Place, locked: &File) -> Result<Started, String> {
+    let (program, arguments) = options.argv.split_first().ok_or("it has no command")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if let Some(folder) = &options.cwd {
+        command.current_dir(folder);
+    }
+    place.environment.apply_to_worker(&mut command);
+    command
+        .envs(&options.env)
+        .env("DULY_DB", &place.database)
+        .env("DULY_WORKER", &options.name)
+        .env("DULY_WORKER_COPY", copy.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut group = Group::start_with(&mut command, locked)
+        .map_err(|error| cannot_start(program, options.cwd.as_deref(), &error))?;
+    let (stdout, stderr) = group.pipes();
+    let (Some(stdin), Some(stdout), Some(stderr)) = (group.input(), stdout, stderr) else {
+        return Err("the worker has no pipes".to_owned());
+    };
+    Ok(Started { group, stdin, stdout, stderr })
+}
+
+/// Waits until the group is empty: sends SIGTERM after `grace` and SIGKILL after `term`. Returns `false` if its leader has ended, and
+/// a process of the group is left that cannot be ended.
+pub(crate) fn end(group: &mut Group, grace: Duration, term: Duration) -> bool {
+    let clock = SystemClock::new();
+    let mut until = clock.now().monotonic + grace;
+    let (mut signals, mut poll) = (0, POLL.0);
+    while !group.is_gone() {
+        let now = clock.now().monotonic;
+        if now >= until {
+            match signals {
+                0 => group.terminate(),
+                1 => group.kill(),
+                // While the leader lives, its attempts may still be at work.
+                _ if group.has_ended() => return false,
+                _ => {}
+            }
+            signals += 1;
+            until = now + if signals == 1 { term } else { KILL };
+            poll = POLL.0;
+        }
+        thread::sleep(poll.min(until.saturating_sub(now)));
+        poll = (poll * 2).min(POLL.1);
+    }
+    true
+}

@@ -1,0 +1,608 @@
+//! One live process of a worker: its attempts, and what it says about them.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duly::command::CommandContext;
+use duly::executor::{Delegated, EffectState, SharedInput};
+use duly::{BoxError, Failure, MAX_RESULT_BYTES, StopReason, Timestamp};
+use serde_json::value::RawValue;
+
+use crate::workers::bell::Bell;
+use crate::workers::lines::Lines;
+use crate::workers::log_lines::WorkerLog;
+use crate::workers::outbox::{Item, Outbox};
+use crate::workers::protocol::{
+    self, AttemptId, EffectAnswer, FromWorker, Hello, MAX_LINE, PROTOCOL, Step, ToWorker, WorkerRetry,
+};
+
+/// Most bytes that are written at once, unless a message is longer.
+const BATCH: usize = 128 * 1024;
+/// What a message that hands over a run has beside its payload, about.
+const RUN_BYTES: usize = 400;
+/// Deepest JSON that the database accepts.
+const MAX_DEPTH: usize = 1000;
+/// Delay after an attempt that could not be handed over, so that the scheduler does not claim it again and again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a process needs of the worker that it is a copy of.
+pub(crate) trait Hub: Send + Sync {
+    /// Registers the handlers of a copy.
+    ///
+    /// # Errors
+    /// Which name cannot be used, and why.
+    fn register(&self, copy: u32, hello: &Hello) -> Result<(), String>;
+    /// The process of a copy has ended.
+    fn unregister(&self, copy: u32);
+    /// A copy is not started again.
+    fn give_up(&self);
+    /// Has the scheduler ask for handlers and free slots again.
+    fn wake(&self);
+    /// An attempt was ended because the scheduler stops.
+    fn cut_short(&self);
+}
+
+/// A live process.
+pub(crate) struct Worker {
+    pub(crate) log: WorkerLog,
+    pub(crate) copy: u32,
+    pub(crate) name: Arc<str>,
+    pub(crate) database: String,
+    pub(crate) hub: Arc<dyn Hub>,
+    /// Rung when the supervisor has to look.
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) outbox: Outbox,
+    state: Mutex<State>,
+    /// A message came since the last look.
+    was_heard: AtomicBool,
+    /// The reading thread waits for the worker.
+    is_reading: AtomicBool,
+    output_ended: AtomicBool,
+    has_ended_a_run: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    concurrency: usize,
+    attempts: BTreeMap<AttemptId, Attempt>,
+    /// Which rule it has broken.
+    broken: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// It has not said hello.
+    #[default]
+    Starting,
+    Ready,
+    /// It gets no more runs.
+    Leaving,
+    /// It has ended, as this text says.
+    Over(String),
+}
+
+/// An attempt that the process has.
+struct Attempt {
+    /// `None` while a thread uses it.
+    delegated: Option<Delegated>,
+    has_begun: bool,
+    stop: Option<StopReason>,
+    /// When the supervisor first saw that it is to stop.
+    stop_seen: Option<Duration>,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        (name, copy): (Arc<str>, u32),
+        log: WorkerLog,
+        database: String,
+        hub: Arc<dyn Hub>,
+        bell: Arc<Bell>,
+    ) -> Self {
+        Worker {
+            log,
+            copy,
+            name,
+            database,
+            hub,
+            bell,
+            outbox: Outbox::default(),
+            state: Mutex::default(),
+            was_heard: AtomicBool::new(false),
+            is_reading: AtomicBool::new(false),
+            output_ended: AtomicBool::new(false),
+            has_ended_a_run: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns how many more attempts it takes now.
+    pub(crate) fn free(&self) -> usize {
+        let free = {
+            let state = self.state();
+            if state.phase == Phase::Ready { state.concurrency.saturating_sub(state.attempts.len()) } else { 0 }
+        };
+        if free > 0 && self.outbox.is_full() { 0 } else { free }
+    }
+
+    /// Returns how many attempts it has.
+    pub(crate) fn running(&self) -> usize {
+        self.state().attempts.len()
+    }
+
+    /// Takes an attempt, or gives it back if it has no room.
+    pub(crate) fn hand(&self, delegated: Delegated) -> Result<(), Delegated> {
+        let context = delegated.context();
+        let id = AttemptId { run: context.run_id(), attempt: context.attempt() };
+        let bytes = context.payload_json().len() + RUN_BYTES;
+        {
+            let mut state = self.state();
+            if state.phase != Phase::Ready || state.attempts.len() >= state.concurrency {
+                return Err(delegated);
+            }
+            let attempt = Attempt { delegated: Some(delegated), has_begun: false, stop: None, stop_seen: None };
+            state.attempts.insert(id, attempt);
+        }
+        self.outbox.push(Item::Run(id), bytes);
+        Ok(())
+    }
+
+    /// Asks for the end of an attempt, if the worker has it.
+    pub(crate) fn stop(&self, id: AttemptId, reason: StopReason) -> bool {
+        let mut state = self.state();
+        let Some(attempt) = state.attempts.get_mut(&id) else { return false };
+        attempt.stop = Some(reason);
+        drop(state);
+        self.outbox.push_line(ToWorker::cancel(id, reason).line());
+        true
+    }
+
+    /// Whether it has said hello.
+    pub(crate) fn said_hello(&self) -> bool {
+        self.state().phase != Phase::Starting
+    }
+
+    /// Whether a message came since the last call, or is being processed.
+    pub(crate) fn take_heard(&self) -> bool {
+        self.was_heard.swap(false, Ordering::SeqCst) || !self.is_reading.load(Ordering::SeqCst)
+    }
+
+    /// Whether the reading thread waits for the worker.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.is_reading.load(Ordering::SeqCst)
+    }
+
+    /// Whether its standard output has ended.
+    pub(crate) fn output_ended(&self) -> bool {
+        self.output_ended.load(Ordering::SeqCst)
+    }
+
+    /// Whether it has ended a run.
+    pub(crate) fn has_ended_a_run(&self) -> bool {
+        self.has_ended_a_run.load(Ordering::SeqCst)
+    }
+
+    /// Returns which rule it has broken.
+    pub(crate) fn broken(&self) -> Option<String> {
+        self.state().broken.clone()
+    }
+
+    /// Returns an attempt that has not ended `limit` after its cancel. `now`: a time of the supervisor.
+    pub(crate) fn overdue(&self, now: Duration, limit: Duration) -> Option<AttemptId> {
+        let mut state = self.state();
+        let stopped = state.attempts.iter_mut().filter(|(_, attempt)| attempt.stop.is_some());
+        let mut overdue = stopped.filter_map(|(id, attempt)| {
+            let since = *attempt.stop_seen.get_or_insert(now);
+            (now.saturating_sub(since) >= limit).then_some(*id)
+        });
+        let first = overdue.next();
+        overdue.for_each(drop);
+        first
+    }
+
+    /// Hands over no more runs.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state();
+        if !matches!(state.phase, Phase::Over(_)) {
+            state.phase = Phase::Leaving;
+        }
+    }
+
+    /// Asks it to end when it has no run.
+    pub(crate) fn send_stop(&self, deadline: Timestamp) {
+        self.leave();
+        self.outbox.push_line(ToWorker::stop(deadline).line());
+    }
+
+    /// Ends the attempts that it has. The process must be gone. `how`: how it ended.
+    pub(crate) fn close(&self, how: &str) {
+        let mut state = self.state();
+        state.phase = Phase::Over(how.to_owned());
+        let free = |attempt: &Attempt| attempt.delegated.is_some();
+        let (ended, used) = mem::take(&mut state.attempts).into_iter().partition(|(_, attempt)| free(attempt));
+        // The thread that uses one ends it.
+        state.attempts = used;
+        drop(state);
+        let ended: BTreeMap<AttemptId, Attempt> = ended;
+        for attempt in ended.into_values() {
+            self.conclude(attempt, how);
+        }
+    }
+
+    /// Ends an attempt whose process has ended.
+    fn conclude(&self, attempt: Attempt, how: &str) {
+        let Some(delegated) = attempt.delegated else { return };
+        match (attempt.has_begun, attempt.stop) {
+            (true, Some(StopReason::Shutdown)) => {
+                self.hub.cut_short();
+                delegated.end(Err(Failure::interrupted(how).into()));
+            }
+            (true, _) | (false, Some(StopReason::Asked)) => delegated.end(Err(how.into())),
+            (false, _) => delegated.release(),
+        }
+    }
+
+    /// Uses an attempt without holding the state, which the scheduler's loop needs. `None`: the worker does not have it.
+    fn with<T>(&self, id: AttemptId, begins: bool, use_it: impl FnOnce(&Delegated) -> T) -> Option<T> {
+        let mut state = self.state();
+        let attempt = state.attempts.get_mut(&id)?;
+        attempt.has_begun |= begins;
+        let delegated = attempt.delegated.take()?;
+        drop(state);
+        let used = use_it(&delegated);
+        let mut state = self.state();
+        if let Some(attempt) = state.attempts.get_mut(&id) {
+            attempt.delegated = Some(delegated);
+            if let Phase::Over(how) = &state.phase {
+                let how = how.clone();
+                let attempt = state.attempts.remove(&id);
+                drop(state);
+                attempt.into_iter().for_each(|attempt| self.conclude(attempt, &how));
+            }
+        }
+        Some(used)
+    }
+
+    /// Takes an attempt from the worker.
+    fn take(&self, id: AttemptId) -> Option<Attempt> {
+        let mut state = self.state();
+        state.attempts.get(&id)?.delegated.as_ref()?;
+        state.attempts.remove(&id)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the reading thread does.
+impl Worker {
+    /// Reads messages until the output ends. After a message that breaks a rule, what follows is discarded.
+    pub(crate) fn read(&self, stdout: impl Read) {
+        let mut lines = Lines::new(stdout, MAX_LINE);
+        loop {
+            let mut result = Ok(());
+            self.is_reading.store(true, Ordering::SeqCst);
+            let read = lines.read(|line| {
+                self.is_reading.store(false, Ordering::Relaxed);
+                if result.is_ok() {
+                    result = self.receive(line);
+                }
+            });
+            let too_long = |error: &io::Error| error.kind() == io::ErrorKind::FileTooLarge;
+            let has_more = match read {
+                Ok(has_more) => has_more,
+                Err(error) if too_long(&error) => {
+                    result = result.and(Err(format!("a line is longer than {MAX_LINE} bytes")));
+                    true
+                }
+                Err(_) => false,
+            };
+            self.was_heard.store(true, Ordering::SeqCst);
+            if let Err(rule) = result {
+                self.break_off(rule);
+            }
+            if !has_more {
+                break;
+            }
+        }
+        self.is_reading.store(true, Ordering::SeqCst);
+        self.output_ended.store(true, Ordering::SeqCst);
+        self.bell.ring();
+    }
+
+    /// Records which rule the worker has broken, and tells it.
+    fn break_off(&self, rule: String) {
+        let mut state = self.state();
+        if state.broken.is_none() && !matches!(state.phase, Phase::Over(_)) {
+            state.phase = Phase::Leaving;
+            state.broken = Some(rule.clone());
+            drop(state);
+            self.outbox.close(Some(ToWorker::Error { error: &rule }.line()));
+            self.bell.ring();
+        }
+    }
+
+    fn receive(&self, line: &[u8]) -> Result<(), String> {
+        if self.state().broken.is_some() {
+            return Ok(());
+        }
+        let Some(message) = protocol::parse(line)? else { return Ok(()) };
+        match message {
+            FromWorker::Of(id, step) => self.step(id, step),
+            FromWorker::Log { level, text, run } => {
+                if let Some(run) = run {
+                    self.begin_run(run)?;
+                }
+                self.log.line(level, run, &text);
+                Ok(())
+            }
+            FromWorker::Hello(hello) => self.hello(&hello),
+            FromWorker::Ping | FromWorker::Pong if !self.said_hello() => {
+                Err("expected hello as the first message, found a ping or pong".to_owned())
+            }
+            FromWorker::Ping => {
+                self.outbox.wait_for_room();
+                self.outbox.push_line(ToWorker::Pong.line());
+                Ok(())
+            }
+            FromWorker::Pong => Ok(()),
+        }
+    }
+
+    fn hello(&self, hello: &Hello) -> Result<(), String> {
+        if self.said_hello() {
+            return Err("a second hello".to_owned());
+        }
+        self.hub.register(self.copy, hello)?;
+        let database = (&*self.database).into();
+        let welcome = ToWorker::Welcome { protocol: PROTOCOL, worker: &self.name, copy: self.copy, database };
+        // Before it is ready: runs follow it.
+        self.outbox.push_line(welcome.line());
+        {
+            let mut state = self.state();
+            if state.phase == Phase::Starting {
+                state.phase = Phase::Ready;
+            }
+            state.concurrency = usize::try_from(hello.concurrency).unwrap_or(usize::MAX);
+        }
+        self.bell.ring();
+        self.hub.wake();
+        Ok(())
+    }
+
+    /// A message about a run without the number of its attempt: the worker has begun one of them.
+    fn begin_run(&self, run: i64) -> Result<(), String> {
+        let mut state = self.state();
+        let range = AttemptId { run, attempt: 0 }..=AttemptId { run, attempt: u32::MAX };
+        match state.attempts.range_mut(range).next_back() {
+            Some((_, attempt)) => {
+                attempt.has_begun = true;
+                Ok(())
+            }
+            None => Err(format!("log: the worker does not have run {run}")),
+        }
+    }
+
+    fn step(&self, id: AttemptId, step: Step<'_>) -> Result<(), String> {
+        let unknown = || {
+            let AttemptId { run, attempt } = id;
+            if self.said_hello() {
+                format!("the worker does not have attempt {attempt} of run {run}")
+            } else {
+                "expected hello as the first message".to_owned()
+            }
+        };
+        match step {
+            Step::Begin => {
+                self.state().attempts.get_mut(&id).map(|attempt| attempt.has_begun = true).ok_or_else(unknown)
+            }
+            Step::Progress(text) => {
+                self.with(id, true, |delegated| delegated.context().progress(text)).ok_or_else(unknown)
+            }
+            Step::Done(result) => {
+                let attempt = self.take(id).ok_or_else(unknown)?;
+                self.done(attempt, result);
+                Ok(())
+            }
+            Step::Failed { error, retry } => {
+                let attempt = self.take(id).ok_or_else(unknown)?;
+                self.failed(attempt, error, retry);
+                Ok(())
+            }
+            Step::EffectBegin(key) => {
+                self.effect(id, &key, |delegated| Ok(Answer::Begun(delegated.begin_effect(&key)?)))
+            }
+            Step::EffectDone(key, value) => self.effect(id, &key, |delegated| {
+                delegated.record_effect(&key, value)?;
+                Ok(Answer::Stored)
+            }),
+            Step::EffectFailed(key) => self.effect(id, &key, |delegated| {
+                delegated.undo_effect(&key)?;
+                Ok(Answer::Undone)
+            }),
+        }
+        .map_err(|error| if error.is_empty() { unknown() } else { error })
+    }
+
+    fn done(&self, attempt: Attempt, result: Option<&str>) {
+        let Some(delegated) = attempt.delegated else { return };
+        let refused = result.and_then(|json| {
+            if json.len() > MAX_RESULT_BYTES {
+                let found = json.len();
+                return Some(format!("its result is not stored: {found} bytes, more than {MAX_RESULT_BYTES}"));
+            }
+            (depth(json) > MAX_DEPTH).then(|| format!("its result is not stored: it is nested deeper than {MAX_DEPTH}"))
+        });
+        if let Some(remark) = &refused {
+            CommandContext::of(delegated.context()).record_remark(remark);
+        }
+        self.has_ended_a_run.store(true, Ordering::SeqCst);
+        delegated.end(Ok(result.filter(|_| refused.is_none()).map(str::to_owned)));
+    }
+
+    fn failed(&self, attempt: Attempt, error: String, retry: WorkerRetry) {
+        let Some(delegated) = attempt.delegated else { return };
+        let failure: BoxError = match retry {
+            WorkerRetry::No => Failure::give_up(error).into(),
+            _ if attempt.stop == Some(StopReason::Shutdown) => {
+                self.hub.cut_short();
+                Failure::interrupted(error).into()
+            }
+            WorkerRetry::Yes => error.into(),
+            WorkerRetry::After(wait) => Failure::retry_after(wait, error).into(),
+        };
+        self.has_ended_a_run.store(true, Ordering::SeqCst);
+        delegated.end(Err(failure));
+    }
+
+    /// Answers a message about an effect. The error is empty if the worker does not have the attempt.
+    fn effect(
+        &self,
+        id: AttemptId,
+        key: &str,
+        ask: impl FnOnce(&Delegated) -> Result<Answer, BoxError>,
+    ) -> Result<(), String> {
+        let answer = self.with(id, true, ask).ok_or_else(String::new)?;
+        let refused = |error: &dyn std::fmt::Display| EffectAnswer::Refused { error: error.to_string() };
+        let answer = match &answer {
+            Ok(Answer::Stored) => EffectAnswer::Stored,
+            Ok(Answer::Undone) => EffectAnswer::Undone,
+            Ok(Answer::Begun(EffectState::Begin)) => EffectAnswer::Begin,
+            Ok(Answer::Begun(EffectState::InDoubt)) => EffectAnswer::InDoubt,
+            Ok(Answer::Begun(EffectState::Done(value))) => match serde_json::from_str::<&RawValue>(value) {
+                Ok(value) => EffectAnswer::Done { value },
+                Err(error) => refused(&error),
+            },
+            Err(error) => refused(error),
+        };
+        let line = ToWorker::Effect { run: id.run, attempt: id.attempt, key, answer }.line();
+        self.outbox.wait_for_room();
+        self.outbox.push_line(line);
+        Ok(())
+    }
+}
+
+/// What was done about an effect.
+enum Answer {
+    Begun(EffectState),
+    Stored,
+    Undone,
+}
+
+/// What the writing thread does.
+impl Worker {
+    /// Writes what the outbox holds, until it is closed; then closes the input of the worker.
+    pub(crate) fn write(&self, mut stdin: impl Write, input: &SharedInput) {
+        let (mut items, mut bytes) = (Vec::new(), Vec::new());
+        while self.outbox.take(&mut items) {
+            let mut is_open = true;
+            for item in items.drain(..) {
+                match item {
+                    _ if !is_open => {}
+                    Item::Run(id) => self.write_run(id, input, &mut bytes),
+                    Item::Line(line) => bytes.extend_from_slice(&line),
+                }
+                if bytes.len() >= BATCH {
+                    is_open &= flush(&mut stdin, &mut bytes);
+                }
+            }
+            if !is_open || !flush(&mut stdin, &mut bytes) {
+                // It has closed its input, or it has ended. The supervisor sees the latter by itself.
+                self.outbox.close(None);
+                self.break_off("the worker has closed its standard input".to_owned());
+                return;
+            }
+            if self.outbox.written() {
+                self.hub.wake();
+            }
+        }
+    }
+
+    /// Appends the message that hands over an attempt.
+    fn write_run(&self, id: AttemptId, input: &SharedInput, bytes: &mut Vec<u8>) {
+        let begin = bytes.len();
+        let written = self.with(id, false, |delegated| {
+            delegated.use_input(input).map_err(Unsent::NoInput)?;
+            let context = delegated.context();
+            let message = ToWorker::run(context, context.handler())
+                .map_err(|error| Unsent::Payload(format!("its payload is no JSON: {error}")))?;
+            message.write(bytes);
+            let found = bytes.len() - begin;
+            if found <= MAX_LINE {
+                return Ok(());
+            }
+            Err(Unsent::Payload(format!("its message has {found} bytes, more than {MAX_LINE}")))
+        });
+        let Some(Err(unsent)) = written else { return };
+        bytes.truncate(begin);
+        let Some(Attempt { delegated: Some(delegated), .. }) = self.take(id) else { return };
+        match unsent {
+            Unsent::Payload(reason) => {
+                let reason = format!("the run cannot be given to a worker: {reason}");
+                delegated.end(Err(Failure::give_up(reason).into()));
+            }
+            Unsent::NoInput(error) => {
+                let (run, task) = (id.run, delegated.context().task().to_owned());
+                log::error!(
+                    "run {run} of {task:?} was not given to worker {:?}: cannot link the file that shows that the worker is alive: {error}; \
+                     it returns to the queue",
+                    self.name
+                );
+                delegated.release();
+                self.outbox.wait_closed(PAUSE);
+            }
+        }
+    }
+}
+
+/// Why an attempt was not handed over.
+enum Unsent {
+    NoInput(io::Error),
+    Payload(String),
+}
+
+/// Writes the bytes, and clears them.
+fn flush(stdin: &mut impl Write, bytes: &mut Vec<u8>) -> bool {
+    let written = bytes.is_empty() || stdin.write_all(bytes).and_then(|()| stdin.flush()).is_ok();
+    bytes.clear();
+    if bytes.capacity() > 2 * MAX_LINE {
+        *bytes = Vec::new();
+    }
+    written
+}
+
+/// Returns how deep a JSON text is nested.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::depth;
+
+    #[test]
+    fn the_depth_of_json_is_counted_outside_of_texts() {
+        for (json, expected) in [("1", 0), ("[]", 1), (r#"{"a":[1,{"b":"]]]"}],"c\"[[[[":[]}"#, 3)] {
+            assert_eq!(depth(json), expected, "{json}");
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! `duly run --worker`: what workers report is recorded, those that break a rule are ended, and no worker outlives its scheduler.
+#![cfg(target_os = "linux")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use duly::{Client, NewTask, RunStatus};
+
+use crate::fixtures::{TestDb, eventually, overdue, retry_soon, wait_for_status};
+use crate::sidecar::{ProcessStat, Sidecar};
+
+/// Short times, so that a test does not wait for a limit.
+const TIMES: &str = "hello=20s,backoff=10ms,term=300ms,cancel=300ms";
+
+/// Writes a worker for a shell, and returns the option that starts it. `hello`: the rest of its hello. `arms`: what it does with
+/// lines; `$id` holds the keys of an attempt.
+fn worker(db: &TestDb, name: &str, hello: &str, arms: &str) -> String {
+    let script = format!(
+        r#"
+say() {{ printf '%s\n' "$1"; }}
+begin() {{ say "{{\"type\":\"begin\",$id}}"; }}
+progress() {{ say "{{\"type\":\"progress\",$id,\"text\":\"$1\"}}"; }}
+succeed() {{ say "{{\"type\":\"done\",$id$1}}"; }}
+fail() {{ say "{{\"type\":\"failed\",$id,\"error\":\"$1\"$2}}"; }}
+effect() {{ say "{{\"type\":\"effect_$1\",$id,\"key\":\"send\"$2}}"; }}
+hello() {{ say '{{"type":"hello","protocol":1,{hello}}}'; }}
+echo $$ >>{home}/pids-{name}
+hello
+while IFS= read -r line; do
+  run=${{line#*\"run\":}}; run=${{run%%,*}}
+  attempt=${{line#*\"attempt\":}}; attempt=${{attempt%%,*}}
+  id="\"run\":$run,\"attempt\":$attempt"
+  printf '%s\n' "$line" >>{home}/lines-{name}
+  case $line in
+  {arms}
+  *'"type":"stop"'*) exit 0;;
+  *'"type":"ping"'*) say '{{"type":"pong"}}';;
+  esac
+done
+"#,
+        home = db.home().display()
+    );
+    let path = db.home().join(format!("{name}.sh"));
+    std::fs::write(&path, script).expect("a script");
+    format!("{name}=sh {}", path.display())
+}
+
+/// The hello of a worker with one handler.
+fn handles(handler: &str, concurrency: u32) -> String {
+    format!(r#""handlers":["{handler}"],"concurrency":{concurrency}"#)
+}
+
+/// A task that is due, retried soon.
+fn task(name: &str, handler: &str) -> NewTask {
+    retry_soon(overdue(name).handler(handler), 3)
+}
+
+fn start(db: &TestDb, workers: &[&str], options: &[&str]) -> Sidecar {
+    let workers = workers.iter().flat_map(|worker| ["--worker", worker]);
+    Sidecar::start(db, &workers.chain(["--worker-times", TIMES]).chain(options.iter().copied()).collect::<Vec<_>>())
+}
+
+/// Runs until idle, and returns the exit code.
+fn until_idle(db: &TestDb, workers: &[&str]) -> Option<i32> {
+    start(db, workers, &["--until-idle"]).end().code()
+}
+
+/// The processes of a worker that were started.
+fn pids(db: &TestDb, name: &str) -> Vec<u32> {
+    let pids = std::fs::read_to_string(db.home().join(format!("pids-{name}"))).unwrap_or_default();
+    pids.lines().map(|pid| pid.parse().expect("a pid")).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    ProcessStat::read(pid).is_some_and(|stat| stat.fields[0] != "Z")
+}
+
+/// What duly has sent to a worker.
+fn sent(db: &TestDb, name: &str) -> String {
+    std::fs::read_to_string(db.home().join(format!("lines-{name}"))).unwrap_or_default()
+}
+
+/// Waits until the worker was sent something.
+fn wait_for_line(db: &TestDb, name: &str, part: &str) {
+    eventually(&format!("the worker {name} has read {part}"), || sent(db, name).contains(part));
+}
+
+fn check(db: &TestDb) -> String {
+    let found = db.duly(&["check"]).output().expect("check");
+    String::from_utf8(found.stdout).expect("text")
+}
+
+#[test]
+fn outcomes_are_recorded() {
+    let (db, client) = TestDb::with_client();
+    for name in ["ok", "flaky", "hopeless", "later", "large", "null"] {
+        client.add(task(name, name).payload(name)).unwrap();
+    }
+    let hello = r#""handlers":["ok","flaky","hopeless","later","large","null"],"concurrency":3"#;
+    let arms = r#"
+  *'"handler":"ok"'*) begin; progress 'half way'; echo "to the log" >&2
+    say "{\"type\":\"log\",\"level\":\"warn\",\"run\":$run,\"text\":\"of the run\"}"; succeed ',"result":{"n":[1, 2]}';;
+  *'"handler":"flaky"'*) if [ $attempt = 3 ]; then succeed; else fail "no $attempt"; fi;;
+  *'"handler":"hopeless"'*) fail 'never' ',"retry":false';;
+  *'"handler":"later"'*) if [ $attempt = 1 ]; then fail 'wait' ',"retry":"1ms"'; else succeed ',"result":7'; fi;;
+  *'"handler":"large"'*) succeed ",\"result\":\"$(head -c 300000 /dev/zero | tr '\0' x)\"";;
+  *'"handler":"null"'*) succeed ',"result":null';;"#;
+    let option = worker(&db, "all", hello, arms);
+    let mut sidecar = start(&db, &[&option], &["--until-idle"]);
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    let row = |task: &str| {
+        db.ask(&format!(
+            "SELECT status || '|' || attempt || '|' || coalesce(result, '-') || '|' || coalesce(error, '-') || '|' \
+             || coalesce(progress, '-') FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = '{task}')"
+        ))
+    };
+    assert_eq!(row("ok"), r#"succeeded|1|{"n":[1, 2]}|-|half way"#);
+    assert_eq!(row("flaky"), "succeeded|3|-|-|-");
+    assert_eq!(row("hopeless"), "dead|1|-|never|-");
+    assert_eq!(row("later"), "succeeded|2|7|-|-");
+    let remark = "its result is not stored: 300002 bytes, more than 262144";
+    assert_eq!(row("large"), format!("succeeded|1|-|{remark}|-"));
+    assert_eq!(row("null"), "succeeded|1|-|-|-");
+    let log = sidecar.log();
+    assert!(log.contains("worker all: to the log") && log.contains("[WARN] worker all: run 1: of the run"), "{log}");
+    let first = sent(&db, "all");
+    let first = first.lines().nth(1).unwrap();
+    let expected =
+        r#""attempt":1,"task":"ok","handler":"ok","payload":"ok","scheduled_for":"2020-01-01T00:00:00.000Z","origin":"#;
+    assert!(first.contains(expected) && first.contains(r#""deadline":null"#), "{first}");
+    db.assert_sound();
+}
+
+#[test]
+fn effects_are_done_once_and_in_doubt_after_a_kill() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("paid", "pay")).unwrap();
+    client.add(task("lost", "lose")).unwrap();
+    let hello = r#""handlers":["pay","lose"],"concurrency":1"#;
+    let arms = r#"
+  *'"type":"run"'*) effect begin; case $line in *lose*) lose=1;; *) lose=;; esac;;
+  *'"state":"begin"'*) if [ $lose ]; then kill -9 $$; fi; effect done ',"value":{"id": 7}';;
+  *'"state":"stored"'*) fail 'after the effect';;
+  *'"state":"done"'*) succeed ',"result":"done before"';;
+  *'"state":"in_doubt"'*) fail 'in doubt' ',"retry":false';;"#;
+    assert_eq!(until_idle(&db, &[&worker(&db, "w", hello, arms)]), Some(0));
+    assert_eq!(db.states(), ["paid|succeeded|2", "lost|dead|2"]);
+    let lines = sent(&db, "w");
+    assert!(lines.contains(r#""key":"send","state":"done","value":{"id": 7}}"#), "{lines}");
+    assert_eq!(db.ask("SELECT error FROM task_runs WHERE status = 'dead'"), "in doubt");
+    db.assert_sound();
+}
+
+#[test]
+fn attempts_are_cancelled_and_timed_out() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("cancelled", "h").payload("cancelled")).unwrap();
+    client.add(task("late", "h").payload("late").timeout(Duration::from_millis(50))).unwrap();
+    let arms = r#"
+  *'"type":"run"'*) begin;;
+  *'"reason":"asked"'*) fail 'it was cancelled';;
+  *'"reason":"timeout"'*) if [ $attempt = 1 ]; then fail 'too late'; else succeed; fi;;"#;
+    let option = worker(&db, "w", &handles("h", 5), arms);
+    let mut sidecar = start(&db, &[&option], &[]);
+    wait_for_line(&db, "w", "\"cancelled\"");
+    client.cancel(client.history("cancelled", 1).unwrap()[0].id).unwrap();
+    let cancelled = wait_for_status(&client, "cancelled", RunStatus::Cancelled);
+    assert_eq!(cancelled.attempt, 1);
+    let late = wait_for_status(&client, "late", RunStatus::Succeeded);
+    assert_eq!(late.attempt, 2);
+    sidecar.terminate();
+    assert_eq!(pids(&db, "w").len(), 1, "{}", sidecar.log());
+}
+
+#[test]
+fn a_worker_that_ignores_a_cancel_is_ended_with_all_processes_of_its_group() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("stuck", "h").timeout(Duration::from_millis(50))).unwrap();
+    let arms = r#"*'"attempt":1,"task"'*) begin; trap '' TERM; sleep 1000 & echo $! >>child;;
+  *'"type":"run"'*) succeed;;"#;
+    let option =
+        worker(&db, "w", &handles("h", 1), &arms.replace(">>child", &format!(">>{}/child", db.home().display())));
+    let mut sidecar = start(&db, &[&option], &[]);
+    let run = wait_for_status(&client, "stuck", RunStatus::Succeeded);
+    assert_eq!(run.attempt, 2);
+    let child: u32 = db.lines("child")[0].parse().unwrap();
+    assert!(!is_alive(child) && !is_alive(pids(&db, "w")[0]));
+    let log = sidecar.log();
+    assert!(log.contains("run 1 had not ended 300ms after its cancel"), "{log}");
+    sidecar.terminate();
+}
+
+#[test]
+fn what_a_killed_worker_had_begun_counts_and_what_it_was_handed_does_not() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("begun", "h").payload("begun")).unwrap();
+    client.add(task("handed", "h").payload("handed")).unwrap();
+    let arms = r#"
+  *'"payload":"begun"'*) begin; if [ $attempt = 1 ]; then begun=$id; [ $handed ] && { echo 'the end' >&2; kill -9 $$; }; else succeed; fi;;
+  *'"payload":"handed"'*) handed=$id; if [ $attempt = 1 ]; then [ "$begun" ] && { echo 'the end' >&2; kill -9 $$; }; else succeed; fi;;"#;
+    let option = worker(&db, "mail", &handles("h", 2), arms);
+    assert_eq!(until_idle(&db, &[&option]), Some(0));
+    assert_eq!(db.states(), ["begun|succeeded|2", "handed|succeeded|2"]);
+    let forgiven = db.rows("SELECT id, forgiven FROM task_runs ORDER BY id");
+    assert_eq!(forgiven, ["1|0", "2|1"]);
+    let errors = db.ask("SELECT group_concat(error) FROM task_attempts WHERE error LIKE '%worker%'");
+    assert_eq!(errors, "the worker \"mail\" ended: killed by SIGKILL: the end");
+    assert_eq!(pids(&db, "mail").len(), 2);
+    db.assert_sound();
+}
+
+#[test]
+fn a_worker_that_breaks_a_rule_is_told_and_given_up() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("known", "unknown_run")).unwrap();
+    let arm = |line: &str| format!("*welcome*) say '{line}';; *'\"type\":\"error\"'*) exit 3;;");
+    let long = "*welcome*) head -c 1100000 /dev/zero | tr '\\0' x; echo;;";
+    let mut workers = Vec::new();
+    let mut add = |name: &str, hello: &str, arms: &str| workers.push(worker(&db, name, hello, arms));
+    for (name, line) in [
+        ("garbage", "hello world"),
+        ("unknown_type", r#"{"type":"dane"}"#),
+        ("wrong_key", r#"{"type":"begin","run":"1","attempt":1}"#),
+        ("second_hello", r#"{"type":"hello","protocol":1,"handlers":["second_hello"],"concurrency":1}"#),
+        ("late_log", r#"{"type":"log","level":"info","text":"","run":99}"#),
+    ] {
+        add(name, &handles(name, 1), &arm(line));
+    }
+    add(
+        "unknown_run",
+        &handles("unknown_run", 1),
+        r#"*'"type":"run"'*) say "{\"type\":\"done\",\"run\":99,\"attempt\":1}";;"#,
+    );
+    add("long", &handles("long", 1), long);
+    add("no_hello", "\"x", "");
+    add("own", &handles("command", 1), "");
+    add("silent", &handles("silent", 1), r#"*'"type":"ping"'*) ;;"#);
+    add("mute", &handles("mute", 1), "*welcome*) exec sleep 1000;;");
+    add("gone", &handles("gone", 1), "*welcome*) echo 'no such module' >&2; exit 7;;");
+    workers.push("missing=/nonexistent/worker".to_owned());
+    workers.push("quiet=sleep 1000".to_owned());
+    let times = "hello=1s,ping=300ms,silence=900ms,term=300ms,cancel=1s,backoff=1ms,starts=2";
+    let mut options = vec!["--worker-times", times];
+    workers.iter().for_each(|worker| options.extend(["--worker", worker]));
+    let mut sidecar = Sidecar::start(&db, &options);
+    let count = workers.len();
+    eventually("all are given up", || sidecar.log().matches("was given up after 2 starts").count() == count);
+    eventually("check reports them", || check(&db).matches("given up").count() == count);
+    let log = sidecar.log();
+    for (name, reason) in [
+        ("garbage", "standard output carries messages only"),
+        ("unknown_type", "unknown type \\\"dane\\\""),
+        ("wrong_key", "begin: run: expected an integer"),
+        ("second_hello", "a second hello"),
+        ("late_log", "the worker does not have run 99"),
+        ("unknown_run", "the worker does not have attempt 1 of run 99"),
+        ("long", "longer than 1048576 bytes"),
+        ("no_hello", "expected a message"),
+        ("own", "is a handler of duly itself"),
+        ("silent", "it was silent for 900ms"),
+        ("mute", "it was silent for 900ms"),
+        ("gone", "ended: exit code 7: no such module"),
+        ("missing", "cannot start"),
+        ("quiet", "it had not said hello 1s after its start"),
+    ] {
+        let reason = reason.replace('\\', "");
+        let given_up = format!("the worker \"{name}\" was given up after 2 starts in a row: ");
+        let line = log.lines().find(|line| line.contains(&given_up));
+        assert!(line.is_some_and(|line| line.contains(&reason)), "{name}: {reason}\n{log}");
+    }
+    assert!(sent(&db, "second_hello").contains(r#"{"type":"error","error":"a second hello"}"#));
+    // What it had only been handed returned to the queue.
+    let known = client.history("known", 1).unwrap().remove(0);
+    assert_eq!((known.status, known.attempt - known.forgiven), (RunStatus::Queued, 0));
+    sidecar.terminate();
+}
+
+#[test]
+fn handlers_belong_to_one_worker_and_copies_share_them() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("a", "h")).unwrap();
+    let arms = r#"*'"type":"run"'*) succeed ",\"result\":$$";;"#;
+    let first = worker(&db, "first", &handles("h", 1), arms);
+    let mut sidecar = start(&db, &[&first], &[]);
+    wait_for_status(&client, "a", RunStatus::Succeeded);
+    sidecar.terminate();
+    let second = worker(&db, "second", &handles("h", 1), arms);
+    let mut sidecar = start(&db, &[&first, &second], &[]);
+    let refused = "\"h\" is a handler of the worker";
+    eventually("one of them is refused", || sidecar.log().contains(refused));
+    client.add(task("b", "h")).unwrap();
+    wait_for_status(&client, "b", RunStatus::Succeeded);
+    sidecar.terminate();
+}
+
+#[test]
+fn a_worker_that_ends_after_each_run_is_started_again() {
+    let (db, client) = TestDb::with_client();
+    for n in 0..5 {
+        client.add(task(&format!("t{n}"), "h")).unwrap();
+    }
+    let option = worker(&db, "w", &handles("h", 1), r#"*'"type":"run"'*) succeed; exit 1;;"#);
+    let times = format!("{TIMES},starts=3");
+    let options = ["--worker", &option, "--worker-times", &times, "--until-idle"];
+    assert_eq!(Sidecar::spawn(&db, &options).end().code(), Some(0));
+    assert_eq!(db.count(RunStatus::Succeeded), 5);
+    assert!(pids(&db, "w").len() >= 5);
+}
+
+#[test]
+fn until_idle_waits_for_the_first_hello_and_not_for_a_worker_that_is_given_up() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("a", "h")).unwrap();
+    client.add(task("b", "other")).unwrap();
+    let slow = worker(&db, "slow", &handles("h", 1), r#"*'"type":"run"'*) succeed;;"#);
+    let path = db.home().join("slow.sh");
+    let script = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, script.replace("\nhello\n", "\nsleep 0.5\nhello\n")).unwrap();
+    let times = format!("{TIMES},starts=2");
+    let options = ["--worker", &slow, "--worker", "bad=false", "--worker-times", &times, "--until-idle"];
+    let mut sidecar = Sidecar::spawn(&db, &options);
+    assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+    assert_eq!(db.states(), ["a|succeeded|1", "b|queued|0"]);
+}
+
+#[test]
+fn at_the_first_signal_workers_finish_their_runs_and_end() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("a", "h")).unwrap();
+    let option = worker(
+        &db,
+        "w",
+        &handles("h", 2),
+        r#"*'"type":"run"'*) begin; kept=$id;; *'"type":"stop"'*) id=$kept; succeed; exit 0;;"#,
+    );
+    let mut sidecar = start(&db, &[&option], &[]);
+    wait_for_line(&db, "w", "\"type\":\"run\"");
+    sidecar.terminate();
+    assert_eq!(db.states(), ["a|succeeded|1"]);
+    assert!(sent(&db, "w").contains(r#"{"type":"stop","deadline":""#));
+    assert!(sidecar.log().contains("worker w: ended: exit code 0"), "{}", sidecar.log());
+    assert!(!is_alive(pids(&db, "w")[0]));
+}
+
+#[test]
+fn a_shutdown_interrupts_runs_and_the_next_start_runs_them() {
+    let (db, client) = TestDb::with_client();
+    client.add(overdue("asked").handler("h")).unwrap();
+    client.add(overdue("deaf").handler("h")).unwrap();
+    let arms = r#"*'"type":"run"'*) begin;; *'"type":"stop"'*) ;;
+  *cancel*'"run":1,'*) fail 'shut down';;"#;
+    let option = worker(&db, "w", &handles("h", 2), arms);
+    let mut sidecar = start(&db, &[&option], &["--drain", "50ms"]);
+    eventually("both are running", || {
+        db.count(RunStatus::Running) == 2 && sent(&db, "w").matches("\"task\"").count() == 2
+    });
+    sidecar.signal("TERM");
+    assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
+    assert!(!is_alive(pids(&db, "w")[0]));
+    assert_eq!(db.rows("SELECT status, forgiven FROM task_runs ORDER BY id"), ["failed|1", "failed|1"]);
+    let option = worker(&db, "w", &handles("h", 2), r#"*'"type":"run"'*) succeed;;"#);
+    assert_eq!(until_idle(&db, &[&option]), Some(0));
+    assert_eq!(db.states(), ["asked|succeeded|2", "deaf|succeeded|2"]);
+    db.assert_sound();
+}
+
+#[test]
+fn the_next_scheduler_ends_a_worker_that_ignores_the_death_of_the_first() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("a", "h")).unwrap();
+    let deaf = worker(&db, "deaf", &handles("h", 1), r#"*'"type":"run"'*) begin; exec sleep 1000;;"#);
+    let mut first = start(&db, &[&deaf], &[]);
+    wait_for_line(&db, "deaf", "\"type\":\"run\"");
+    eventually("it sleeps", || ProcessStat::read(pids(&db, "deaf")[0]).is_some_and(|stat| stat.name == "sleep"));
+    first.kill();
+    let orphan = pids(&db, "deaf")[0];
+    assert!(is_alive(orphan));
+    let next = worker(&db, "next", &handles("h", 1), r#"*'"type":"run"'*) succeed;;"#);
+    let mut second = start(&db, &[&next], &["--lease", "1s"]);
+    let run = wait_for_status(&client, "a", RunStatus::Succeeded);
+    assert_eq!(run.attempt, 2);
+    assert!(!is_alive(orphan));
+    assert!(second.log().contains("ending the orphan worker of a dead scheduler"), "{}", second.log());
+    second.terminate();
+}
+
+#[test]
+fn no_worker_outlives_a_scheduler_that_stops_by_itself() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("a", "h")).unwrap();
+    let option = worker(&db, "w", &handles("h", 1), r#"*'"type":"run"'*) begin;;"#);
+    let mut sidecar = start(&db, &[&option], &[]);
+    wait_for_line(&db, "w", "\"type\":\"run\"");
+    drop(client);
+    std::fs::remove_file(db.file()).unwrap();
+    assert_eq!(sidecar.end().code(), Some(4), "{}", sidecar.log());
+    assert!(!is_alive(pids(&db, "w")[0]));
+}
+
+#[test]
+fn options_that_cannot_be_used_are_refused() {
+    let (db, _) = TestDb::with_client();
+    for (options, expected) in [
+        (&["--worker", "mail"][..], "--worker: expected NAME=COMMAND"),
+        (&["--worker", "mail='x"], "mail: expected a closing '"),
+        (&["--worker", "a=true", "--worker", "a=true"], "two workers have the name \"a\""),
+    ] {
+        let mut command: Command = db.duly(&["run"]);
+        let output = command.args(options).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(expected), "{options:?}: {error}");
+    }
+    let _: Client = db.client();
+}
