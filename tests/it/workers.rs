@@ -9,6 +9,7 @@ mod cancels;
 mod conformance;
 mod effects;
 mod ends;
+mod kills;
 mod lines;
 mod peer;
 mod planted;
