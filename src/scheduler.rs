@@ -1,5 +1,7 @@
 //! `Scheduler` runs tasks: handlers by name, settings, start, shutdown. It owns the threads.
 
+mod ending;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::Connection;
 use serde::Serialize;
 
@@ -19,7 +21,7 @@ use crate::engine::lanes::Lanes;
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
-use crate::host::{folder, owner_lock, panics};
+use crate::host::{folder, owner_lock};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::model::vitals::Vitals;
@@ -41,9 +43,6 @@ use crate::worker::job::{AsyncJob, future_handler};
 use crate::worker::job::{Job, JobHandler};
 use crate::worker::pool::Pool;
 use crate::worker::progress::Waiting;
-
-/// How long a scheduler that is dropped waits for its running handlers.
-const DRAIN: Duration = Duration::from_secs(30);
 
 /// Most problems that an application reports of its scheduler, and most characters of each.
 const MAX_PROBLEMS: usize = 20;
@@ -482,38 +481,6 @@ impl Scheduler {
         &self.client
     }
 
-    /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
-    /// Handlers that have not returned by then are asked to stop.
-    ///
-    /// # Errors
-    /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is
-    /// corrupt; or a newer duly has migrated its tables.
-    pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
-        self.end(Order::Drain, deadline)
-    }
-
-    /// As [`Scheduler::shutdown`], and waits without blocking a thread of the runtime, on which async handlers may have to return.
-    /// If its future is dropped once it was polled, the shutdown goes on.
-    ///
-    /// # Errors
-    /// As [`Scheduler::shutdown`]; and if the runtime shuts down meanwhile.
-    #[cfg(feature = "tokio")]
-    pub async fn shutdown_async(self, deadline: Duration) -> Result<Shutdown> {
-        let shutdown = tokio::task::spawn_blocking(move || self.shutdown(deadline)).await;
-        shutdown.unwrap_or_else(|error| Err(Error::store("shut the scheduler down", error)))
-    }
-
-    /// Starts nothing more, and returns un-started claims to the queue. Does not wait: the scheduler stops when the running
-    /// handlers have returned.
-    pub fn drain(&self) {
-        let _ = self.order.send(Order::Drain);
-    }
-
-    /// As [`Scheduler::drain`], and asks the running handlers to stop.
-    pub fn interrupt(&self) {
-        let _ = self.order.send(Order::Interrupt);
-    }
-
     /// Sets what is wrong with this scheduler, as its application finds, instead of what was set before: at most 20 problems, each
     /// of up to 300 characters; none if the list is empty. The next turn stores them, and while the scheduler is alive,
     /// [`Client::check`] reports each as [`ProblemKind::Worker`](crate::ProblemKind::Worker).
@@ -555,48 +522,6 @@ impl Scheduler {
         let handlers = self.handlers.iter().cloned().chain(of_executors).collect();
         self.client.is_idle(&handlers)
     }
-
-    /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.
-    ///
-    /// # Errors
-    /// Why it stopped: the file or its log was removed or replaced, the file was overwritten or is corrupt; or a newer duly has
-    /// migrated its tables, and all runs of this scheduler have ended. Drop the scheduler and all its clients before you open
-    /// the database again.
-    pub fn wait(mut self) -> Result<()> {
-        self.thread.take().map_or(Ok(()), joined)
-    }
-
-    fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
-        let Some(thread) = self.thread.take() else { return Ok(Shutdown { unfinished: 0 }) };
-        let _ = self.order.send(order);
-        let reported = match self.reports.recv_timeout(deadline) {
-            Err(RecvTimeoutError::Timeout) => {
-                let _ = self.order.send(Order::Cut);
-                self.reports.recv().ok()
-            }
-            reported => reported.ok(),
-        };
-        match reported {
-            // The thread continues, with its heartbeat, for the handlers that have not returned.
-            Some(unfinished) => Ok(Shutdown { unfinished }),
-            // The thread dropped its sender: it has stopped, in order or by itself.
-            None => joined(thread).map(|()| Shutdown { unfinished: 0 }),
-        }
-    }
-}
-
-fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {
-    let panicked = |panic| format!("the poller thread panicked: {}", panics::message(panic));
-    thread.join().unwrap_or_else(|panic| Err(Error::store("keep the loop going", panicked(panic))))
-}
-
-/// Returns whether async handlers cannot run while this thread is blocked.
-fn is_on_only_thread_of_runtime() -> bool {
-    #[cfg(feature = "tokio")]
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        return runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread;
-    }
-    false
 }
 
 impl Deref for Scheduler {
@@ -604,15 +529,6 @@ impl Deref for Scheduler {
 
     fn deref(&self) -> &Client {
         &self.client
-    }
-}
-
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        let order = if is_on_only_thread_of_runtime() { Order::DrainWorkers } else { Order::Drain };
-        if let Err(error) = self.end(order, DRAIN) {
-            log::error!("the scheduler of {} had stopped: {error}", self.path.display());
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The turns of one scheduler: each is given the time, the finished attempts and the free slots. The poller decides when, and
 //! nothing else: it has no thread, no channel and no clock, so a test can stop it anywhere. Only the poller emits events.
 
+mod given;
 mod quiet;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -215,28 +216,6 @@ impl Poller {
     /// Returns the connection, without writing anything more.
     pub(crate) fn into_store(self) -> Box<dyn Store> {
         self.store
-    }
-
-    /// Sets the handlers whose runs this owner can start, and whose orphans it can end.
-    pub(crate) fn set_handlers(&mut self, handlers: BTreeSet<String>) {
-        if self.handlers != handlers {
-            self.handlers = handlers;
-            self.horizon.forget();
-        }
-    }
-
-    /// Sets what the application of this owner reports as wrong. The next turn records it.
-    pub(crate) fn set_problems(&mut self, problems: &[String], now: Now) {
-        self.registration.problems = serde_json::to_string(problems).ok().filter(|_| !problems.is_empty());
-        self.next_heartbeat = now.monotonic;
-    }
-
-    /// Limits the claims of the following turns to these handlers.
-    pub(crate) fn claim_for(&mut self, handlers: &Arc<BTreeSet<String>>) {
-        if !Arc::ptr_eq(&self.claiming, handlers) {
-            self.claiming = handlers.clone();
-            self.horizon.forget();
-        }
     }
 
     /// Keeps a worker's report for the next turn to write.

@@ -48,7 +48,7 @@ impl SharedInput {
     pub fn record_process(&self, pid: u32) {
         let SharedFile { path, identity, database } = &*self.0;
         let Some(record) = orphan::record_of(pid, *identity, database) else { return };
-        let file = File::options().write(true).open(path);
+        let file = File::options().write(true).truncate(true).open(path);
         if let Err(error) = file.and_then(|file| platform::write_at(&file, record.as_bytes(), 0)) {
             log::warn!("the process {pid} cannot be recorded in {}: {error}", path.display());
         }
@@ -70,5 +70,92 @@ pub(crate) fn files(database: &Path) -> Vec<(String, PathBuf)> {
 impl Drop for SharedFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::unix::process::CommandExt;
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    use crate::host::orphan::{Orphan, Presence, inputs, remove_free_input};
+    use crate::host::owner_lock::{OwnerLock, folder};
+    use crate::host::shared_input::{SharedInput, files};
+
+    /// A process that leads a group, inherits a file, and ends when its standard input does.
+    fn start(input: File) -> Child {
+        let mut cat = Command::new("cat");
+        cat.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::from(input)).process_group(0).spawn().unwrap()
+    }
+
+    fn orphan(database: &Path, run: i64, process: Option<&str>) -> Orphan {
+        Orphan::new(database, run, 1, "t".into(), "mail".into(), process)
+    }
+
+    // A single test: a child that starts in another test would briefly hold the file.
+    #[test]
+    fn the_runs_of_a_worker_are_found_by_links_to_its_file() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        std::fs::write(&database, "").unwrap();
+        let owner = OwnerLock::take(&database, "an-owner").unwrap();
+        let (input, file) = SharedInput::create(&owner).unwrap();
+        let shared = files(&database);
+        assert_eq!((shared.len(), shared[0].0.as_str()), (1, "an-owner"));
+        let links: Vec<_> = (7..10).map(|run| input.link(run, 1).unwrap()).collect();
+        assert_eq!(input.link(7, 1).unwrap(), links[0], "repeating it changes nothing");
+
+        // Held by this process, and no record: it is alive, and nothing may be signalled.
+        let unrecorded = orphan(&database, 7, None);
+        assert_eq!((unrecorded.presence(), unrecorded.group(), unrecorded.pid()), (Presence::Alive, None, None));
+        assert_eq!(orphan(&database, 11, None).presence(), Presence::NoTrace, "it had another run");
+        let mut worker = start(file);
+        input.record_process(worker.id());
+        let found = orphan(&database, 8, None);
+        assert_eq!((found.presence(), found.group()), (Presence::Alive, Some(worker.id())));
+        assert_eq!(found.holders(), [worker.id()]);
+        let idle = Orphan::of_worker(&database, shared[0].1.clone(), 1);
+        assert_eq!((idle.presence(), idle.group(), idle.run_id()), (Presence::Alive, Some(worker.id()), 0));
+
+        // The record of the row counts before that of the file; one that cannot be read is none.
+        let content = std::fs::read_to_string(&shared[0].1).unwrap();
+        let declared = orphan(&database, 8, Some(crate::host::orphan::DECLARED_GONE));
+        assert_eq!(declared.presence(), Presence::Gone);
+        for unreadable in ["{", "[1]", &format!("{content}{}", " ".repeat(5000))] {
+            std::fs::write(&shared[0].1, unreadable).unwrap();
+            let found = orphan(&database, 8, None);
+            assert_eq!((found.presence(), found.group()), (Presence::Alive, None), "{unreadable}");
+        }
+        let another = content.replace("\"started\":", "\"started\":1");
+        assert_ne!(another, content);
+        std::fs::write(&shared[0].1, &another).unwrap();
+        assert_eq!(orphan(&database, 8, None).group(), None, "another process has its number");
+        let elsewhere = content.replace("\"ino\":", "\"ino\":1");
+        assert_ne!(elsewhere, content);
+        std::fs::write(&shared[0].1, &elsewhere).unwrap();
+        assert_eq!(orphan(&database, 8, None).group(), None, "it was recorded for another file");
+        File::create(&shared[0].1).unwrap().write_all(content.as_bytes()).unwrap();
+
+        // The last clone takes the file along; the links stay until the ends of their attempts are stored.
+        drop((input.clone(), input));
+        assert!(files(&database).is_empty());
+        assert_eq!(orphan(&database, 8, None).group(), Some(worker.id()));
+        assert_eq!(orphan(&database, 8, None).holders(), [worker.id()], "it has the file open under the removed name");
+        links[0].remove();
+        drop(worker.stdin.take());
+        worker.wait().unwrap();
+        assert_eq!((orphan(&database, 8, None).presence(), orphan(&database, 8, None).group()), (Presence::Gone, None));
+        let mut left = inputs(&database);
+        left.sort_unstable();
+        assert_eq!(left, [(8, 1), (9, 1)]);
+        orphan(&database, 8, None).remove_files();
+        remove_free_input(&database, (9, 1));
+        assert_eq!(inputs(&database), []);
+        drop(owner);
+        assert_eq!(std::fs::read_dir(folder(&database)).unwrap().count(), 1, "the lock file");
     }
 }

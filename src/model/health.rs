@@ -1,5 +1,6 @@
 //! What may be wrong with a store and its schedulers, as facts. [`Client::check`](crate::Client::check) judges them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -76,7 +77,7 @@ pub(crate) struct Waiting {
     pub(crate) count: u64,
     pub(crate) since: Timestamp,
     /// The owners that run other runs of the handler.
-    pub(crate) running: Vec<String>,
+    pub(crate) running: BTreeSet<String>,
 }
 
 /// A running run whose owner is not registered.

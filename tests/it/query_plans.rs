@@ -285,6 +285,7 @@ const MAY_SCAN: &[&str] = &[
     "census::FAILING",
     "census::NEXT",
     "health::INSTANCES",
+    "health::PROBLEMS",
     "history::NEWEST",
     "history::NEWEST_OF_TASK",
     "history::RECENT",

@@ -1,5 +1,6 @@
 //! The facts that show what is wrong with a file and its schedulers, and the rules that its rows break.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -275,7 +276,7 @@ fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Wait
     let read = |row: &Row<'_>| {
         let count: i64 = row.get(1)?;
         let (handler, since) = (row::shown(row, 0)?, row.get(2)?);
-        Ok(Waiting { handler, count: count.unsigned_abs(), since, running: Vec::new() })
+        Ok(Waiting { handler, count: count.unsigned_abs(), since, running: BTreeSet::new() })
     };
     let limits = InForce::read(tx)?;
     let mut found = Vec::new();
@@ -292,11 +293,11 @@ fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Wait
 }
 
 const OWNERS_RUNNING: &str = "
-    SELECT DISTINCT locked_by FROM task_runs INDEXED BY task_runs_running
+    SELECT locked_by FROM task_runs INDEXED BY task_runs_running
      WHERE status = 'running' AND handler = :handler AND locked_by IS NOT NULL";
 
 /// Returns the owners that have running runs of a handler.
-fn owners_running(tx: &Transaction<'_>, handler: &str) -> rusqlite::Result<Vec<String>> {
+fn owners_running(tx: &Transaction<'_>, handler: &str) -> rusqlite::Result<BTreeSet<String>> {
     tx.prepare_cached(OWNERS_RUNNING)?
         .query_map(named_params! { ":handler": handler }, |row| row::shown(row, 0))?
         .collect()
@@ -347,7 +348,7 @@ fn ended_workers(tx: &Transaction<'_>, since: Timestamp) -> rusqlite::Result<Vec
 }
 
 const PROBLEMS: &str = "
-    SELECT id, problems FROM scheduler_instances WHERE stopped_at IS NULL AND problems IS NOT NULL ORDER BY id";
+    SELECT id, problems FROM scheduler_instances WHERE stopped_at IS NULL AND problems IS NOT NULL";
 
 /// Returns what the applications of schedulers report as wrong. Another program may have written any text.
 fn problems(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String)>> {

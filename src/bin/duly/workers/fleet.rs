@@ -125,7 +125,7 @@ impl Executor for Fleet {
     fn start(&self, attempt: Delegated) {
         let mut copies: Vec<(usize, Arc<Worker>)> = self.live().map(|worker| (worker.free(), worker)).collect();
         copies.sort_by_key(|(free, _)| std::cmp::Reverse(*free));
-        let mut attempt = attempt;
+        let mut attempt = Box::new(attempt);
         for (_, worker) in copies {
             match worker.hand(attempt) {
                 Ok(()) => return,

@@ -126,3 +126,96 @@ impl Drop for Workers {
         }
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use duly::{NewTask, Scheduler};
+
+    use super::{Times, WorkerOptions, Workers};
+    use crate::exec::environment::Environment;
+
+    /// Returns a worker of two processes for a shell. `on_run`: what it does with a run.
+    fn two_copies(hello: &str, on_run: &str) -> WorkerOptions {
+        let script = format!(
+            r#"say() {{ printf '%s\n' "$1"; }}
+            say '{{"type":"hello","protocol":1,{hello}}}'
+            while IFS= read -r line; do
+              run=${{line#*\"run\":}}; run=${{run%%,*}}; id="\"run\":$run,\"attempt\":1"
+              case $line in *'"type":"run"'*) {on_run};; *'"type":"stop"'*) exit 0;; esac
+            done"#
+        );
+        let argv = ["sh", "-c", &script].map(str::to_owned).to_vec();
+        WorkerOptions { name: "two".to_owned(), argv, cwd: None, env: BTreeMap::new(), copies: 2 }
+    }
+
+    fn workers(file: &Path, options: WorkerOptions, times: &str) -> (Workers, Scheduler) {
+        let times: Times = times.parse().unwrap();
+        let mut workers = Workers::new(vec![options], times, file, Environment::Inherited, || ()).unwrap();
+        let mut builder = Scheduler::builder(file);
+        for executor in workers.executors() {
+            builder = builder.executor(executor);
+        }
+        let scheduler = builder.start().unwrap();
+        workers.start().unwrap();
+        (workers, scheduler)
+    }
+
+    fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !holds() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn copies_share_the_runs() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("t.db");
+        // Neither ends its run before the other has one: the number of the copy is the result.
+        let on_run = r#"echo >>"$DULY_DB.run"; while [ $(wc -l <"$DULY_DB.run") -lt 2 ]; do sleep 0.01; done
+            say "{\"type\":\"done\",$id,\"result\":$DULY_WORKER_COPY}""#;
+        let options = two_copies(r#""handlers":["h"],"concurrency":1"#, on_run);
+        let (mut workers, scheduler) = workers(&file, options, "term=300ms");
+        for name in ["a", "b"] {
+            scheduler.add(NewTask::once(name, "2020-01-01T00:00:00Z".parse().unwrap()).handler("h")).unwrap();
+        }
+        let result = |task| scheduler.history(task, 1).unwrap().pop().and_then(|run| run.result);
+        eventually("both have ended", || result("a").is_some() && result("b").is_some());
+        let mut results = [result("a").unwrap(), result("b").unwrap()];
+        results.sort();
+        assert_eq!(results, ["1", "2"]);
+        assert!(workers.are_settled() && workers.problems().is_empty() && workers.running() == 0);
+        workers.end();
+        workers.threads.drain(..).for_each(|thread| thread.join().unwrap());
+        assert!(workers.have_ended() && !workers.was_cut_short());
+    }
+
+    #[test]
+    fn a_copy_with_other_handlers_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("t.db");
+        let options = two_copies(r#""handlers":["'$DULY_WORKER_COPY'"],"concurrency":1"#, ":");
+        let (workers, scheduler) = workers(&file, options, "term=300ms,backoff=1ms,starts=2");
+        eventually("one of them is given up", || !workers.problems().is_empty());
+        let problems = workers.problems();
+        assert!(problems.len() == 1 && problems[0].contains("expected those of copy"), "{problems:?}");
+        assert!(problems[0].starts_with("copy "), "{problems:?}");
+        drop((workers, scheduler));
+    }
+
+    #[test]
+    fn wrong_options_are_refused() {
+        let refused = |options: Vec<WorkerOptions>| {
+            Workers::new(options, Times::default(), Path::new("t.db"), Environment::Inherited, || ()).err().unwrap()
+        };
+        let options = two_copies("", "");
+        assert_eq!(refused(vec![options.clone(), options.clone()]), "two workers have the name \"two\"");
+        let none = WorkerOptions { copies: 0, ..options };
+        assert_eq!(refused(vec![none]), "worker \"two\": copies: expected 1 to 64, found 0");
+    }
+}

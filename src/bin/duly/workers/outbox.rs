@@ -34,6 +34,8 @@ struct Queue {
     /// The size of the items, and of those that are being written.
     bytes: usize,
     taken: usize,
+    /// The writer waits.
+    is_awaited: bool,
     is_closed: bool,
 }
 
@@ -44,8 +46,8 @@ impl Outbox {
         if !queue.is_closed {
             queue.items.push(item);
             queue.bytes += bytes;
-            // The writer takes all at once.
-            if queue.items.len() == 1 {
+            // A call to the kernel for each item would cost more than the item.
+            if mem::take(&mut queue.is_awaited) {
                 self.filled.notify_one();
             }
         }
@@ -86,7 +88,10 @@ impl Outbox {
 
     /// Waits for items, and takes all of them. `false`: it is closed and empty.
     pub(crate) fn take(&self, into: &mut Vec<Item>) -> bool {
-        let waited = self.filled.wait_while(self.queue(), |queue| queue.items.is_empty() && !queue.is_closed);
+        let waited = self.filled.wait_while(self.queue(), |queue| {
+            queue.is_awaited = queue.items.is_empty() && !queue.is_closed;
+            queue.is_awaited
+        });
         let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
         into.clear();
         mem::swap(&mut queue.items, into);

@@ -89,7 +89,7 @@ enum Phase {
 /// An attempt that the process has.
 struct Attempt {
     /// `None` while a thread uses it.
-    delegated: Option<Delegated>,
+    delegated: Option<Box<Delegated>>,
     has_begun: bool,
     stop: Option<StopReason>,
     /// When the supervisor first saw that it is to stop.
@@ -114,7 +114,7 @@ impl Worker {
             outbox: Outbox::default(),
             state: Mutex::default(),
             was_heard: AtomicBool::new(false),
-            is_reading: AtomicBool::new(false),
+            is_reading: AtomicBool::new(true),
             output_ended: AtomicBool::new(false),
             has_ended_a_run: AtomicBool::new(false),
         }
@@ -135,7 +135,7 @@ impl Worker {
     }
 
     /// Takes an attempt, or gives it back if it has no room.
-    pub(crate) fn hand(&self, delegated: Delegated) -> Result<(), Delegated> {
+    pub(crate) fn hand(&self, delegated: Box<Delegated>) -> Result<(), Box<Delegated>> {
         let context = delegated.context();
         let id = AttemptId { run: context.run_id(), attempt: context.attempt() };
         let bytes = context.payload_json().len() + RUN_BYTES;
@@ -283,6 +283,8 @@ impl Worker {
 impl Worker {
     /// Reads messages until the output ends. After a message that breaks a rule, what follows is discarded.
     pub(crate) fn read(&self, stdout: impl Read) {
+        // Also after a panic, which is a bug: the supervisor waits for the end.
+        let _reading = Reading(self);
         let mut lines = Lines::new(stdout, MAX_LINE);
         loop {
             let mut result = Ok(());
@@ -310,9 +312,14 @@ impl Worker {
                 break;
             }
         }
+    }
+
+    /// Queues an answer. If the worker does not read, its further messages are not read either, and it counts as silent.
+    fn answer(&self, message: &ToWorker<'_>) {
         self.is_reading.store(true, Ordering::SeqCst);
-        self.output_ended.store(true, Ordering::SeqCst);
-        self.bell.ring();
+        self.outbox.wait_for_room();
+        self.is_reading.store(false, Ordering::SeqCst);
+        self.outbox.push_line(message.line());
     }
 
     /// Records which rule the worker has broken, and tells it.
@@ -346,8 +353,7 @@ impl Worker {
                 Err("expected hello as the first message, found a ping or pong".to_owned())
             }
             FromWorker::Ping => {
-                self.outbox.wait_for_room();
-                self.outbox.push_line(ToWorker::Pong.line());
+                self.answer(&ToWorker::Pong);
                 Ok(())
             }
             FromWorker::Pong => Ok(()),
@@ -480,10 +486,19 @@ impl Worker {
             },
             Err(error) => refused(error),
         };
-        let line = ToWorker::Effect { run: id.run, attempt: id.attempt, key, answer }.line();
-        self.outbox.wait_for_room();
-        self.outbox.push_line(line);
+        self.answer(&ToWorker::Effect { run: id.run, attempt: id.attempt, key, answer });
         Ok(())
+    }
+}
+
+/// Ends the reading when it is dropped.
+struct Reading<'a>(&'a Worker);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.is_reading.store(true, Ordering::SeqCst);
+        self.0.output_ended.store(true, Ordering::SeqCst);
+        self.0.bell.ring();
     }
 }
 

@@ -1,0 +1,31 @@
+//! What a poller is given between its turns: handlers, and what its application reports.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::clock::Now;
+use crate::engine::poller::Poller;
+
+impl Poller {
+    /// Sets the handlers whose runs this owner can start, and whose orphans it can end.
+    pub(crate) fn set_handlers(&mut self, handlers: BTreeSet<String>) {
+        if self.handlers != handlers {
+            self.handlers = handlers;
+            self.horizon.forget();
+        }
+    }
+
+    /// Sets what the application of this owner reports as wrong. The next turn records it.
+    pub(crate) fn set_problems(&mut self, problems: &[String], now: Now) {
+        self.registration.problems = serde_json::to_string(problems).ok().filter(|_| !problems.is_empty());
+        self.next_heartbeat = now.monotonic;
+    }
+
+    /// Limits the claims of the following turns to these handlers.
+    pub(crate) fn claim_for(&mut self, handlers: &Arc<BTreeSet<String>>) {
+        if !Arc::ptr_eq(&self.claiming, handlers) {
+            self.claiming = handlers.clone();
+            self.horizon.forget();
+        }
+    }
+}

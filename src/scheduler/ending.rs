@@ -1,0 +1,99 @@
+//! How a scheduler ends: in order, by itself, or dropped.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::RecvTimeoutError;
+
+use crate::engine::event_loop::Order;
+use crate::error::{Error, Result};
+use crate::host::panics;
+use crate::scheduler::{Scheduler, Shutdown};
+
+/// How long a scheduler that is dropped waits for its running handlers.
+const DRAIN: Duration = Duration::from_secs(30);
+
+impl Scheduler {
+    /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
+    /// Handlers that have not returned by then are asked to stop.
+    ///
+    /// # Errors
+    /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is
+    /// corrupt; or a newer duly has migrated its tables.
+    pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
+        self.end(Order::Drain, deadline)
+    }
+
+    /// As [`Scheduler::shutdown`], and waits without blocking a thread of the runtime, on which async handlers may have to return.
+    /// If its future is dropped once it was polled, the shutdown goes on.
+    ///
+    /// # Errors
+    /// As [`Scheduler::shutdown`]; and if the runtime shuts down meanwhile.
+    #[cfg(feature = "tokio")]
+    pub async fn shutdown_async(self, deadline: Duration) -> Result<Shutdown> {
+        let shutdown = tokio::task::spawn_blocking(move || self.shutdown(deadline)).await;
+        shutdown.unwrap_or_else(|error| Err(Error::store("shut the scheduler down", error)))
+    }
+
+    /// Starts nothing more, and returns un-started claims to the queue. Does not wait: the scheduler stops when the running
+    /// handlers have returned.
+    pub fn drain(&self) {
+        let _ = self.order.send(Order::Drain);
+    }
+
+    /// As [`Scheduler::drain`], and asks the running handlers to stop.
+    pub fn interrupt(&self) {
+        let _ = self.order.send(Order::Interrupt);
+    }
+
+    /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.
+    ///
+    /// # Errors
+    /// Why it stopped: the file or its log was removed or replaced, the file was overwritten or is corrupt; or a newer duly has
+    /// migrated its tables, and all runs of this scheduler have ended. Drop the scheduler and all its clients before you open
+    /// the database again.
+    pub fn wait(mut self) -> Result<()> {
+        self.thread.take().map_or(Ok(()), joined)
+    }
+
+    fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
+        let Some(thread) = self.thread.take() else { return Ok(Shutdown { unfinished: 0 }) };
+        let _ = self.order.send(order);
+        let reported = match self.reports.recv_timeout(deadline) {
+            Err(RecvTimeoutError::Timeout) => {
+                let _ = self.order.send(Order::Cut);
+                self.reports.recv().ok()
+            }
+            reported => reported.ok(),
+        };
+        match reported {
+            // The thread continues, with its heartbeat, for the handlers that have not returned.
+            Some(unfinished) => Ok(Shutdown { unfinished }),
+            // The thread dropped its sender: it has stopped, in order or by itself.
+            None => joined(thread).map(|()| Shutdown { unfinished: 0 }),
+        }
+    }
+}
+
+fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {
+    let panicked = |panic| format!("the poller thread panicked: {}", panics::message(panic));
+    thread.join().unwrap_or_else(|panic| Err(Error::store("keep the loop going", panicked(panic))))
+}
+
+/// Returns whether async handlers cannot run while this thread is blocked.
+fn is_on_only_thread_of_runtime() -> bool {
+    #[cfg(feature = "tokio")]
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        return runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread;
+    }
+    false
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        let order = if is_on_only_thread_of_runtime() { Order::DrainWorkers } else { Order::Drain };
+        if let Err(error) = self.end(order, DRAIN) {
+            log::error!("the scheduler of {} had stopped: {error}", self.path.display());
+        }
+    }
+}
