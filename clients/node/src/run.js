@@ -18,6 +18,7 @@ export class Run {
   /** @type {Map<string, Promise<unknown>>} effects at work, by key */
   #effects = new Map();
   #ended = false;
+  /** @type {any} */
   #log;
 
   /**

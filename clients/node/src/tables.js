@@ -150,12 +150,12 @@ function definition(request, task) {
   if (typeof task.name !== "string" || typeof task.handler !== "string") {
     throw new TypeError(`cannot ${request}: expected texts as name and handler`);
   }
-  const named = SCHEDULES.filter(([option]) => task[/** @type {string} */ (option)] !== undefined && task[/** @type {string} */ (option)] !== false);
+  const named = /** @type {any[]} */ (SCHEDULES).filter(([option]) => task[option] !== undefined && task[option] !== false);
   if (named.length !== 1) {
     const found = named.length === 0 ? "none" : named.map(([option]) => option).join(" and ");
     throw new TypeError(`cannot ${request}: expected one of cron, every, after, at and manual, found ${found}`);
   }
-  const [[option, type, value]] = /** @type {any} */ (named);
+  const [[option, type, value]] = named;
   /** @type {Record<string, string | number | null>} */
   const values = { schedule_type: type, schedule_value: value(task[option]) };
   if (task.payload !== undefined) values.payload = json(request, task.payload);
@@ -236,7 +236,8 @@ function checkSchema(handle, request) {
     version = handle.prepare("SELECT value FROM scheduler_meta WHERE key = 'schema_version'").get()?.value;
   } catch (error) {
     if (!/no such table/.test(/** @type {Error} */ (error).message)) throw error;
-    throw new DatabaseError("no_database", `cannot ${request}: the file has no tables of duly; duly run --create adds them`, { cause: error });
+    const advice = "the file has no tables of duly; duly run --create adds them";
+    throw new DatabaseError("no_database", `cannot ${request}: ${advice}`, { cause: error });
   }
   if (version !== SCHEMA_VERSION) {
     throw new DatabaseError(

@@ -327,6 +327,6 @@ function report(message) {
     // process.exit follows, and would not wait for a stream.
     writeSync(2, `duly: ${message}\n`);
   } catch {
-    // Nobody reads it.
+    // The reader of the log is gone, too.
   }
 }
