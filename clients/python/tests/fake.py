@@ -12,6 +12,7 @@ import unittest
 
 SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
 SECONDS = 30
+sys.path.insert(0, SOURCES)
 HEAD = "import asyncio, json, os, sys, threading\nimport duly\nfrom duly import GiveUp, Performed, RetryAfter, Worker\n"
 
 
@@ -153,4 +154,4 @@ class WorkerTest(unittest.TestCase):
     def simple(self, body, concurrency=1, kind="def"):
         """Starts a worker with one handler, `work`, that has this body."""
         function = f"{kind} work(run):\n" + textwrap.indent(textwrap.dedent(body), "    ")
-        return self.worker(f"{function}\nduly.run_worker({{'work': work}}, concurrency={concurrency})\n".replace("\r", ""))
+        return self.worker(f"{function}\nduly.run_worker({{'work': work}}, concurrency={concurrency})\n")

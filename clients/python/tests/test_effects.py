@@ -1,14 +1,13 @@
 """Effects, in threads and on the asyncio loop."""
 
-from .fake import WorkerTest
+from fake import WorkerTest
 
 
 class Effects(WorkerTest):
-    """Each test runs in threads; those with `variants` also on the loop."""
-
     def effect(self, f="f", look_up=None, kind="def"):
         """Starts a run whose handler performs one effect. Returns the scheduler and the question."""
-        call = f"run.effect('send', {f}, {look_up})" if kind == "def" else f"await run.effect_async('send', {f}, {look_up})"
+        call = f"('send', {f}, {look_up})"
+        call = "run.effect" + call if kind == "def" else "await run.effect_async" + call
         body = f"""
             {kind} f():
                 run.log("info", "performed")
@@ -291,7 +290,8 @@ class AsyncHandlers(WorkerTest):
             """
         )
         self.assertEqual(duly.hello["handlers"], ["thread", "task", "object", "partial"])
-        for handler, name in (("thread", "duly-1"), ("task", "duly-loop"), ("object", "duly-loop"), ("partial", "duly-loop")):
+        loop = "duly-loop"
+        for handler, name in (("thread", "duly-1"), ("task", loop), ("object", loop), ("partial", loop)):
             duly.start(1, handler)
             duly.expect("begin")
             duly.expect("done", result=name)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from .fake import HEAD, WorkerTest, environment
+from fake import HEAD, FakeDuly, WorkerTest, environment
 
 
 class Messages(WorkerTest):
@@ -159,6 +159,41 @@ class Order(WorkerTest):
             self.assertEqual(kinds, ["begin", "done"])
 
 
+    def test_begin_is_written_before_the_handler_is_called(self):
+        for kind in ("def", "async def"):
+            for _ in range(5):
+                duly = self.simple("os._exit(9)", kind=kind)
+                duly.start(1)
+                duly.expect("begin", run=1)
+                self.assertEqual(duly.code(), 9)
+
+    def test_the_worker_waits_for_a_full_pipe_and_reads_on(self):
+        source = """
+def flood(run):
+    for number in range(300):
+        run.log("info", f"{number} " + "x" * 10_000)
+def patient(run):
+    run.cancelled.wait()
+    print("has read the cancel")
+duly.run_worker({"flood": flood, "patient": patient}, concurrency=2)
+"""
+        program, pipe = [sys.executable, "-c", HEAD + source], subprocess.PIPE
+        with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()) as worker:
+            self.addCleanup(worker.kill)
+            worker.stdin.write(b'{"type":"welcome","protocol":1,"worker":"w","copy":1,"database":"/srv/agent.db"}\n')
+            worker.stdin.write(FakeDuly.run_line(1, "patient"))
+            worker.stdin.flush()
+            self.assertEqual([json.loads(worker.stdout.readline())["type"] for _ in range(2)], ["hello", "begin"])
+            worker.stdin.write(FakeDuly.run_line(2, "flood"))
+            worker.stdin.write(b'{"type":"ping"}\n{"type":"cancel","run":1,"attempt":1,"reason":"asked"}\n')
+            worker.stdin.write(b'{"type":"stop","deadline":"2027-03-14T18:00:30.000Z"}\n')
+            worker.stdin.flush()
+            self.assertEqual(worker.stderr.readline(), b"has read the cancel\n")
+            kinds = [json.loads(line)["type"] for line in worker.stdout]
+            self.assertEqual(worker.wait(30), 0)
+        self.assertEqual({kind: kinds.count(kind) for kind in kinds}, {"begin": 1, "pong": 1, "log": 300, "done": 2})
+
+
 class Cancel(WorkerTest):
     def test_a_cancel_sets_the_token_with_its_reason(self):
         duly = self.simple(
@@ -304,6 +339,38 @@ class Ends(WorkerTest):
         duly.expect("begin")
         duly.process.send_signal(signal.SIGTERM)
         self.assertEqual(duly.code(), -signal.SIGTERM)
+
+    def test_an_interrupt_ends_the_worker(self):
+        duly = self.simple("threading.Event().wait()")
+        duly.start(1)
+        duly.expect("begin")
+        duly.process.send_signal(signal.SIGINT)
+        self.assertEqual(duly.code(), -signal.SIGINT)
+
+    def test_the_program_may_clean_up_after_the_end_of_input(self):
+        duly = self.worker(
+            """
+            duly.run_worker({"work": lambda run: None})
+            print("returned", file=sys.stderr)
+            for thread in threading.enumerate():
+                if thread.name == "duly-reader":
+                    thread.join()
+            print("cleaned up", file=sys.stderr)
+            """
+        )
+        duly.send(type="stop", deadline="2027-03-14T18:00:30.000Z")
+        duly.said("returned")
+        duly.process.stdin.close()
+        duly.said("cleaned up")
+        self.assertEqual(duly.code(), 0)
+
+    def test_tasks_that_a_handler_leaves_end_with_the_loop(self):
+        duly = self.simple("duly.left = asyncio.ensure_future(asyncio.sleep(1000))", kind="async def")
+        duly.start(1)
+        duly.expect("begin")
+        duly.expect("done")
+        duly.stop()
+        self.assertEqual(duly.stderr(), "")
 
     def test_the_worker_returns_after_stop(self):
         duly = self.worker(

@@ -44,13 +44,19 @@ class Loop:
         self._loop.call_soon_threadsafe(self._cancel, run)
 
     def close(self) -> None:
-        """Ends the loop, and with it what handlers have left running."""
+        """Ends the loop and the tasks that handlers have left. A task that ignores this has five seconds."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
 
     def _start(self, runs: List[Run]) -> None:
         ready = []

@@ -131,7 +131,9 @@ def message_of(error: BaseException) -> str:
 
 def _name_and_text(error: BaseException) -> str:
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__qualname__
+    if kind.__module__ not in ("builtins", "__main__"):
+        name = f"{kind.__module__}.{name}"
     said = message_of(error)
     return f"{name}: {said}" if said else name
 

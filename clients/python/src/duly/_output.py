@@ -40,7 +40,8 @@ class Output:
         """Has another thread write what waits: for the thread that reads, which must not wait."""
         if self._later is None:
             self._later = SimpleQueue()
-            threading.Thread(target=self._flush_for_others, args=(self._later,), name="duly-writer", daemon=True).start()
+            asked = (self._later,)
+            threading.Thread(target=self._flush_for_others, args=asked, name="duly-writer", daemon=True).start()
         self._later.put(None)
 
     def _flush_for_others(self, asked: "SimpleQueue[None]") -> None:

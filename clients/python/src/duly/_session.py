@@ -74,6 +74,8 @@ class Session:
         while True:
             chunk = os.read(self._input, _CHUNK)
             if not chunk:
+                if self._finished.is_set():
+                    return  # the program may do more after `run`
                 self._end_of_input()
             *complete, rest = chunk.split(b"\n")
             for part in complete:

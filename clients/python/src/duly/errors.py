@@ -19,9 +19,10 @@ class GiveUp(Error):
 
 
 class RetryAfter(Error):
-    """Raised by a handler: the attempt has failed, and the run is retried after `delay` instead of the backoff of its task.
+    """Raised by a handler: the attempt has failed, and the run is retried after `delay`, not the backoff of its task.
 
-    `delay` is a `timedelta` or a text with units, such as "30s" or "1h 30m", from 1 ms to ten years. Otherwise: `ValueError`.
+    `delay` is a `timedelta` or a text with units, such as "30s" or "1h 30m", from 1 ms to ten years. Otherwise:
+    `ValueError`.
     """
 
     def __init__(self, delay: Union[str, timedelta], reason: Optional[str] = None) -> None:
@@ -31,7 +32,10 @@ class RetryAfter(Error):
 
 
 class Cancelled(Error):
-    """The attempt is to stop. Raised by `run.cancelled.raise_if_set()`; `reason` is "asked", "timeout" or "shutdown"."""
+    """The attempt is to stop. Raised by `run.cancelled.raise_if_set()`.
+
+    `reason` is "asked", "timeout" or "shutdown".
+    """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -43,7 +47,7 @@ class EffectRefused(Error):
 
 
 class EffectInDoubt(GiveUp):
-    """An earlier attempt began an effect and did not record how it ended, and no `look_up` can find out. The run is dead."""
+    """An earlier attempt began an effect and did not record its end, and there is no `look_up`: the run is dead."""
 
 
 class UnusableDatabase(Error):

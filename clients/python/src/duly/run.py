@@ -101,10 +101,10 @@ class Run:
     ) -> T:
         """Performs an effect once, however often the run is retried, and returns its value.
 
-        The intent is stored; then `f` is called; then its value is stored, as JSON. A later attempt returns the stored value
-        and calls nothing. An exception of `f` means that the effect was not performed. If the worker dies in `f`, the effect
-        is in doubt: the next attempt calls `look_up`, which returns `Performed(value)`, or `None` if the effect was not
-        performed. Without `look_up` it raises `EffectInDoubt`, and the run is dead.
+        The intent is stored; then `f` is called; then its value is stored, as JSON. A later attempt returns the stored
+        value and calls nothing. An exception of `f` means that the effect was not performed. If the worker dies in `f`,
+        the effect is in doubt: the next attempt calls `look_up`, which returns `Performed(value)`, or `None` if the
+        effect was not performed. Without `look_up` it raises `EffectInDoubt`, and the run is dead.
 
         Raises `EffectRefused` if the scheduler refuses, or if the value cannot be stored.
         """
@@ -135,8 +135,8 @@ class Run:
     ) -> T:
         """Performs an effect once, as `effect`. `f` and `look_up` may be coroutine functions.
 
-        If the attempt is cancelled before `f` is called, the effect was not performed. If it is cancelled in `f`, the effect
-        is in doubt.
+        If the attempt is cancelled before `f` is called, the effect was not performed. If it is cancelled in `f`, the
+        effect is in doubt.
         """
         answer, cancelled = await _uninterrupted(self._ask("effect_begin", key))
         state, stored = self._begun(key, answer)
@@ -276,7 +276,7 @@ async def _value_of(value: Any) -> Any:
 async def _uninterrupted(
     answer: "concurrent.futures.Future[_Answer]",
 ) -> Tuple[_Answer, Optional[asyncio.CancelledError]]:
-    """Waits for an answer, also if the task is cancelled meanwhile: otherwise the state of the effect would be unknown."""
+    """Waits for an answer, also if the task is cancelled meanwhile: else the state of the effect would be unknown."""
     cancelled = None
     waiting = asyncio.wrap_future(answer)
     while True:

@@ -1,10 +1,11 @@
-"""Adds and triggers tasks through the tables of duly, which are an interface. The scheduler plans what is written here."""
+"""Adds and triggers tasks through the tables of duly, an interface. The scheduler plans what is written here."""
 
 import os
 import sqlite3
+import uuid
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any, Dict, Iterator, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from . import _messages
 from ._durations import duration_text, whole_milliseconds
@@ -14,6 +15,11 @@ Database = Union[str, "os.PathLike[str]", sqlite3.Connection]
 _TABLES = "1"
 _SQLITE = (3, 37)
 _BUSY_SECONDS = 5.0
+# What the tables refuse, and what the module of SQLite cannot pass to them.
+_REFUSALS = (
+    sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError,
+    OverflowError, ValueError,
+)  # fmt: skip
 
 # What a definition consists of. What is not given has the default of its column.
 _DEFINITION = (
@@ -22,13 +28,23 @@ _DEFINITION = (
     "jitter_ms", "priority", "concurrency_key", "on_dead", "pause_after_failures",
 )  # fmt: skip
 _DIFFERS = " OR ".join(f"scheduled_tasks.{column} IS NOT excluded.{column}" for column in _DEFINITION)
+# The time at which a task was added is not part of its definition.
+_DIFFERS_APART_FROM_TIME = _DIFFERS.replace("scheduled_tasks.schedule_value IS NOT excluded.schedule_value OR ", "")
 _SET = ", ".join(f"{column} = excluded.{column}" for column in _DEFINITION)
 
 # A due task keeps its time: a later one would leave the due occurrence behind as missed.
 _NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
-_TRIGGER = f"""
+_RUN_NOW = f"""
     UPDATE scheduled_tasks SET next_run = min(ifnull(next_run, {_NOW}), {_NOW})
      WHERE name = ? AND (status = 'active' OR status = 'completed')"""
+
+# The policies that apply to one occurrence. It is due now, and runs however late it is found.
+_COPIED = "expires_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, priority, concurrency_key, on_dead"
+_RUN_COPY = f"""
+    INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, {_COPIED})
+    SELECT ?, handler, ifnull(?, payload), 'once', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), {_COPIED}
+      FROM scheduled_tasks WHERE name = ? AND status <> 'invalid'
+    ON CONFLICT (name) DO NOTHING"""
 
 
 def add(
@@ -65,17 +81,19 @@ def add(
 ) -> str:
     """Adds a task. Returns "added", "unchanged" or "replaced".
 
-    `db` is the path of the database, or an open connection to it. On a connection, the task is part of the transaction of the
-    application, which commits it: an outbox. Begin that transaction with `BEGIN IMMEDIATE` if it reads first.
+    `db` is the path of the database, or an open connection to it. On a connection, the task is part of the transaction
+    of the application, which commits it: an outbox. Begin that transaction with `BEGIN IMMEDIATE` if it reads first.
 
-    Exactly one schedule: `cron`, `every` (an interval), `after` (the delay after the end of the previous run), `at` (once),
-    `now` (once) or `manual` (only when it is triggered). An `at` without an offset is a local time in `time_zone`, which is
-    then required. The other arguments are the columns of `scheduled_tasks`, described in schema.sql; `None` is the default of
-    the column. Columns in milliseconds also take a `timedelta`.
+    Exactly one schedule: `cron`, `every` (an interval), `after` (the delay after the end of the previous run), `at`
+    (once), `now` (once) or `manual` (only when it is triggered). A `datetime` without an offset is a local time in
+    `time_zone`, which is then required; so is a text, in UTC by default. The other arguments are the columns of
+    `scheduled_tasks`, described in schema.sql; `None` is the default of the column. Columns in milliseconds also take
+    a `timedelta`.
 
-    A task of this name with the same definition is left unchanged. If it differs: `TaskExists`; with `if_absent` it is left
-    unchanged; with `replace` it gets this definition. The scheduler checks the schedule: if it is invalid, the task gets the
-    status "invalid" and a reason within a second.
+    A task of this name with the same definition is left unchanged. If it differs: `TaskExists`; with `if_absent` it is
+    left unchanged; with `replace` it gets this definition. The time that `now` stands for is not part of the
+    definition, but `replace` moves the task to it. The scheduler checks the schedule: if it is invalid, the
+    task gets the status "invalid" and a reason within a second.
     """
     if if_absent and replace:
         raise InvalidTask(f"cannot add task {name!r}: expected at most one of if_absent and replace, found both")
@@ -105,53 +123,75 @@ def add(
         "pause_after_failures": pause_after_failures,
     }
     given = {column: value for column, value in columns.items() if value is not None}
-    insert = f"INSERT INTO scheduled_tasks ({', '.join(given)}) VALUES ({', '.join('?' * len(given))}) ON CONFLICT (name) "
-    values = tuple(given.values())
+    marks = ", ".join("?" * len(given))
+    insert = f"INSERT INTO scheduled_tasks ({', '.join(given)}) VALUES ({marks}) ON CONFLICT (name) "
+    values, request = tuple(given.values()), f"add task {name!r}"
     with _connection(db) as connection:
         # The write comes first: a transaction that has read cannot write after another program has.
-        if _write(connection, name, insert + "DO NOTHING", values):
+        if _write(connection, request, insert + "DO NOTHING", values):
             return "added"
         if if_absent:
             return "unchanged"
         if replace:
-            changed = _write(connection, name, insert + f"DO UPDATE SET {_SET} WHERE {_DIFFERS}", values)
+            changed = _write(connection, request, insert + f"DO UPDATE SET {_SET} WHERE {_DIFFERS}", values)
             return "replaced" if changed else "unchanged"
         # Changes nothing, and counts whether the definitions differ.
-        if _write(connection, name, insert + f"DO UPDATE SET failure_count = failure_count WHERE {_DIFFERS}", values):
+        differs = _DIFFERS_APART_FROM_TIME if now else _DIFFERS
+        if _write(connection, request, insert + f"DO UPDATE SET failure_count = failure_count WHERE {differs}", values):
             raise TaskExists(
-                f"cannot add task {name!r}: it exists with another definition; choose another name, or pass replace=True "
-                "or if_absent=True"
+                f"cannot add task {name!r}: it exists with another definition; choose another name, or pass "
+                "replace=True or if_absent=True"
             )
         return "unchanged"
 
 
-def trigger(db: Database, name: str) -> None:
-    """Makes a task due now, by its `next_run`: the scheduler opens a run within a second.
+def trigger(db: Database, name: str, payload: object = None, key: Optional[str] = None) -> str:
+    """Requests a run of a task now: the scheduler opens it within a second. Returns the name of the task that runs.
 
-    The run counts as an occurrence: the policies for overlap and missed occurrences apply to it, and the one time of a task
-    that has an `at` moves to now. A task that is due already is left unchanged. For a payload or an idempotency key of its own, add a
-    task that is due `now`: its name is the key. `duly trigger` opens a run of origin "manual" instead.
+    Without `payload` and `key` the task itself becomes due, by its `next_run`. The run counts as an occurrence: the
+    overlap policy applies to it, and the time of a task that runs once moves to now. A task that is due already is left
+    unchanged.
 
-    Raises `UnknownTask`, or `InvalidTask` if the task is paused or invalid.
+    With a `payload` or a `key`, a task that runs once is added, named NAME/KEY, with the handler and the policies of
+    the task, also if that is paused. A key that was used adds nothing. Without a `concurrency_key` it does not wait for
+    runs of the task.
+
+    Raises `UnknownTask`, or `InvalidTask` if the task is invalid, or has to run itself and is paused.
     """
+    copy = None if payload is None and key is None else f"{name}/{uuid.uuid4() if key is None else key}"
+    own = None if payload is None else _payload(name, payload)
     with _connection(db) as connection:
-        if connection.execute(_TRIGGER, (name,)).rowcount == 1:
-            return
-        row = connection.execute("SELECT status, invalid_reason FROM scheduled_tasks WHERE name = ?", (name,)).fetchone()
-    if row is None:
+        if copy is None:
+            if _write(connection, f"trigger task {name!r}", _RUN_NOW, (name,)):
+                return name
+        elif _write(connection, f"trigger task {name!r}", _RUN_COPY, (copy, own, name)):
+            return copy
+        rows = _rows(connection, "SELECT status, invalid_reason FROM scheduled_tasks WHERE name = ?", name)
+    if not rows:
         raise UnknownTask(f"cannot trigger task {name!r}: no task has this name")
-    why = "it is paused: resume it first" if row[0] == "paused" else f"it is invalid: {row[1]}"
-    raise InvalidTask(f"cannot trigger task {name!r}: {why}")
+    status, reason = rows[0]
+    if status == "invalid":
+        raise InvalidTask(f"cannot trigger task {name!r}: it is invalid: {reason}")
+    if copy is not None:
+        return copy
+    raise InvalidTask(f"cannot trigger task {name!r}: it is paused: resume it first, or pass a payload or a key")
 
 
-def _write(connection: sqlite3.Connection, name: str, statement: str, values: Tuple[Any, ...]) -> bool:
+def _write(connection: sqlite3.Connection, request: str, statement: str, values: Tuple[Any, ...]) -> bool:
     """Executes a statement on one task. Returns whether it changed a row."""
     try:
         return connection.execute(statement, values).rowcount == 1
-    except (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError, ValueError) as error:
+    except _REFUSALS as error:
         if isinstance(error, sqlite3.ProgrammingError) and "bind" not in str(error):
-            raise
-        raise InvalidTask(f"cannot add task {name!r}: {error}; schema.sql describes the columns") from error
+            raise  # a closed connection, or one of another thread
+        raise InvalidTask(f"cannot {request}: {error}; schema.sql describes the columns") from error
+
+
+def _rows(connection: sqlite3.Connection, query: str, *values: object) -> List[Tuple[Any, ...]]:
+    """Returns rows as tuples, whatever the rows of the connection of the application are."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor.execute(query, values).fetchall()
 
 
 @contextmanager
@@ -182,11 +222,12 @@ def _check(connection: sqlite3.Connection, shown: str) -> None:
     """Raises `UnusableDatabase` unless the file holds the tables of this version."""
     marks = "SELECT key, value FROM scheduler_meta WHERE key = 'program' OR key = 'schema_version'"
     try:
-        found = {row[0]: row[1] for row in connection.execute(marks).fetchall()}
+        found = dict(_rows(connection, marks))
     except sqlite3.DatabaseError as error:
         if "no such table" not in str(error) and "not a database" not in str(error):
             raise
-        raise UnusableDatabase(f"cannot use {shown}: {error}; duly creates its tables when it first opens a file") from error
+        reason = f"{error}; duly creates its tables when it first opens a file"
+        raise UnusableDatabase(f"cannot use {shown}: {reason}") from error
     if found.get("program") != "duly":
         raise UnusableDatabase(f"cannot use {shown}: its table scheduler_meta is not that of duly")
     if found.get("schema_version") != _TABLES:
@@ -268,4 +309,4 @@ def _payload(name: str, payload: object) -> str:
     try:
         return _messages.to_json(payload).decode("utf-8")
     except _messages.NotJson as error:
-        raise InvalidTask(f"cannot add task {name!r}: the payload is not JSON: {error}") from error
+        raise InvalidTask(f"cannot use the payload for task {name!r}: it is not JSON: {error}") from error

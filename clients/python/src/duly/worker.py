@@ -1,5 +1,6 @@
 """A worker: handlers by name, and the loop that runs them."""
 
+import io
 import os
 import sys
 from typing import Any, Callable, Dict, Mapping, TypeVar
@@ -16,9 +17,9 @@ _MAX_CONCURRENCY = 1000
 class Worker:
     """Runs handlers for `duly run --worker`, up to `concurrency` runs at once.
 
-    A handler is a function of one argument, the `Run`. Plain functions run in threads, coroutine functions on one asyncio
-    loop. What a handler returns is the result of the run, as JSON. An exception fails the attempt, which is retried, except
-    after `GiveUp`.
+    A handler is a function of one argument, the `Run`. Plain functions run in threads, coroutine functions on one
+    asyncio loop. What a handler returns is the result of the run, as JSON. An exception fails the attempt, which is
+    retried, except after `GiveUp`.
     """
 
     def __init__(self, concurrency: int = 1) -> None:
@@ -51,8 +52,9 @@ class Worker:
     def run(self) -> None:
         """Runs handlers until the scheduler ends the worker, then returns. Call it once in a process.
 
-        Meanwhile stdin is empty, and stdout, with whatever a handler or a process of it prints, goes to stderr, which is the
-        log of the worker. If the scheduler has died or broken the protocol, the process ends at once, with `os._exit`.
+        Meanwhile stdin is empty, and stdout goes to stderr, the log of the worker: also what a child process of a
+        handler prints. If the scheduler has died or broken the protocol, the process ends at once, with `os._exit`:
+        no `finally` and no exit handler runs.
         """
         if not 1 <= len(self._handlers) <= _MAX_HANDLERS:
             raise ValueError(f"expected 1 to {_MAX_HANDLERS} handlers, found {len(self._handlers)}")
@@ -61,6 +63,8 @@ class Worker:
         usual = sys.stdout
         if usual is not None:
             usual.flush()
+            if isinstance(usual, io.TextIOWrapper):
+                usual.reconfigure(line_buffering=True)  # who holds it writes to the log from now on
         # Copies: neither handlers nor their child processes can read or write the messages.
         messages_in, messages_out = os.dup(0), os.dup(1)
         empty = os.open(os.devnull, os.O_RDONLY)
