@@ -9,6 +9,7 @@ mod cancels;
 mod conformance;
 mod effects;
 mod ends;
+mod faults;
 mod kills;
 mod lines;
 mod peer;
