@@ -89,11 +89,12 @@ pub trait Executor: Send + Sync + 'static {
     fn start(&self, attempt: Delegated);
 
     /// Requests that an attempt stops, once for each attempt: a user asked for it, its time limit has passed, the scheduler shuts down,
-    /// or another scheduler has taken the run over. The executor then ends the attempt; nothing else does.
+    /// or another scheduler has taken the run over. The executor then ends the attempt; nothing else does. It may have just ended it.
     fn stop(&self, run: i64, attempt: u32, reason: StopReason);
 
     /// Ends a process that a dead scheduler left and that still runs: the runs that it had wait for it. Called on a thread of its
-    /// own, and again at later heartbeats if the process still runs. Does nothing by default.
+    /// own, not twice at the same time for one process, and again at later heartbeats if the process still runs. Does nothing by
+    /// default.
     ///
     /// Called for each run of a handler that this executor has; and, of the first executor, at the start for each process that holds a
     /// [`SharedInput`] of a dead scheduler and had no run: its [`Orphan::run_id`] is 0, its

@@ -58,7 +58,7 @@ pub(crate) struct Pool {
     handlers: Arc<Handlers>,
     limited: Limited,
     workers: usize,
-    /// Attempts whose orphan is being ended.
+    /// Attempts whose orphan is being ended; for worker processes, the negative pid.
     ending: Arc<Mutex<HashSet<(i64, u32)>>>,
     /// The template of a new worker.
     worker: Worker,
@@ -279,7 +279,9 @@ impl Pool {
                 None => return,
             },
         };
-        let (attempt, ending) = ((orphan.run_id(), orphan.attempt()), self.ending.clone());
+        // A worker process may have had a thousand runs: it is ended once.
+        let process = orphan.pid().filter(|_| lane.is_some()).map(|pid| (-i64::from(pid), 0));
+        let (attempt, ending) = (process.unwrap_or((orphan.run_id(), orphan.attempt())), self.ending.clone());
         if !ending.lock().unwrap_or_else(PoisonError::into_inner).insert(attempt) {
             return;
         }

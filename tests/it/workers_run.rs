@@ -210,7 +210,7 @@ fn what_a_killed_worker_had_begun_counts_and_what_it_was_handed_does_not() {
 }
 
 #[test]
-fn a_worker_that_breaks_a_rule_is_told_and_given_up() {
+fn a_worker_that_breaks_a_rule_gets_an_error_and_is_given_up() {
     let (db, client) = TestDb::with_client();
     client.add(task("known", "unknown_run")).unwrap();
     let arm = |line: &str| format!("*welcome*) say '{line}';; *'\"type\":\"error\"'*) exit 3;;");

@@ -10,12 +10,13 @@ use duly::StopReason;
 use duly::executor::{Delegated, Executor, Orphan, Waker};
 
 use crate::exec::orphans;
+use crate::workers::attempts::Hub;
 use crate::workers::options::WorkerOptions;
 use crate::workers::process::Place;
 use crate::workers::protocol::{AttemptId, Hello};
 use crate::workers::supervisor::{Order, Supervisor};
 use crate::workers::times::Times;
-use crate::workers::worker::{Hub, Worker};
+use crate::workers::worker::Worker;
 
 /// The handler of duly itself.
 const OWN_HANDLER: &str = "command";
@@ -91,7 +92,7 @@ impl Fleet {
 
     /// Returns how many attempts it has.
     pub(crate) fn running(&self) -> usize {
-        self.live().map(|worker| worker.running()).sum()
+        self.live().map(|worker| worker.attempts.count()).sum()
     }
 
     /// Whether every copy has said hello, or its first start has failed.

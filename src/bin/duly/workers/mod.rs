@@ -1,6 +1,7 @@
 //! Workers: long-lived programs whose functions are handlers. Each is started, gets runs over its standard input, and reports over its
 //! standard output, as docs/workers.md describes.
 
+mod attempts;
 mod bell;
 mod fleet;
 mod lines;
@@ -16,10 +17,11 @@ mod worker;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use duly::Timestamp;
 use duly::executor::Executor;
+use duly::{Clock, SystemClock, Timestamp};
 
 use crate::exec::environment::Environment;
 use crate::workers::fleet::{Common, Fleet};
@@ -28,6 +30,11 @@ pub(crate) use crate::workers::options::WorkerOptions;
 use crate::workers::process::Place;
 use crate::workers::supervisor::Order;
 use crate::workers::times::Times;
+
+/// Time for which a drop waits for the end of the workers: a process that SIGKILL does not end must not keep the program running for
+/// ever.
+const DROP_LIMIT: Duration = Duration::from_secs(20);
+const DROP_POLL: Duration = Duration::from_millis(5);
 
 /// All workers of a scheduler. Dropping it ends them.
 pub(crate) struct Workers {
@@ -121,8 +128,13 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.end();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        let clock = SystemClock::new();
+        let until = clock.now().monotonic + DROP_LIMIT;
+        while !self.have_ended() && clock.now().monotonic < until {
+            thread::sleep(DROP_POLL);
+        }
+        if !self.have_ended() {
+            log::error!("a worker could not be ended, not even by SIGKILL; the runs that it has wait until it is gone");
         }
     }
 }
@@ -131,12 +143,14 @@ impl Drop for Workers {
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
-    use duly::{NewTask, Scheduler};
+    use duly::{Clock, NewTask, Scheduler, SystemClock};
 
-    use super::{Times, WorkerOptions, Workers};
     use crate::exec::environment::Environment;
+    use crate::workers::Workers;
+    use crate::workers::options::WorkerOptions;
+    use crate::workers::times::Times;
 
     /// Returns a worker of two processes for a shell. `on_run`: what it does with a run.
     fn two_copies(hello: &str, on_run: &str) -> WorkerOptions {
@@ -165,9 +179,10 @@ mod tests {
     }
 
     fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-        let begin = Instant::now();
+        let clock = SystemClock::new();
+        let until = clock.now().monotonic + Duration::from_secs(60);
         while !holds() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+            assert!(clock.now().monotonic < until, "waited in vain until {what}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -11,13 +11,14 @@ use duly::executor::{SharedInput, Waker};
 use duly::{Clock, SystemClock, Timestamp, duration_text};
 
 use crate::exec::system::{self, Group};
+use crate::workers::attempts::Hub;
 use crate::workers::bell::Bell;
 use crate::workers::log_lines::WorkerLog;
 use crate::workers::options::WorkerOptions;
 use crate::workers::process::{self, Place, Started};
 use crate::workers::protocol::ToWorker;
 use crate::workers::times::Times;
-use crate::workers::worker::{Hub, Worker};
+use crate::workers::worker::Worker;
 
 /// Stack of the threads of a process.
 const STACK: usize = 256 * 1024;
@@ -63,7 +64,7 @@ enum End {
     ByItself,
     /// It was ended, for this reason.
     Because(String),
-    /// The same, and it was told.
+    /// It has broken this rule, and was sent an `error`.
     Broken(String),
     Ordered,
 }
@@ -250,7 +251,7 @@ impl Supervisor {
             (Some(reason), _) => format!("was ended: {reason}{last}"),
             (None, how) => format!("ended: {how}{last}"),
         };
-        worker.close(&format!("{} {how}", self.subject()));
+        worker.attempts.close(&format!("{} {how}", self.subject()));
         *lock(&self.live) = None;
         self.hub.unregister(self.copy);
         // Not before its attempts have ended: while they are recorded as running, their link to it is evidence.
@@ -265,7 +266,7 @@ impl Supervisor {
         let (mut seen, mut awake) = (clock.now().monotonic, Duration::ZERO);
         let (mut heard, mut hello, mut has_pinged, mut is_stopping) = (Duration::ZERO, None, false, false);
         loop {
-            if let Some(rule) = worker.broken() {
+            if let Some(rule) = worker.attempts.broken() {
                 return End::Broken(rule);
             }
             if group.has_ended() {
@@ -279,7 +280,7 @@ impl Supervisor {
                     End::Because("it has closed its standard output".to_owned())
                 };
             }
-            let said_hello = worker.said_hello();
+            let said_hello = worker.attempts.said_hello();
             match self.has_order() {
                 Order::End => return End::Ordered,
                 Order::Drain(_) if !said_hello => return End::Ordered,
@@ -312,7 +313,7 @@ impl Supervisor {
                 Some(since) if awake - since >= self.times.proof => *is_proof = true,
                 _ => {}
             }
-            if let Some(id) = worker.overdue(awake, self.times.cancel) {
+            if let Some(id) = worker.attempts.overdue(awake, self.times.cancel) {
                 let (run, limit) = (id.run, duration_text(self.times.cancel));
                 return End::Because(format!("run {run} had not ended {limit} after its cancel"));
             }
@@ -325,7 +326,7 @@ impl Supervisor {
 
     /// Ends the process. Returns when its group is empty and what it wrote is read: why it was ended, and how it ended.
     fn end(&self, worker: &Worker, mut group: Group, end: End) -> (Option<String>, String) {
-        worker.leave();
+        worker.attempts.leave();
         worker.outbox.close(None);
         let (grace, reason) = match end {
             End::ByItself => (LEFTOVER, None),

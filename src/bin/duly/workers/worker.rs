@@ -1,10 +1,8 @@
 //! One live process of a worker: its attempts, and what it says about them.
 
-use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duly::command::CommandContext;
@@ -12,6 +10,7 @@ use duly::executor::{Delegated, EffectState, SharedInput};
 use duly::{BoxError, Failure, MAX_RESULT_BYTES, StopReason, Timestamp};
 use serde_json::value::RawValue;
 
+use crate::workers::attempts::{Attempt, Attempts, Hub};
 use crate::workers::bell::Bell;
 use crate::workers::lines::Lines;
 use crate::workers::log_lines::WorkerLog;
@@ -29,23 +28,6 @@ const MAX_DEPTH: usize = 1000;
 /// Delay after an attempt that could not be handed over, so that the scheduler does not claim it again and again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a process needs of the worker that it is a copy of.
-pub(crate) trait Hub: Send + Sync {
-    /// Registers the handlers of a copy.
-    ///
-    /// # Errors
-    /// Which name cannot be used, and why.
-    fn register(&self, copy: u32, hello: &Hello) -> Result<(), String>;
-    /// The process of a copy has ended.
-    fn unregister(&self, copy: u32);
-    /// A copy is not started again.
-    fn give_up(&self);
-    /// Has the scheduler ask for handlers and free slots again.
-    fn wake(&self);
-    /// An attempt was ended because the scheduler stops.
-    fn cut_short(&self);
-}
-
 /// A live process.
 pub(crate) struct Worker {
     pub(crate) log: WorkerLog,
@@ -56,44 +38,13 @@ pub(crate) struct Worker {
     /// Rung when the supervisor has to look.
     pub(crate) bell: Arc<Bell>,
     pub(crate) outbox: Outbox,
-    state: Mutex<State>,
+    pub(crate) attempts: Attempts,
     /// A message came since the last look.
     was_heard: AtomicBool,
     /// The reading thread waits for the worker.
     is_reading: AtomicBool,
     output_ended: AtomicBool,
     has_ended_a_run: AtomicBool,
-}
-
-#[derive(Default)]
-struct State {
-    phase: Phase,
-    concurrency: usize,
-    attempts: BTreeMap<AttemptId, Attempt>,
-    /// Which rule it has broken.
-    broken: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    /// It has not said hello.
-    #[default]
-    Starting,
-    Ready,
-    /// It gets no more runs.
-    Leaving,
-    /// It has ended, as this text says.
-    Over(String),
-}
-
-/// An attempt that the process has.
-struct Attempt {
-    /// `None` while a thread uses it.
-    delegated: Option<Box<Delegated>>,
-    has_begun: bool,
-    stop: Option<StopReason>,
-    /// When the supervisor first saw that it is to stop.
-    stop_seen: Option<Duration>,
 }
 
 impl Worker {
@@ -109,10 +60,10 @@ impl Worker {
             copy,
             name,
             database,
+            attempts: Attempts::new(hub.clone()),
             hub,
             bell,
             outbox: Outbox::default(),
-            state: Mutex::default(),
             was_heard: AtomicBool::new(false),
             is_reading: AtomicBool::new(true),
             output_ended: AtomicBool::new(false),
@@ -122,16 +73,8 @@ impl Worker {
 
     /// Returns how many more attempts it takes now.
     pub(crate) fn free(&self) -> usize {
-        let free = {
-            let state = self.state();
-            if state.phase == Phase::Ready { state.concurrency.saturating_sub(state.attempts.len()) } else { 0 }
-        };
+        let free = self.attempts.free();
         if free > 0 && self.outbox.is_full() { 0 } else { free }
-    }
-
-    /// Returns how many attempts it has.
-    pub(crate) fn running(&self) -> usize {
-        self.state().attempts.len()
     }
 
     /// Takes an attempt, or gives it back if it has no room.
@@ -139,31 +82,18 @@ impl Worker {
         let context = delegated.context();
         let id = AttemptId { run: context.run_id(), attempt: context.attempt() };
         let bytes = context.payload_json().len() + RUN_BYTES;
-        {
-            let mut state = self.state();
-            if state.phase != Phase::Ready || state.attempts.len() >= state.concurrency {
-                return Err(delegated);
-            }
-            let attempt = Attempt { delegated: Some(delegated), has_begun: false, stop: None, stop_seen: None };
-            state.attempts.insert(id, attempt);
-        }
+        self.attempts.add(id, delegated)?;
         self.outbox.push(Item::Run(id), bytes);
         Ok(())
     }
 
     /// Asks for the end of an attempt, if the worker has it.
     pub(crate) fn stop(&self, id: AttemptId, reason: StopReason) -> bool {
-        let mut state = self.state();
-        let Some(attempt) = state.attempts.get_mut(&id) else { return false };
-        attempt.stop = Some(reason);
-        drop(state);
-        self.outbox.push_line(ToWorker::cancel(id, reason).line());
-        true
-    }
-
-    /// Whether it has said hello.
-    pub(crate) fn said_hello(&self) -> bool {
-        self.state().phase != Phase::Starting
+        let has_it = self.attempts.stop(id, reason);
+        if has_it {
+            self.outbox.push_line(ToWorker::cancel(id, reason).line());
+        }
+        has_it
     }
 
     /// Whether a message came since the last call, or is being processed.
@@ -186,96 +116,10 @@ impl Worker {
         self.has_ended_a_run.load(Ordering::SeqCst)
     }
 
-    /// Returns which rule it has broken.
-    pub(crate) fn broken(&self) -> Option<String> {
-        self.state().broken.clone()
-    }
-
-    /// Returns an attempt that has not ended `limit` after its cancel. `now`: a time of the supervisor.
-    pub(crate) fn overdue(&self, now: Duration, limit: Duration) -> Option<AttemptId> {
-        let mut state = self.state();
-        let stopped = state.attempts.iter_mut().filter(|(_, attempt)| attempt.stop.is_some());
-        let mut overdue = stopped.filter_map(|(id, attempt)| {
-            let since = *attempt.stop_seen.get_or_insert(now);
-            (now.saturating_sub(since) >= limit).then_some(*id)
-        });
-        let first = overdue.next();
-        overdue.for_each(drop);
-        first
-    }
-
-    /// Hands over no more runs.
-    pub(crate) fn leave(&self) {
-        let mut state = self.state();
-        if !matches!(state.phase, Phase::Over(_)) {
-            state.phase = Phase::Leaving;
-        }
-    }
-
     /// Asks it to end when it has no run.
     pub(crate) fn send_stop(&self, deadline: Timestamp) {
-        self.leave();
+        self.attempts.leave();
         self.outbox.push_line(ToWorker::stop(deadline).line());
-    }
-
-    /// Ends the attempts that it has. The process must be gone. `how`: how it ended.
-    pub(crate) fn close(&self, how: &str) {
-        let mut state = self.state();
-        state.phase = Phase::Over(how.to_owned());
-        let free = |attempt: &Attempt| attempt.delegated.is_some();
-        let (ended, used) = mem::take(&mut state.attempts).into_iter().partition(|(_, attempt)| free(attempt));
-        // The thread that uses one ends it.
-        state.attempts = used;
-        drop(state);
-        let ended: BTreeMap<AttemptId, Attempt> = ended;
-        for attempt in ended.into_values() {
-            self.conclude(attempt, how);
-        }
-    }
-
-    /// Ends an attempt whose process has ended.
-    fn conclude(&self, attempt: Attempt, how: &str) {
-        let Some(delegated) = attempt.delegated else { return };
-        match (attempt.has_begun, attempt.stop) {
-            (true, Some(StopReason::Shutdown)) => {
-                self.hub.cut_short();
-                delegated.end(Err(Failure::interrupted(how).into()));
-            }
-            (true, _) | (false, Some(StopReason::Asked)) => delegated.end(Err(how.into())),
-            (false, _) => delegated.release(),
-        }
-    }
-
-    /// Uses an attempt without holding the state, which the scheduler's loop needs. `None`: the worker does not have it.
-    fn with<T>(&self, id: AttemptId, begins: bool, use_it: impl FnOnce(&Delegated) -> T) -> Option<T> {
-        let mut state = self.state();
-        let attempt = state.attempts.get_mut(&id)?;
-        attempt.has_begun |= begins;
-        let delegated = attempt.delegated.take()?;
-        drop(state);
-        let used = use_it(&delegated);
-        let mut state = self.state();
-        if let Some(attempt) = state.attempts.get_mut(&id) {
-            attempt.delegated = Some(delegated);
-            if let Phase::Over(how) = &state.phase {
-                let how = how.clone();
-                let attempt = state.attempts.remove(&id);
-                drop(state);
-                attempt.into_iter().for_each(|attempt| self.conclude(attempt, &how));
-            }
-        }
-        Some(used)
-    }
-
-    /// Takes an attempt from the worker.
-    fn take(&self, id: AttemptId) -> Option<Attempt> {
-        let mut state = self.state();
-        state.attempts.get(&id)?.delegated.as_ref()?;
-        state.attempts.remove(&id)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -306,7 +150,7 @@ impl Worker {
             };
             self.was_heard.store(true, Ordering::SeqCst);
             if let Err(rule) = result {
-                self.break_off(rule);
+                self.break_off(&rule);
             }
             if !has_more {
                 break;
@@ -322,34 +166,30 @@ impl Worker {
         self.outbox.push_line(message.line());
     }
 
-    /// Records which rule the worker has broken, and tells it.
-    fn break_off(&self, rule: String) {
-        let mut state = self.state();
-        if state.broken.is_none() && !matches!(state.phase, Phase::Over(_)) {
-            state.phase = Phase::Leaving;
-            state.broken = Some(rule.clone());
-            drop(state);
-            self.outbox.close(Some(ToWorker::Error { error: &rule }.line()));
+    /// Records which rule the worker has broken, and sends it as an `error`.
+    fn break_off(&self, rule: &str) {
+        if self.attempts.break_off(rule) {
+            self.outbox.close(Some(ToWorker::Error { error: rule }.line()));
             self.bell.ring();
         }
     }
 
     fn receive(&self, line: &[u8]) -> Result<(), String> {
-        if self.state().broken.is_some() {
+        if self.attempts.is_broken() {
             return Ok(());
         }
         let Some(message) = protocol::parse(line)? else { return Ok(()) };
         match message {
             FromWorker::Of(id, step) => self.step(id, step),
             FromWorker::Log { level, text, run } => {
-                if let Some(run) = run {
-                    self.begin_run(run)?;
+                if let Some(run) = run.filter(|run| !self.attempts.begin_any(*run)) {
+                    return Err(format!("log: the worker does not have run {run}"));
                 }
                 self.log.line(level, run, &text);
                 Ok(())
             }
             FromWorker::Hello(hello) => self.hello(&hello),
-            FromWorker::Ping | FromWorker::Pong if !self.said_hello() => {
+            FromWorker::Ping | FromWorker::Pong if !self.attempts.said_hello() => {
                 Err("expected hello as the first message, found a ping or pong".to_owned())
             }
             FromWorker::Ping => {
@@ -361,7 +201,7 @@ impl Worker {
     }
 
     fn hello(&self, hello: &Hello) -> Result<(), String> {
-        if self.said_hello() {
+        if self.attempts.said_hello() {
             return Err("a second hello".to_owned());
         }
         self.hub.register(self.copy, hello)?;
@@ -369,54 +209,34 @@ impl Worker {
         let welcome = ToWorker::Welcome { protocol: PROTOCOL, worker: &self.name, copy: self.copy, database };
         // Before it is ready: runs follow it.
         self.outbox.push_line(welcome.line());
-        {
-            let mut state = self.state();
-            if state.phase == Phase::Starting {
-                state.phase = Phase::Ready;
-            }
-            state.concurrency = usize::try_from(hello.concurrency).unwrap_or(usize::MAX);
-        }
+        self.attempts.accept(hello.concurrency);
         self.bell.ring();
         self.hub.wake();
         Ok(())
     }
 
-    /// A message about a run without the number of its attempt: the worker has begun one of them.
-    fn begin_run(&self, run: i64) -> Result<(), String> {
-        let mut state = self.state();
-        let range = AttemptId { run, attempt: 0 }..=AttemptId { run, attempt: u32::MAX };
-        match state.attempts.range_mut(range).next_back() {
-            Some((_, attempt)) => {
-                attempt.has_begun = true;
-                Ok(())
-            }
-            None => Err(format!("log: the worker does not have run {run}")),
-        }
-    }
-
     fn step(&self, id: AttemptId, step: Step<'_>) -> Result<(), String> {
         let unknown = || {
             let AttemptId { run, attempt } = id;
-            if self.said_hello() {
+            if self.attempts.said_hello() {
                 format!("the worker does not have attempt {attempt} of run {run}")
             } else {
                 "expected hello as the first message".to_owned()
             }
         };
         match step {
-            Step::Begin => {
-                self.state().attempts.get_mut(&id).map(|attempt| attempt.has_begun = true).ok_or_else(unknown)
-            }
+            Step::Begin if self.attempts.begin(id) => Ok(()),
+            Step::Begin => Err(unknown()),
             Step::Progress(text) => {
-                self.with(id, true, |delegated| delegated.context().progress(text)).ok_or_else(unknown)
+                self.attempts.with(id, true, |delegated| delegated.context().progress(text)).ok_or_else(unknown)
             }
             Step::Done(result) => {
-                let attempt = self.take(id).ok_or_else(unknown)?;
+                let attempt = self.attempts.take(id).ok_or_else(unknown)?;
                 self.done(attempt, result);
                 Ok(())
             }
             Step::Failed { error, retry } => {
-                let attempt = self.take(id).ok_or_else(unknown)?;
+                let attempt = self.attempts.take(id).ok_or_else(unknown)?;
                 self.failed(attempt, error, retry);
                 Ok(())
             }
@@ -473,7 +293,7 @@ impl Worker {
         key: &str,
         ask: impl FnOnce(&Delegated) -> Result<Answer, BoxError>,
     ) -> Result<(), String> {
-        let answer = self.with(id, true, ask).ok_or_else(String::new)?;
+        let answer = self.attempts.with(id, true, ask).ok_or_else(String::new)?;
         let refused = |error: &dyn std::fmt::Display| EffectAnswer::Refused { error: error.to_string() };
         let answer = match &answer {
             Ok(Answer::Stored) => EffectAnswer::Stored,
@@ -529,7 +349,7 @@ impl Worker {
             if !is_open || !flush(&mut stdin, &mut bytes) {
                 // It has closed its input, or it has ended. The supervisor sees the latter by itself.
                 self.outbox.close(None);
-                self.break_off("the worker has closed its standard input".to_owned());
+                self.break_off("the worker has closed its standard input");
                 return;
             }
             if self.outbox.written() {
@@ -541,7 +361,7 @@ impl Worker {
     /// Appends the message that hands over an attempt.
     fn write_run(&self, id: AttemptId, input: &SharedInput, bytes: &mut Vec<u8>) {
         let begin = bytes.len();
-        let written = self.with(id, false, |delegated| {
+        let written = self.attempts.with(id, false, |delegated| {
             delegated.use_input(input).map_err(Unsent::NoInput)?;
             let context = delegated.context();
             let message = ToWorker::run(context, context.handler())
@@ -555,7 +375,7 @@ impl Worker {
         });
         let Some(Err(unsent)) = written else { return };
         bytes.truncate(begin);
-        let Some(Attempt { delegated: Some(delegated), .. }) = self.take(id) else { return };
+        let Some(Attempt { delegated: Some(delegated), .. }) = self.attempts.take(id) else { return };
         match unsent {
             Unsent::Payload(reason) => {
                 let reason = format!("the run cannot be given to a worker: {reason}");

@@ -1,0 +1,230 @@
+//! The attempts that one process of a worker has.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duly::executor::Delegated;
+use duly::{Failure, StopReason};
+
+use crate::workers::protocol::{AttemptId, Hello};
+
+/// What a process needs of the worker that it is a copy of.
+pub(crate) trait Hub: Send + Sync {
+    /// Registers the handlers of a copy.
+    ///
+    /// # Errors
+    /// Which name cannot be used, and why.
+    fn register(&self, copy: u32, hello: &Hello) -> Result<(), String>;
+    /// The process of a copy has ended.
+    fn unregister(&self, copy: u32);
+    /// A copy is not started again.
+    fn give_up(&self);
+    /// Has the scheduler ask for handlers and free slots again.
+    fn wake(&self);
+    /// An attempt was ended because the scheduler stops.
+    fn cut_short(&self);
+}
+
+/// The attempts of a process. The scheduler's loop, the threads of the process and its supervisor use them; none waits for another.
+pub(crate) struct Attempts {
+    hub: Arc<dyn Hub>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    concurrency: usize,
+    attempts: BTreeMap<AttemptId, Attempt>,
+    /// Which rule it has broken.
+    broken: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// It has not said hello.
+    #[default]
+    Starting,
+    Ready,
+    /// It gets no more runs.
+    Leaving,
+    /// It has ended, as this text says.
+    Over(String),
+}
+
+/// An attempt that the process has.
+pub(crate) struct Attempt {
+    /// `None` while a thread uses it.
+    pub(crate) delegated: Option<Box<Delegated>>,
+    has_begun: bool,
+    pub(crate) stop: Option<StopReason>,
+    /// When the supervisor first saw that it is to stop.
+    stop_seen: Option<Duration>,
+}
+
+impl Attempts {
+    pub(crate) fn new(hub: Arc<dyn Hub>) -> Self {
+        Attempts { hub, state: Mutex::default() }
+    }
+
+    /// Returns how many more it takes now.
+    pub(crate) fn free(&self) -> usize {
+        let state = self.state();
+        if state.phase == Phase::Ready { state.concurrency.saturating_sub(state.attempts.len()) } else { 0 }
+    }
+
+    /// Returns how many it has.
+    pub(crate) fn count(&self) -> usize {
+        self.state().attempts.len()
+    }
+
+    /// Whether the worker has said hello.
+    pub(crate) fn said_hello(&self) -> bool {
+        self.state().phase != Phase::Starting
+    }
+
+    /// The worker has said hello: it takes this number of attempts at once.
+    pub(crate) fn accept(&self, concurrency: u32) {
+        let mut state = self.state();
+        if state.phase == Phase::Starting {
+            state.phase = Phase::Ready;
+        }
+        state.concurrency = usize::try_from(concurrency).unwrap_or(usize::MAX);
+    }
+
+    /// Hands over no more runs.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state();
+        if !matches!(state.phase, Phase::Over(_)) {
+            state.phase = Phase::Leaving;
+        }
+    }
+
+    /// Records which rule the worker has broken. Returns whether that is the first.
+    pub(crate) fn break_off(&self, rule: &str) -> bool {
+        let mut state = self.state();
+        let is_first = state.broken.is_none() && !matches!(state.phase, Phase::Over(_));
+        if is_first {
+            state.phase = Phase::Leaving;
+            state.broken = Some(rule.to_owned());
+        }
+        is_first
+    }
+
+    /// Returns which rule the worker has broken.
+    pub(crate) fn broken(&self) -> Option<String> {
+        self.state().broken.clone()
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.state().broken.is_some()
+    }
+
+    /// Adds an attempt, or gives it back if there is no room.
+    pub(crate) fn add(&self, id: AttemptId, delegated: Box<Delegated>) -> Result<(), Box<Delegated>> {
+        let mut state = self.state();
+        if state.phase != Phase::Ready || state.attempts.len() >= state.concurrency {
+            return Err(delegated);
+        }
+        let attempt = Attempt { delegated: Some(delegated), has_begun: false, stop: None, stop_seen: None };
+        state.attempts.insert(id, attempt);
+        Ok(())
+    }
+
+    /// The attempt is to stop. Returns whether the worker has it.
+    pub(crate) fn stop(&self, id: AttemptId, reason: StopReason) -> bool {
+        let mut state = self.state();
+        let attempt = state.attempts.get_mut(&id);
+        attempt.map(|attempt| attempt.stop = Some(reason)).is_some()
+    }
+
+    /// The worker has begun the attempt. Returns whether it has it.
+    pub(crate) fn begin(&self, id: AttemptId) -> bool {
+        let mut state = self.state();
+        let attempt = state.attempts.get_mut(&id);
+        attempt.map(|attempt| attempt.has_begun = true).is_some()
+    }
+
+    /// The worker has begun the newest attempt of a run. Returns whether it has one.
+    pub(crate) fn begin_any(&self, run: i64) -> bool {
+        let mut state = self.state();
+        let range = AttemptId { run, attempt: 0 }..=AttemptId { run, attempt: u32::MAX };
+        let newest = state.attempts.range_mut(range).next_back();
+        newest.map(|(_, attempt)| attempt.has_begun = true).is_some()
+    }
+
+    /// Returns an attempt that has not ended `limit` after its cancel. `now`: a time of the supervisor.
+    pub(crate) fn overdue(&self, now: Duration, limit: Duration) -> Option<AttemptId> {
+        let mut state = self.state();
+        let stopped = state.attempts.iter_mut().filter(|(_, attempt)| attempt.stop.is_some());
+        let mut overdue = stopped.filter_map(|(id, attempt)| {
+            let since = *attempt.stop_seen.get_or_insert(now);
+            (now.saturating_sub(since) >= limit).then_some(*id)
+        });
+        let first = overdue.next();
+        overdue.for_each(drop);
+        first
+    }
+
+    /// Ends the attempts that it has. The process must be gone. `how`: how it ended.
+    pub(crate) fn close(&self, how: &str) {
+        let mut state = self.state();
+        state.phase = Phase::Over(how.to_owned());
+        let free = |attempt: &Attempt| attempt.delegated.is_some();
+        let (ended, used) = mem::take(&mut state.attempts).into_iter().partition(|(_, attempt)| free(attempt));
+        // The thread that uses one ends it.
+        state.attempts = used;
+        drop(state);
+        let ended: BTreeMap<AttemptId, Attempt> = ended;
+        for attempt in ended.into_values() {
+            self.conclude(attempt, how);
+        }
+    }
+
+    /// Ends an attempt whose process has ended.
+    fn conclude(&self, attempt: Attempt, how: &str) {
+        let Some(delegated) = attempt.delegated else { return };
+        match (attempt.has_begun, attempt.stop) {
+            (true, Some(StopReason::Shutdown)) => {
+                self.hub.cut_short();
+                delegated.end(Err(Failure::interrupted(how).into()));
+            }
+            (true, _) | (false, Some(StopReason::Asked)) => delegated.end(Err(how.into())),
+            (false, _) => delegated.release(),
+        }
+    }
+
+    /// Uses an attempt without holding the state, which the scheduler's loop needs. `None`: the worker does not have it.
+    pub(crate) fn with<T>(&self, id: AttemptId, begins: bool, use_it: impl FnOnce(&Delegated) -> T) -> Option<T> {
+        let mut state = self.state();
+        let attempt = state.attempts.get_mut(&id)?;
+        attempt.has_begun |= begins;
+        let delegated = attempt.delegated.take()?;
+        drop(state);
+        let used = use_it(&delegated);
+        let mut state = self.state();
+        if let Some(attempt) = state.attempts.get_mut(&id) {
+            attempt.delegated = Some(delegated);
+            if let Phase::Over(how) = &state.phase {
+                let how = how.clone();
+                let attempt = state.attempts.remove(&id);
+                drop(state);
+                attempt.into_iter().for_each(|attempt| self.conclude(attempt, &how));
+            }
+        }
+        Some(used)
+    }
+
+    /// Takes an attempt from the worker.
+    pub(crate) fn take(&self, id: AttemptId) -> Option<Attempt> {
+        let mut state = self.state();
+        state.attempts.get(&id)?.delegated.as_ref()?;
+        state.attempts.remove(&id)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
