@@ -123,6 +123,11 @@ impl Orphan {
         }
     }
 
+    /// Returns its input file, or the file of the worker.
+    pub(crate) fn input(&self) -> &Path {
+        &self.input
+    }
+
     /// Returns the id of the run.
     pub fn run_id(&self) -> i64 {
         self.run

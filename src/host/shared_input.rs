@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::host::orphan::{self, Input, WORKER};
 use crate::host::owner_lock::{self, OwnerLock};
-use crate::host::platform;
+use crate::host::platform::{self, Hold};
 
 /// Numbers the files of this process.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -65,6 +65,13 @@ pub(crate) fn files(database: &Path) -> Vec<(String, PathBuf)> {
     let files = std::fs::read_dir(owner_lock::folder(database)).into_iter().flatten().flatten();
     let owner = |name: &str| Some(name.strip_prefix(WORKER)?.rsplit_once('-')?.0.to_owned());
     files.filter_map(|file| Some((owner(file.file_name().to_str()?)?, file.path()))).collect()
+}
+
+/// Removes such a file if no process has it any more.
+pub(crate) fn remove_free(file: &Path) {
+    if matches!(platform::held(file).0, Hold::Free) {
+        let _ = std::fs::remove_file(file);
+    }
 }
 
 impl Drop for SharedFile {

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::host::orphan::Orphan;
 use crate::host::owner_lock::OwnerLock;
 use crate::host::panics;
+use crate::host::shared_input;
 use crate::model::event::Observers;
 use crate::model::finished::{AtWork, Finished, WorkerEnded};
 use crate::model::run::{Claim, Outcome};
@@ -261,10 +262,11 @@ impl Pool {
         &self.notices
     }
 
-    /// Has the first executor end a worker of a dead scheduler that has no run.
+    /// Has the first executor end a worker of a dead scheduler that has no run, and then removes its file.
     pub(crate) fn end_worker(&self, worker: Orphan) {
         let lane = self.lanes.iter().position(|lane| lane.end_orphan().is_some());
-        self.end(worker, lane, || {});
+        let file = worker.input().to_owned();
+        self.end(worker, lane, move || shared_input::remove_free(&file));
     }
 
     /// Has its handler, or the executor of its lane, end a command of a dead scheduler, on a thread of its own, unless it is doing so

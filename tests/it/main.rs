@@ -244,6 +244,8 @@ mod users;
 mod versions;
 /// Requests of its own client wake a sleeping scheduler.
 mod wake;
+/// Workers in other languages: the conformance kit of docs/workers.md.
+mod workers;
 /// Workers of `duly run`: outcomes, broken rules, ends of processes, shutdown.
 mod workers_run;
 /// Zone data: which source answers, and which zones are refused.

@@ -14,7 +14,7 @@ const TIMES: &str = "hello=20s,backoff=10ms,term=300ms,cancel=300ms";
 
 /// Writes a worker for a shell, and returns the option that starts it. `hello`: the rest of its hello. `arms`: what it does with
 /// lines; `$id` holds the keys of an attempt.
-fn worker(db: &TestDb, name: &str, hello: &str, arms: &str) -> String {
+pub(crate) fn worker(db: &TestDb, name: &str, hello: &str, arms: &str) -> String {
     let script = format!(
         r#"
 say() {{ printf '%s\n' "$1"; }}
@@ -46,12 +46,12 @@ done
 }
 
 /// The hello of a worker with one handler.
-fn handles(handler: &str, concurrency: u32) -> String {
+pub(crate) fn handles(handler: &str, concurrency: u32) -> String {
     format!(r#""handlers":["{handler}"],"concurrency":{concurrency}"#)
 }
 
 /// A task that is due, retried soon.
-fn task(name: &str, handler: &str) -> NewTask {
+pub(crate) fn task(name: &str, handler: &str) -> NewTask {
     retry_soon(overdue(name).handler(handler), 3)
 }
 
@@ -66,12 +66,12 @@ fn until_idle(db: &TestDb, workers: &[&str]) -> Option<i32> {
 }
 
 /// The processes of a worker that were started.
-fn pids(db: &TestDb, name: &str) -> Vec<u32> {
+pub(crate) fn pids(db: &TestDb, name: &str) -> Vec<u32> {
     let pids = std::fs::read_to_string(db.home().join(format!("pids-{name}"))).unwrap_or_default();
     pids.lines().map(|pid| pid.parse().expect("a pid")).collect()
 }
 
-fn is_alive(pid: u32) -> bool {
+pub(crate) fn is_alive(pid: u32) -> bool {
     ProcessStat::read(pid).is_some_and(|stat| stat.fields[0] != "Z")
 }
 

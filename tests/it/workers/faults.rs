@@ -1,0 +1,184 @@
+//! Faulty workers of `duly run --worker`: each is ended with a reason, its attempts end as docs/workers.md says, and the scheduler
+//! and a healthy worker beside it go on.
+#![cfg(target_os = "linux")]
+
+use duly::{Client, RunStatus};
+
+use crate::fixtures::{TestDb, eventually, wait_for_status};
+use crate::sidecar::{Sidecar, processes};
+use crate::workers_run::{handles, is_alive, pids, task, worker};
+
+const TIMES: &str = "hello=20s,ping=500ms,silence=3s,cancel=1s,term=300ms,backoff=10ms,starts=1000";
+
+/// What a worker does with the first attempt of its run; the second one succeeds.
+struct Fault {
+    name: &'static str,
+    /// A line for the shell.
+    act: &'static str,
+    /// How the run ends: the number of its attempts, how many of them are forgiven, and a part of the error of the first.
+    ends: (u32, u32, &'static str),
+}
+
+const fn fault(name: &'static str, act: &'static str, ends: (u32, u32, &'static str)) -> Fault {
+    Fault { name, act, ends }
+}
+
+const FAULTS: &[Fault] = &[
+    // It dies at each point.
+    fault("dies_handed", "kill -9 $$", (2, 1, "")),
+    fault("dies_begun", "begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
+    fault("dies_after_progress", "progress half; echo why >&2; exit 4", (2, 0, "ended: exit code 4: why")),
+    fault("dies_in_effect", "effect begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
+    fault("dies_in_first_line", "printf '{\"type\":\"begin\",%s' \"$id\"; kill -9 $$", (2, 1, "")),
+    fault(
+        "dies_in_done",
+        "begin; printf '{\"type\":\"done\",%s' \"$id\"; kill -9 $$",
+        (2, 0, "ended: killed by SIGKILL"),
+    ),
+    fault("dies_after_done", "begin; succeed; kill -9 $$", (1, 0, "")),
+    fault("ends_begun", "begin; exit 0", (2, 0, "ended: exit code 0")),
+    // It breaks a rule.
+    fault("garbage", "begin; say nonsense; sleep 100", (2, 0, "was ended: ")),
+    fault("binary", "begin; printf '\\377\\376\\000\\n'; sleep 100", (2, 0, "was ended: ")),
+    fault("list", "begin; say '[1]'; sleep 100", (2, 0, "was ended: ")),
+    fault("huge_line", "begin; yes | tr -d '\\n' | head -c 50000000; sleep 100", (2, 0, "longer than 1048576 bytes")),
+    fault(
+        "deep",
+        "begin; printf '%s\\n' \"$(yes '[' | head -n 100000 | tr -d '\\n')\"; sleep 100",
+        (2, 0, "was ended: "),
+    ),
+    fault("begins_foreign", "begin; id='\"run\":987654,\"attempt\":1'; begin; sleep 100", (2, 0, "does not have")),
+    fault(
+        "wrong_attempt",
+        "begin; id=\"\\\"run\\\":$run,\\\"attempt\\\":9\"; succeed; sleep 100",
+        (2, 0, "does not have"),
+    ),
+    fault("ends_twice", "begin; succeed; succeed; sleep 100", (1, 0, "")),
+    fault(
+        "no_permission",
+        "begin; effect done ',\"value\":1'; while IFS= read -r line; do case $line in *refused*) fail 'it was refused';; esac; done",
+        (2, 0, "it was refused"),
+    ),
+    // It is silent, or holds on to something.
+    fault("sleeps", "begin; exec sleep 100", (2, 0, "it was silent for 3s")),
+    fault("stopped", "begin; kill -STOP $$", (2, 0, "it was silent for 3s")),
+    fault("ignores_term", "begin; trap '' TERM; say nonsense; while :; do sleep 1; done", (2, 0, "was ended: ")),
+    fault("closes_output", "begin; exec 1>&-; sleep 100", (2, 0, "closed its standard output")),
+    fault("closes_input", "begin; exec 0<&-; sleep 100", (2, 0, "was ended: ")),
+    fault("child_in_group", "begin; sleep 1000 & exit 3", (2, 0, "ended: exit code 3")),
+    fault("child_left_group", "begin; setsid sleep 8 & exit 3", (2, 0, "ended: exit code 3")),
+];
+
+fn start(db: &TestDb, workers: &[String]) -> Sidecar {
+    let mut options = vec!["--worker-times", TIMES];
+    workers.iter().for_each(|worker| options.extend(["--worker", worker]));
+    Sidecar::start(db, &options)
+}
+
+/// Returns a worker that does no harm.
+fn healthy(db: &TestDb) -> String {
+    worker(db, "healthy", &handles("healthy", 4), r#"*'"type":"run"'*) succeed;;"#)
+}
+
+/// Requires that a run of the healthy worker succeeds.
+fn assert_works(client: &Client, name: &str) {
+    client.add(task(name, "healthy")).unwrap();
+    wait_for_status(client, name, RunStatus::Succeeded);
+}
+
+#[test]
+fn faulty_workers_are_ended_with_a_reason_and_their_attempts_end() {
+    let (db, client) = TestDb::with_client();
+    let mut workers = vec![healthy(&db)];
+    for Fault { name, act, .. } in FAULTS {
+        client.add(task(name, name)).unwrap();
+        let arms = format!("*'\"type\":\"run\"'*) if [ $attempt = 1 ]; then {act}; else succeed; fi;;");
+        workers.push(worker(&db, name, &handles(name, 1), &arms));
+    }
+    let mut sidecar = start(&db, &workers);
+    let ended = "SELECT count(*) FROM task_runs WHERE status IN ('succeeded', 'dead')";
+    eventually("each run is final", || db.number::<usize>(ended) == FAULTS.len());
+    assert_works(&client, "after");
+    let mut wrong = Vec::new();
+    for Fault { name, ends: (attempts, forgiven, error), .. } in FAULTS {
+        let run = client.history(name, 1).unwrap().remove(0);
+        let first = client.attempts(run.id).unwrap().into_iter().find(|attempt| attempt.attempt == 1);
+        let found = first.and_then(|attempt| attempt.error).unwrap_or_default();
+        if (run.status, run.attempt, run.forgiven) != (RunStatus::Succeeded, *attempts, *forgiven)
+            || !found.contains(error)
+        {
+            wrong.push(format!("{name}: {} {} {} {found:?}", run.status, run.attempt, run.forgiven));
+        }
+    }
+    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), sidecar.log());
+    sidecar.terminate();
+    for name in FAULTS.iter().map(|fault| fault.name) {
+        assert!(!pids(&db, name).into_iter().any(is_alive), "a process of {name} is left");
+    }
+    // Only the child that left its group may live.
+    assert_eq!(processes().filter(|process| process.name == "sleep" && process.is_child_of(sidecar.pid())).count(), 0);
+    assert_eq!(db.lock_files(), [""; 0]);
+    db.assert_sound();
+}
+
+/// Returns the greatest size that a process has had, in KiB.
+fn peak(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// A worker that writes without end, and reads nothing, must neither fill the memory of the scheduler nor hold up another worker.
+#[test]
+fn floods_are_bounded() {
+    let (db, client) = TestDb::with_client();
+    let mut workers = vec![healthy(&db)];
+    for (name, act) in [
+        ("pings", "begin; yes '{\"type\":\"ping\"}'"),
+        ("progress", "begin; yes \"{\\\"type\\\":\\\"progress\\\",$id,\\\"text\\\":\\\"half way\\\"}\""),
+        ("logs", "begin; yes \"{\\\"type\\\":\\\"log\\\",\\\"level\\\":\\\"trace\\\",\\\"text\\\":\\\"again\\\"}\""),
+        ("effects", "begin; yes \"{\\\"type\\\":\\\"effect_begin\\\",$id,\\\"key\\\":\\\"send\\\"}\""),
+        ("empty", "begin; yes ''"),
+        ("stderr", "begin; yes 'an error' >&2"),
+    ] {
+        client.add(task(name, name)).unwrap();
+        workers.push(worker(&db, name, &handles(name, 1), &format!("*'\"type\":\"run\"'*) {act};;")));
+    }
+    let mut sidecar = start(&db, &workers);
+    let begun = "SELECT count(*) FROM task_runs WHERE status = 'running' OR attempt > 0";
+    eventually("all have begun", || db.ask(begun) == "6");
+    for number in 0..20 {
+        assert_works(&client, &format!("beside-{number}"));
+    }
+    // Longer than the limits of silence.
+    eventually("those that cannot be answered are ended", || sidecar.log().matches("was ended: ").count() >= 2);
+    let peak = peak(sidecar.pid());
+    assert!(peak < 200 * 1024, "{peak} KiB");
+    println!("peak: {} MiB", peak / 1024);
+    sidecar.signal("KILL");
+    sidecar.end();
+    let left = |name: &str| pids(&db, name).into_iter().any(is_alive);
+    eventually("they end", || !["pings", "progress", "logs", "effects", "empty"].into_iter().any(left));
+}
+
+/// Payloads that fill the pipe of a worker that never reads them.
+#[test]
+fn a_full_pipe_holds_up_no_other_worker() {
+    let (db, client) = TestDb::with_client();
+    let text = "x".repeat(60_000);
+    for number in 0..40 {
+        client.add(task(&format!("full-{number}"), "full").payload(text.as_str())).unwrap();
+    }
+    // It answers nothing, and then is silent.
+    let full = worker(&db, "full", &handles("full", 40), "*welcome*) exec sleep 100;;");
+    let mut sidecar = start(&db, &[healthy(&db), full]);
+    eventually("runs are handed over", || db.ask("SELECT count(*) FROM task_runs WHERE status = 'running'") != "0");
+    assert_works(&client, "beside");
+    eventually("it is ended", || sidecar.log().contains("it was silent for 3s"));
+    let counted = "SELECT count(*) FROM task_runs WHERE attempt > forgiven AND status <> 'running'
+        AND task_id IN (SELECT id FROM scheduled_tasks WHERE handler = 'full')";
+    assert_eq!(db.ask(counted), "0", "none had begun");
+    assert_works(&client, "after");
+    sidecar.terminate();
+    db.assert_sound();
+}
