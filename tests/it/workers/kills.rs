@@ -73,7 +73,7 @@ fn worker_kills_lose_nothing_and_start_no_attempt_twice() {
         add(&client, round);
         let before = db.lines("journal").len();
         // At once, or after some of the expected lines.
-        let moment = random.usize(0..TASKS * 2);
+        let moment = random.usize(0..TASKS + TASKS / 2);
         eventually("enough is done", || db.lines("journal").len() >= before + moment);
         let index = round % 2;
         let what = random.usize(..3);
