@@ -70,8 +70,8 @@ fn worker_kills_lose_nothing_and_start_no_attempt_twice() {
     let mut sidecars = [start(&db, first), start(&db, last)];
     let mut killed = [0; 3];
     for round in 0..rounds {
-        add(&client, round);
         let before = db.lines("journal").len();
+        add(&client, round);
         // At once, or after some of the expected lines.
         let moment = random.usize(0..TASKS + TASKS / 2);
         eventually("enough is done", || db.lines("journal").len() >= before + moment);
