@@ -14,4 +14,5 @@ mod kills;
 mod lines;
 mod peer;
 mod planted;
+mod planted_faults;
 mod rules;

@@ -9,12 +9,13 @@ function journal(what, run) {
   appendFileSync(`${home}/journal`, `${what} ${run.run} ${run.attempt} ${process.pid}\n`);
 }
 
-/** Whether a process lives that is no zombie. */
-function lives(pid) {
+/** Returns the number and the start time of a process that lives and is no zombie. */
+function identity(pid) {
   try {
-    return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
+    const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1].split(" ");
+    return /[ZX]/.test(fields[0]) ? undefined : `${pid} ${fields[19]}`;
   } catch {
-    return false;
+    return undefined;
   }
 }
 
@@ -22,11 +23,13 @@ function lives(pid) {
 async function work(run) {
   const lock = `${home}/lock-${run.run}`;
   try {
-    if (lives(readFileSync(lock, "utf8"))) journal("overlap", run);
+    const holder = readFileSync(lock, "utf8");
+    // A process that was killed while it wrote has left a part of the text, which names no process.
+    if (holder !== "" && identity(holder.split(" ")[0]) === holder) journal("overlap", run);
   } catch {
     // No attempt is at work.
   }
-  writeFileSync(lock, String(process.pid));
+  writeFileSync(lock, identity(process.pid));
   journal("start", run);
   await setTimeout(run.payload);
   journal("end", run);

@@ -1,7 +1,6 @@
 """The handlers of kills.rs: each journals what it does. kill_worker.mjs does the same."""
 
 import os
-import re
 import sys
 import time
 
@@ -18,13 +17,14 @@ def journal(what, run):
     os.write(journal_file, f"{what} {run.run_id} {run.attempt} {os.getpid()}\n".encode())
 
 
-def lives(pid):
-    """Returns whether a process lives that is no zombie."""
+def identity(pid):
+    """Returns the number and the start time of a process that lives and is no zombie."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
-            return not re.search(r"\) [ZX] ", stat.read())
+            fields = stat.read().split(") ")[1].split(" ")
+            return None if fields[0] in "ZX" else f"{pid} {fields[19]}"
     except OSError:
-        return False
+        return None
 
 
 @worker.handler("work")
@@ -33,12 +33,14 @@ def work(run):
     lock = f"{home}/lock-{run.run_id}"
     try:
         with open(lock) as file:
-            if lives(file.read()):
+            holder = file.read()
+            # A process that was killed while it wrote has left a part of the text, which names no process.
+            if holder and identity(holder.split(" ")[0]) == holder:
                 journal("overlap", run)
     except OSError:
         pass
     with open(lock, "w") as file:
-        file.write(str(os.getpid()))
+        file.write(identity(os.getpid()))
     journal("start", run)
     time.sleep(run.payload / 1000)
     journal("end", run)

@@ -373,6 +373,11 @@ impl Peer {
     pub(crate) fn gives_up(&mut self) -> Checked<()> {
         let status = self.exit()?;
         ensure(status.code() != Some(0), || "it has ended with exit code 0".to_owned())?;
+        // Another thread reads it.
+        let deadline = Instant::now() + PAUSE;
+        while self.log().is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         ensure(!self.log().is_empty(), || format!("it has ended with {status}, without a message on stderr"))
     }
 }
