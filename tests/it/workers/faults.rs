@@ -28,7 +28,7 @@ const FAULTS: &[Fault] = &[
     fault("dies_handed", "kill -9 $$", (2, 1, "")),
     fault("dies_begun", "begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
     fault("dies_after_progress", "progress half; echo why >&2; exit 4", (2, 0, "ended: exit code 4: why")),
-    fault("dies_in_effect", "effect begin; kill -9 $$", (2, 0, "ended: ")),
+    fault("dies_in_effect", "effect begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
     fault("dies_in_first_line", "printf '{\"type\":\"begin\",%s' \"$id\"; kill -9 $$", (2, 1, "")),
     fault(
         "dies_in_done",
@@ -39,6 +39,8 @@ const FAULTS: &[Fault] = &[
     fault("ends_begun", "begin; exit 0", (2, 0, "ended: exit code 0")),
     // It breaks a rule.
     fault("garbage", "begin; say nonsense; sleep 100", (2, 0, "was ended: ")),
+    fault("garbage_handed", "say nonsense; sleep 100", (2, 1, "")),
+    fault("garbage_first", "say nonsense; begin; sleep 100", (2, 0, "was ended: ")),
     fault("binary", "begin; printf '\\377\\376\\000\\n'; sleep 100", (2, 0, "was ended: ")),
     fault("list", "begin; say '[1]'; sleep 100", (2, 0, "was ended: ")),
     fault("huge_line", "begin; yes | tr -d '\\n' | head -c 50000000; sleep 100", (2, 0, "longer than 1048576 bytes")),

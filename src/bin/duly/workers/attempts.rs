@@ -50,15 +50,31 @@ enum Phase {
     Ready,
     /// It gets no more runs.
     Leaving,
-    /// It has ended, as this text says.
-    Over(String),
+    Over(Ended),
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) how: String,
+    /// Whether all that it wrote was read. Otherwise an attempt of which nothing was read may have begun.
+    pub(crate) is_heard: bool,
+}
+
+/// How far an attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    Queued,
+    /// The worker may have read its message.
+    Sent,
+    Begun,
 }
 
 /// An attempt that the process has.
 pub(crate) struct Attempt {
     /// `None` while a thread uses it.
     pub(crate) delegated: Option<Box<Delegated>>,
-    has_begun: bool,
+    stage: Stage,
     pub(crate) stop: Option<StopReason>,
     /// When the supervisor first saw that it is to stop.
     stop_seen: Option<Duration>,
@@ -128,7 +144,7 @@ impl Attempts {
         if state.phase != Phase::Ready || state.attempts.len() >= state.concurrency {
             return Err(delegated);
         }
-        let attempt = Attempt { delegated: Some(delegated), has_begun: false, stop: None, stop_seen: None };
+        let attempt = Attempt { delegated: Some(delegated), stage: Stage::Queued, stop: None, stop_seen: None };
         state.attempts.insert(id, attempt);
         Ok(())
     }
@@ -144,7 +160,7 @@ impl Attempts {
     pub(crate) fn begin(&self, id: AttemptId) -> bool {
         let mut state = self.state();
         let attempt = state.attempts.get_mut(&id);
-        attempt.map(|attempt| attempt.has_begun = true).is_some()
+        attempt.map(|attempt| attempt.stage = Stage::Begun).is_some()
     }
 
     /// The worker has begun the newest attempt of a run. Returns whether it has one.
@@ -152,7 +168,7 @@ impl Attempts {
         let mut state = self.state();
         let range = AttemptId { run, attempt: 0 }..=AttemptId { run, attempt: u32::MAX };
         let newest = state.attempts.range_mut(range).next_back();
-        newest.map(|(_, attempt)| attempt.has_begun = true).is_some()
+        newest.map(|(_, attempt)| attempt.stage = Stage::Begun).is_some()
     }
 
     /// Returns an attempt that has not ended `limit` after its cancel. `now`: a time of the supervisor.
@@ -168,25 +184,27 @@ impl Attempts {
         first
     }
 
-    /// Ends the attempts that it has. The process must be gone. `how`: how it ended.
-    pub(crate) fn close(&self, how: &str) {
+    /// Ends the attempts that it has. The process must be gone.
+    pub(crate) fn close(&self, ended: &Ended) {
         let mut state = self.state();
-        state.phase = Phase::Over(how.to_owned());
+        state.phase = Phase::Over(ended.clone());
         let free = |attempt: &Attempt| attempt.delegated.is_some();
-        let (ended, used) = mem::take(&mut state.attempts).into_iter().partition(|(_, attempt)| free(attempt));
+        let (unused, used) = mem::take(&mut state.attempts).into_iter().partition(|(_, attempt)| free(attempt));
         // The thread that uses one ends it.
         state.attempts = used;
         drop(state);
-        let ended: BTreeMap<AttemptId, Attempt> = ended;
-        for attempt in ended.into_values() {
-            self.conclude(attempt, how);
+        let unused: BTreeMap<AttemptId, Attempt> = unused;
+        for attempt in unused.into_values() {
+            self.conclude(attempt, ended);
         }
     }
 
     /// Ends an attempt whose process has ended.
-    fn conclude(&self, attempt: Attempt, how: &str) {
+    fn conclude(&self, attempt: Attempt, ended: &Ended) {
         let Some(delegated) = attempt.delegated else { return };
-        match (attempt.has_begun, attempt.stop) {
+        let how = ended.how.as_str();
+        let may_have_begun = attempt.stage >= if ended.is_heard { Stage::Begun } else { Stage::Sent };
+        match (may_have_begun, attempt.stop) {
             (true, Some(StopReason::Shutdown)) => {
                 self.hub.cut_short();
                 delegated.end(Err(Failure::interrupted(how).into()));
@@ -197,21 +215,22 @@ impl Attempts {
     }
 
     /// Uses an attempt without holding the state, which the scheduler's loop needs. `None`: the worker does not have it.
-    pub(crate) fn with<T>(&self, id: AttemptId, begins: bool, use_it: impl FnOnce(&Delegated) -> T) -> Option<T> {
+    /// It has reached this stage.
+    pub(crate) fn with<T>(&self, id: AttemptId, stage: Stage, use_it: impl FnOnce(&Delegated) -> T) -> Option<T> {
         let mut state = self.state();
         let attempt = state.attempts.get_mut(&id)?;
-        attempt.has_begun |= begins;
+        attempt.stage = attempt.stage.max(stage);
         let delegated = attempt.delegated.take()?;
         drop(state);
         let used = use_it(&delegated);
         let mut state = self.state();
         if let Some(attempt) = state.attempts.get_mut(&id) {
             attempt.delegated = Some(delegated);
-            if let Phase::Over(how) = &state.phase {
-                let how = how.clone();
+            if let Phase::Over(ended) = &state.phase {
+                let ended = ended.clone();
                 let attempt = state.attempts.remove(&id);
                 drop(state);
-                attempt.into_iter().for_each(|attempt| self.conclude(attempt, &how));
+                attempt.into_iter().for_each(|attempt| self.conclude(attempt, &ended));
             }
         }
         Some(used)

@@ -11,7 +11,7 @@ use duly::executor::{SharedInput, Waker};
 use duly::{Clock, SystemClock, Timestamp, duration_text};
 
 use crate::exec::system::{self, Group};
-use crate::workers::attempts::Hub;
+use crate::workers::attempts::{Ended, Hub};
 use crate::workers::bell::Bell;
 use crate::workers::log_lines::WorkerLog;
 use crate::workers::options::WorkerOptions;
@@ -251,7 +251,8 @@ impl Supervisor {
             (Some(reason), _) => format!("was ended: {reason}{last}"),
             (None, how) => format!("ended: {how}{last}"),
         };
-        worker.attempts.close(&format!("{} {how}", self.subject()));
+        let is_heard = worker.output_ended();
+        worker.attempts.close(&Ended { how: format!("{} {how}", self.subject()), is_heard });
         *lock(&self.live) = None;
         self.hub.unregister(self.copy);
         // Not before its attempts have ended: while they are recorded as running, their link to it is evidence.
@@ -272,12 +273,13 @@ impl Supervisor {
             if group.has_ended() {
                 return End::ByItself;
             }
-            if worker.output_ended() {
+            if worker.output_ended() || worker.input_closed() {
                 // The end of a process follows that of its pipes at once.
+                let closed = if worker.input_closed() { "input" } else { "output" };
                 return if wait_for(PIPES, || group.has_ended()) {
                     End::ByItself
                 } else {
-                    End::Because("it has closed its standard output".to_owned())
+                    End::Because(format!("it has closed its standard {closed}"))
                 };
             }
             let said_hello = worker.attempts.said_hello();

@@ -10,7 +10,7 @@ use duly::executor::{Delegated, EffectState, SharedInput};
 use duly::{BoxError, Failure, MAX_RESULT_BYTES, StopReason, Timestamp};
 use serde_json::value::RawValue;
 
-use crate::workers::attempts::{Attempt, Attempts, Hub};
+use crate::workers::attempts::{Attempt, Attempts, Hub, Stage};
 use crate::workers::bell::Bell;
 use crate::workers::lines::Lines;
 use crate::workers::log_lines::WorkerLog;
@@ -44,6 +44,7 @@ pub(crate) struct Worker {
     /// The reading thread waits for the worker.
     is_reading: AtomicBool,
     output_ended: AtomicBool,
+    input_closed: AtomicBool,
     has_ended_a_run: AtomicBool,
 }
 
@@ -67,6 +68,7 @@ impl Worker {
             was_heard: AtomicBool::new(false),
             is_reading: AtomicBool::new(true),
             output_ended: AtomicBool::new(false),
+            input_closed: AtomicBool::new(false),
             has_ended_a_run: AtomicBool::new(false),
         }
     }
@@ -111,6 +113,11 @@ impl Worker {
         self.output_ended.load(Ordering::SeqCst)
     }
 
+    /// Whether it has closed its standard input, or ended.
+    pub(crate) fn input_closed(&self) -> bool {
+        self.input_closed.load(Ordering::SeqCst)
+    }
+
     /// Whether it has ended a run.
     pub(crate) fn has_ended_a_run(&self) -> bool {
         self.has_ended_a_run.load(Ordering::SeqCst)
@@ -125,33 +132,29 @@ impl Worker {
 
 /// What the reading thread does.
 impl Worker {
-    /// Reads messages until the output ends. After a message that breaks a rule, what follows is discarded.
+    /// Reads messages until the output ends. After a message that breaks a rule, what follows only shows which attempts have begun.
     pub(crate) fn read(&self, stdout: impl Read) {
         // Also after a panic, which is a bug: the supervisor waits for the end.
         let _reading = Reading(self);
         let mut lines = Lines::new(stdout, MAX_LINE);
         loop {
-            let mut result = Ok(());
             self.is_reading.store(true, Ordering::SeqCst);
             let read = lines.read(|line| {
                 self.is_reading.store(false, Ordering::Relaxed);
-                if result.is_ok() {
-                    result = self.receive(line);
+                if let Err(rule) = self.receive(line) {
+                    self.break_off(&rule);
                 }
             });
             let too_long = |error: &io::Error| error.kind() == io::ErrorKind::FileTooLarge;
             let has_more = match read {
                 Ok(has_more) => has_more,
                 Err(error) if too_long(&error) => {
-                    result = result.and(Err(format!("a line is longer than {MAX_LINE} bytes")));
+                    self.break_off(&format!("a line is longer than {MAX_LINE} bytes"));
                     true
                 }
                 Err(_) => false,
             };
             self.was_heard.store(true, Ordering::SeqCst);
-            if let Err(rule) = result {
-                self.break_off(&rule);
-            }
             if !has_more {
                 break;
             }
@@ -176,6 +179,10 @@ impl Worker {
 
     fn receive(&self, line: &[u8]) -> Result<(), String> {
         if self.attempts.is_broken() {
+            // Only what has begun counts of what follows.
+            if let Ok(Some(FromWorker::Of(id, _))) = protocol::parse(line) {
+                self.attempts.begin(id);
+            }
             return Ok(());
         }
         let Some(message) = protocol::parse(line)? else { return Ok(()) };
@@ -228,7 +235,7 @@ impl Worker {
             Step::Begin if self.attempts.begin(id) => Ok(()),
             Step::Begin => Err(unknown()),
             Step::Progress(text) => {
-                self.attempts.with(id, true, |delegated| delegated.context().progress(text)).ok_or_else(unknown)
+                self.attempts.with(id, Stage::Begun, |delegated| delegated.context().progress(text)).ok_or_else(unknown)
             }
             Step::Done(result) => {
                 let attempt = self.attempts.take(id).ok_or_else(unknown)?;
@@ -293,7 +300,7 @@ impl Worker {
         key: &str,
         ask: impl FnOnce(&Delegated) -> Result<Answer, BoxError>,
     ) -> Result<(), String> {
-        let answer = self.attempts.with(id, true, ask).ok_or_else(String::new)?;
+        let answer = self.attempts.with(id, Stage::Begun, ask).ok_or_else(String::new)?;
         let refused = |error: &dyn std::fmt::Display| EffectAnswer::Refused { error: error.to_string() };
         let answer = match &answer {
             Ok(Answer::Stored) => EffectAnswer::Stored,
@@ -347,9 +354,10 @@ impl Worker {
                 }
             }
             if !is_open || !flush(&mut stdin, &mut bytes) {
-                // It has closed its input, or it has ended. The supervisor sees the latter by itself.
+                // What it has written before is still read: it may have begun attempts.
                 self.outbox.close(None);
-                self.break_off("the worker has closed its standard input");
+                self.input_closed.store(true, Ordering::SeqCst);
+                self.bell.ring();
                 return;
             }
             if self.outbox.written() {
@@ -361,7 +369,7 @@ impl Worker {
     /// Appends the message that hands over an attempt.
     fn write_run(&self, id: AttemptId, input: &SharedInput, bytes: &mut Vec<u8>) {
         let begin = bytes.len();
-        let written = self.attempts.with(id, false, |delegated| {
+        let written = self.attempts.with(id, Stage::Sent, |delegated| {
             delegated.use_input(input).map_err(Unsent::NoInput)?;
             let context = delegated.context();
             let message = ToWorker::run(context, context.handler())
