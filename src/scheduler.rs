@@ -340,7 +340,10 @@ impl Builder {
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
         let waker = Waker::new(wake.clone(), &poller.lock());
         executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
-        left.into_iter().for_each(|worker| pool.end_worker(worker));
+        for worker in left {
+            let waker = waker.clone();
+            pool.end_worker(worker, move || waker.wake());
+        }
         let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);

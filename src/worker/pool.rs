@@ -261,10 +261,10 @@ impl Pool {
         &self.notices
     }
 
-    /// Has the first executor end a worker of a dead scheduler that has no run.
-    pub(crate) fn end_worker(&self, worker: Orphan) {
+    /// Has the first executor end a worker of a dead scheduler. `then` is called when it has returned: runs may wait for the worker.
+    pub(crate) fn end_worker(&self, worker: Orphan, then: impl FnOnce() + Send + 'static) {
         let lane = self.lanes.iter().position(|lane| lane.end_orphan().is_some());
-        self.end(worker, lane, || {});
+        self.end(worker, lane, then);
     }
 
     /// Has its handler, or the executor of its lane, end a command of a dead scheduler, on a thread of its own, unless it is doing so

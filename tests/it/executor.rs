@@ -21,6 +21,8 @@ struct Hands {
     most: AtomicUsize,
     stops: Mutex<Vec<(i64, u32, StopReason)>>,
     orphans: Mutex<Vec<Orphan>>,
+    /// Ends an orphan, if set.
+    end: OnceLock<Box<dyn Fn(&Orphan) + Send + Sync>>,
 }
 
 impl Executor for Hands {
@@ -49,6 +51,7 @@ impl Executor for Hands {
 
     fn end_orphan(&self, orphan: &Orphan) {
         self.orphans.lock().unwrap().push(orphan.clone());
+        self.end.get().iter().for_each(|end| end(orphan));
     }
 }
 
@@ -371,13 +374,14 @@ mod processes {
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use duly::executor::Orphan;
-    use duly::{RunStatus, Scheduler};
+    use duly::{Event, RunStatus, Scheduler};
 
     use super::{Hands, builder};
-    use crate::fixtures::{Process, TestDb, eventually, overdue, retry_soon, test_process, wait_for_status};
+    use crate::fixtures::{Process, TestDb, eventually, minutes, overdue, retry_soon, test_process, wait_for_status};
 
     /// The variable that holds the database of another process.
     const FILE: &str = "DULY_TEST_EXECUTOR_FILE";
@@ -417,6 +421,20 @@ mod processes {
         }
     }
 
+    /// Kills a scheduler. Returns the pids of its worker that has runs, and of the other one; both live.
+    fn leave_workers(db: &TestDb) -> (String, String) {
+        let killed = Process::spawn(test_process("executor::processes::scheduler_entry").env(FILE, db.file()));
+        let file = db.file().with_extension("pids");
+        eventually("its workers run", || file.exists());
+        let pids = std::fs::read_to_string(file).unwrap();
+        killed.kill();
+        pids.split_once(' ').map(|(busy, idle)| (busy.to_owned(), idle.to_owned())).unwrap()
+    }
+
+    fn kill(group: &str) {
+        crate::sidecar::signal("KILL", &format!("-{group}"));
+    }
+
     #[test]
     fn runs_wait_for_a_worker_that_outlives_its_scheduler_and_idle_workers_are_ended() {
         let db = TestDb::new();
@@ -424,12 +442,7 @@ mod processes {
         for name in ["one", "two"] {
             client.add(retry_soon(overdue(name).handler("mail"), 3)).unwrap();
         }
-        let killed = Process::spawn(test_process("executor::processes::scheduler_entry").env(FILE, db.file()));
-        let file = db.file().with_extension("pids");
-        eventually("its workers run", || file.exists());
-        let pids = std::fs::read_to_string(file).unwrap();
-        let (busy, idle) = pids.split_once(' ').map(|(busy, idle)| (busy.to_owned(), idle.to_owned())).unwrap();
-        killed.kill();
+        let (busy, idle) = leave_workers(&db);
         let files = |suffix: &str| db.lock_files().iter().filter(|name| name.ends_with(suffix)).count();
         assert_eq!((files(".worker"), files("-1") + files("-2")), (2, 2));
 
@@ -448,7 +461,6 @@ mod processes {
             assert!(expected.contains(&orphan.group()) && !orphan.is_gone(), "{orphan:?}");
             assert_eq!(orphan.handler(), if orphan.run_id() > 0 { "mail" } else { "" });
         }
-        let kill = |pid: &str| crate::sidecar::signal("KILL", &format!("-{pid}"));
         kill(&idle);
         kill(&busy);
         eventually("all of them are gone", || orphans(&hands).iter().all(|orphan| orphan.is_gone()));
@@ -463,6 +475,36 @@ mod processes {
         // The files of the dead workers are removed at the next start.
         drop(builder(&db, &[]).start().unwrap());
         assert_eq!(db.lock_files(), [""; 0]);
+        db.assert_sound();
+    }
+
+    #[test]
+    fn runs_continue_as_soon_as_their_worker_was_ended_at_the_start() {
+        let db = TestDb::new();
+        let client = db.client();
+        for name in ["one", "two"] {
+            client.add(retry_soon(overdue(name).handler("mail"), 3)).unwrap();
+        }
+        leave_workers(&db);
+        let hands = Hands::new(2, &["mail"]);
+        let is_found = Arc::new(AtomicUsize::new(0));
+        let found = is_found.clone();
+        // A turn has found the runs: their worker is being ended already.
+        let end = move |orphan: &Orphan| {
+            eventually("a turn waits for both runs", || found.load(Ordering::SeqCst) == 2);
+            orphan.group().iter().for_each(|group| kill(&group.to_string()));
+            eventually("the worker is gone", || orphan.is_gone());
+        };
+        assert!(hands.end.set(Box::new(end)).is_ok());
+        let finds = move |event: &Event| {
+            _ = matches!(event, Event::Orphaned { .. }).then(|| is_found.fetch_add(1, Ordering::SeqCst))
+        };
+        // No poll and no heartbeat hastens it.
+        let scheduler = builder(&db, &[&hands]).poll(minutes(30)).lease(minutes(120)).observe(finds).start().unwrap();
+        for _ in 0..2 {
+            hands.take().end(Ok(None));
+        }
+        drop(scheduler);
         db.assert_sound();
     }
 
