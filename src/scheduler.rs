@@ -520,9 +520,10 @@ impl Scheduler {
     /// # Errors
     /// Only if the database cannot be read.
     pub fn is_idle(&self) -> Result<bool> {
-        let of_executors =
-            self.executors.iter().flat_map(|executor| executor.handlers().iter().cloned().collect::<Vec<_>>());
-        let handlers = self.handlers.iter().cloned().chain(of_executors).collect();
+        let mut handlers = self.handlers.clone();
+        for of_executor in self.executors.iter().filter_map(|executor| executor_lane::handlers_of(&**executor)) {
+            handlers.extend(of_executor.iter().cloned());
+        }
         self.client.is_idle(&handlers)
     }
 }

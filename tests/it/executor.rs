@@ -280,6 +280,31 @@ fn an_executor_that_panics_ends_no_loop() {
 }
 
 #[test]
+fn a_caller_that_asks_for_idleness_meets_no_panic_of_an_executor() {
+    struct Panics;
+    impl Executor for Panics {
+        fn attach(&self, _: Waker) {}
+        fn handlers(&self) -> Arc<BTreeSet<String>> {
+            panic!("handlers");
+        }
+        fn free(&self) -> usize {
+            0
+        }
+        fn start(&self, _: Delegated) {}
+        fn stop(&self, _: i64, _: u32, _: StopReason) {}
+    }
+    let (db, hands) = (TestDb::new(), Hands::new(1, &["mail"]));
+    let scheduler = builder(&db, &[&hands]).executor(Arc::new(Panics)).start().unwrap();
+    assert!(scheduler.is_idle().unwrap());
+    scheduler.add(overdue("mail").handler("mail")).unwrap();
+    let attempt = hands.take();
+    assert!(!scheduler.is_idle().unwrap(), "the handlers of the other executor count");
+    attempt.end(Ok(None));
+    drop(scheduler);
+    db.assert_sound();
+}
+
+#[test]
 fn effects_are_performed_once_or_are_in_doubt() {
     let (db, hands) = (TestDb::new(), Hands::new(4, &["pay"]));
     let scheduler = builder(&db, &[&hands]).start().unwrap();
