@@ -406,7 +406,10 @@ mod processes {
     use duly::{Event, RunStatus, Scheduler};
 
     use super::{Hands, builder};
-    use crate::fixtures::{Process, TestDb, eventually, minutes, overdue, retry_soon, test_process, wait_for_status};
+    use crate::fixtures::{
+        Process, TestDb, eventually, listen, minutes, overdue, retry_soon, seconds, set_mode, test_process,
+        wait_for_status,
+    };
 
     /// The variable that holds the database of another process.
     const FILE: &str = "DULY_TEST_EXECUTOR_FILE";
@@ -529,6 +532,26 @@ mod processes {
         for _ in 0..2 {
             hands.take().end(Ok(None));
         }
+        drop(scheduler);
+        db.assert_sound();
+    }
+
+    #[test]
+    fn a_file_for_a_worker_needs_a_private_folder_and_hides_no_loss_of_the_lock_file() {
+        let (db, hands, (observer, events)) = (TestDb::new(), Hands::new(2, &["mail"]), listen());
+        let scheduler = builder(&db, &[&hands]).poll(seconds(1)).observe(observer).start().unwrap();
+        let waker = hands.waker.get().unwrap();
+        std::fs::remove_dir_all(db.lock_folder()).unwrap();
+        let shared = waker.share_input().expect("a file in a new folder");
+        let is_recreated = |event: &Event| matches!(event, Event::LockFileRecreated);
+        eventually("the scheduler reports that its lock file was missing", || {
+            events.try_iter().any(|one| is_recreated(&one))
+        });
+        drop(shared);
+        set_mode(&db.lock_folder(), 0o777);
+        let refused = waker.share_input().map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("other users"), "{refused}");
+        set_mode(&db.lock_folder(), 0o700);
         drop(scheduler);
         db.assert_sound();
     }
