@@ -430,7 +430,7 @@ impl Builder {
 /// # Dropping
 /// A scheduler that is dropped shuts down, and waits up to 30 seconds for its handlers. Within an async runtime, await
 /// `shutdown_async` instead. On a runtime of one thread, async handlers cannot return while it is blocked: they are asked to stop as
-/// soon as no closure runs, and the drop does not wait for them.
+/// soon as no closure and no attempt of an [`Executor`] runs, and the drop does not wait for them.
 #[must_use = "a scheduler that is dropped shuts down"]
 pub struct Scheduler {
     client: Client,

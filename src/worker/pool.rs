@@ -215,6 +215,11 @@ impl Pool {
         self.lanes.iter().map(|lane| lane.running()).sum()
     }
 
+    /// Returns how many of them are not those of async handlers.
+    pub(crate) fn beside_runtime(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.needs_no_runtime()).map(|lane| lane.running()).sum()
+    }
+
     /// Returns how many more attempts may be handed over now to each lane beside the workers.
     pub(crate) fn free_beside(&self, now: Duration) -> Vec<usize> {
         self.lanes.iter().map(|lane| lane.free(now)).collect()

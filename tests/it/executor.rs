@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ struct Hands {
     most: AtomicUsize,
     stops: Mutex<Vec<(i64, u32, StopReason)>>,
     orphans: Mutex<Vec<Orphan>>,
+    /// Receives each request to stop, if set.
+    stopped: OnceLock<Sender<StopReason>>,
     /// Ends an orphan, if set.
     end: OnceLock<Box<dyn Fn(&Orphan) + Send + Sync>>,
 }
@@ -47,6 +50,7 @@ impl Executor for Hands {
 
     fn stop(&self, run: i64, attempt: u32, reason: StopReason) {
         self.stops.lock().unwrap().push((run, attempt, reason));
+        self.stopped.get().iter().for_each(|stopped| _ = stopped.send(reason));
     }
 
     fn end_orphan(&self, orphan: &Orphan) {
@@ -301,6 +305,30 @@ fn a_caller_that_asks_for_idleness_meets_no_panic_of_an_executor() {
     assert!(!scheduler.is_idle().unwrap(), "the handlers of the other executor count");
     attempt.end(Ok(None));
     drop(scheduler);
+    db.assert_sound();
+}
+
+/// Only async handlers need the thread that waits for the end of the scheduler.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_drop_on_the_only_thread_of_a_runtime_waits_for_executors() {
+    let (db, hands) = (TestDb::new(), Hands::new(1, &["mail"]));
+    let (sender, stopped) = std::sync::mpsc::channel();
+    assert!(hands.stopped.set(sender).is_ok());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let scheduler = builder(&db, &[&hands]).start().unwrap();
+        scheduler.add(overdue("mail").handler("mail")).unwrap();
+        let attempt = hands.take();
+        let ends = std::thread::spawn(move || {
+            let asked = stopped.recv_timeout(Duration::from_millis(300));
+            attempt.end(Ok(None));
+            asked
+        });
+        drop(scheduler);
+        assert!(ends.join().unwrap().is_err(), "it was asked to stop at once");
+    });
+    assert_eq!(db.states(), ["mail|succeeded|1"]);
     db.assert_sound();
 }
 
