@@ -11,6 +11,8 @@ use duly::{BoxError, Builder, Context, Error, Failure, Limits, ProblemKind, RunS
 
 use crate::fixtures::{TestDb, eventually, overdue, problems, retry_soon, seconds, wait_for_status};
 
+type EndOrphan = Box<dyn Fn(&Orphan) + Send + Sync>;
+
 /// Keeps the attempts that it takes until the test ends them.
 #[derive(Default)]
 struct Hands {
@@ -25,7 +27,7 @@ struct Hands {
     /// Receives each request to stop, if set.
     stopped: OnceLock<Sender<StopReason>>,
     /// Ends an orphan, if set.
-    end: OnceLock<Box<dyn Fn(&Orphan) + Send + Sync>>,
+    end: OnceLock<EndOrphan>,
 }
 
 impl Executor for Hands {
