@@ -81,11 +81,12 @@ fn round(worker: Option<&(&str, PathBuf)>, runs: usize) -> Round {
     };
     client.add_all((0..runs).map(task)).expect("tasks");
     let reader = Connection::open(&db).expect("a reader");
-    let ended = || -> usize {
+    let ended = || -> i64 {
         let sql = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
         reader.query_row(sql, [], |row| row.get(0)).expect("a count")
     };
-    while ended() < runs {
+    let all = i64::try_from(runs).expect("a number of runs");
+    while ended() < all {
         thread::sleep(Duration::from_millis(50));
     }
     let used = (cpu(scheduler.id()) - before.0, worker_pid.map_or(0.0, cpu) - before.1);
