@@ -340,7 +340,10 @@ impl Builder {
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
         let waker = Waker::new(wake.clone(), &poller.lock());
         executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
-        left.into_iter().for_each(|worker| pool.end_worker(worker));
+        for worker in left {
+            let waker = waker.clone();
+            pool.end_worker(worker, move || waker.wake());
+        }
         let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
@@ -427,7 +430,7 @@ impl Builder {
 /// # Dropping
 /// A scheduler that is dropped shuts down, and waits up to 30 seconds for its handlers. Within an async runtime, await
 /// `shutdown_async` instead. On a runtime of one thread, async handlers cannot return while it is blocked: they are asked to stop as
-/// soon as no closure runs, and the drop does not wait for them.
+/// soon as no closure and no attempt of an [`Executor`] runs, and the drop does not wait for them.
 #[must_use = "a scheduler that is dropped shuts down"]
 pub struct Scheduler {
     client: Client,
@@ -517,9 +520,10 @@ impl Scheduler {
     /// # Errors
     /// Only if the database cannot be read.
     pub fn is_idle(&self) -> Result<bool> {
-        let of_executors =
-            self.executors.iter().flat_map(|executor| executor.handlers().iter().cloned().collect::<Vec<_>>());
-        let handlers = self.handlers.iter().cloned().chain(of_executors).collect();
+        let mut handlers = self.handlers.clone();
+        for of_executor in self.executors.iter().filter_map(|executor| executor_lane::handlers_of(&**executor)) {
+            handlers.extend(of_executor.iter().cloned());
+        }
         self.client.is_idle(&handlers)
     }
 }

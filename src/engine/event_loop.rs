@@ -30,7 +30,8 @@ const GATHER: Duration = Duration::from_millis(1);
 pub(crate) enum Order {
     /// Claim nothing more; end when no run is running.
     Drain,
-    /// As `Drain`; when no worker has a run, as `Cut`. For a sender that blocks the runtime on which async handlers have to return.
+    /// As `Drain`; when no worker and no executor has a run, as `Cut`. For a sender that blocks the runtime on which async handlers
+    /// have to return.
     DrainWorkers,
     /// As `Drain`, and ask the running handlers to stop.
     Interrupt,
@@ -94,7 +95,7 @@ impl EventLoop {
     fn turn_until_drained(&mut self) -> Result<()> {
         let mut finished: Vec<Finished> = Vec::new();
         let mut draining = false;
-        // Whether async handlers are cut when no worker has a run.
+        // Whether async handlers are cut when nothing else has a run.
         let mut drains_workers = false;
         // How many of the finished attempts are of the workers: the measure for reading ahead.
         let mut of_workers = 0;
@@ -171,7 +172,7 @@ impl EventLoop {
             if draining && self.running() == 0 && self.poller.unsettled() == 0 {
                 return Ok(());
             }
-            if drains_workers && self.in_flight == 0 {
+            if drains_workers && self.in_flight + self.pool.beside_runtime() == 0 {
                 drains_workers = false;
                 self.cut();
             }

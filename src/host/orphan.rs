@@ -235,8 +235,8 @@ impl Orphan {
         }
     }
 
-    /// Returns whether one of these processes certainly belongs to this attempt, or holds the file of its worker. The kernel does not reuse the id of a
-    /// group while a member lives.
+    /// Returns whether one of these processes certainly belongs to this attempt, or holds the file of its worker. The kernel does not
+    /// reuse the id of a group while a member lives.
     fn started_any_of(&self, members: &[u32]) -> bool {
         if self.is_of_worker() {
             return self.holders().iter().any(|holder| members.contains(holder));

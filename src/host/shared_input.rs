@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::host::folder;
 use crate::host::orphan::{self, Input, WORKER};
 use crate::host::owner_lock::{self, OwnerLock};
 use crate::host::platform::{self, Hold};
@@ -31,13 +32,11 @@ struct SharedFile {
 impl SharedInput {
     /// Creates and locks a file of this owner. The caller passes the returned file to the process and keeps no copy.
     pub(crate) fn create(owner: &OwnerLock) -> io::Result<(Self, File)> {
+        // A folder that was removed is created again; the loop does the same with the lock file, and reports that.
+        folder::make_private(owner.folder())?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let make = || {
-            let path = owner.folder().join(format!("{WORKER}{}-{number}", owner.id()));
-            platform::create_held(&path).map(|file| (path, file))
-        };
-        // A folder that was removed is created again.
-        let (path, file) = make().or_else(|_| owner.keep().and_then(|_| make()))?;
+        let path = owner.folder().join(format!("{WORKER}{}-{number}", owner.id()));
+        let file = platform::create_held(&path)?;
         let identity = platform::identity(&file.metadata()?);
         Ok((SharedInput(Arc::new(SharedFile { path, identity, database: owner.database().to_owned() })), file))
     }

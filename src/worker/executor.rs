@@ -96,9 +96,9 @@ pub trait Executor: Send + Sync + 'static {
     /// own, not twice at the same time for one process, and again at later heartbeats if the process still runs. Does nothing by
     /// default.
     ///
-    /// Called for each run of a handler that this executor has; and, of the first executor, at the start for each process that holds a
-    /// [`SharedInput`] of a dead scheduler and had no run: its [`Orphan::run_id`] is 0, its
-    /// [`Orphan::attempt`] a number, and it has no task and no handler.
+    /// Called for each run of a handler that this executor has. Of the first executor it is also called once at the start for each
+    /// process that holds a [`SharedInput`] of a dead scheduler, with runs or without, whatever their handlers: its
+    /// [`Orphan::run_id`] is 0, its [`Orphan::attempt`] a number, and it has no task and no handler.
     fn end_orphan(&self, orphan: &Orphan) {
         let _ = orphan;
     }

@@ -50,9 +50,14 @@ fn call<T>(name: &str, f: impl FnOnce() -> T) -> Option<T> {
     panics::contained(f).inspect_err(logged).ok()
 }
 
+/// Returns the handlers of an executor. `None`: it panicked, which is logged.
+pub(crate) fn handlers_of(executor: &dyn Executor) -> Option<Arc<BTreeSet<String>>> {
+    call("handlers", || executor.handlers())
+}
+
 impl Lane for ExecutorLane {
     fn handlers(&mut self) -> Arc<BTreeSet<String>> {
-        if let Some(handlers) = call("handlers", || self.executor.handlers()) {
+        if let Some(handlers) = handlers_of(&*self.executor) {
             self.handlers = handlers;
         }
         self.handlers.clone()

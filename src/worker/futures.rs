@@ -121,6 +121,10 @@ impl Lane for Futures {
         self.running.len()
     }
 
+    fn needs_no_runtime(&self) -> bool {
+        false
+    }
+
     fn free(&self, now: Duration) -> usize {
         let state = self.shared.state();
         let begins = !state.is_gone && !state.is_stalled && state.rests_until <= now;

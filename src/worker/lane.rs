@@ -35,6 +35,11 @@ pub(crate) trait Lane: Send {
     /// Returns how many attempts are handed over and have not ended.
     fn running(&self) -> usize;
 
+    /// Returns whether its attempts can end while a thread waits that may be the only one of an async runtime.
+    fn needs_no_runtime(&self) -> bool {
+        true
+    }
+
     /// Returns how many more attempts may be handed over now.
     fn free(&self, now: Duration) -> usize;
 

@@ -216,6 +216,11 @@ impl Pool {
         self.lanes.iter().map(|lane| lane.running()).sum()
     }
 
+    /// Returns how many of them are not those of async handlers.
+    pub(crate) fn beside_runtime(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.needs_no_runtime()).map(|lane| lane.running()).sum()
+    }
+
     /// Returns how many more attempts may be handed over now to each lane beside the workers.
     pub(crate) fn free_beside(&self, now: Duration) -> Vec<usize> {
         self.lanes.iter().map(|lane| lane.free(now)).collect()
@@ -262,11 +267,15 @@ impl Pool {
         &self.notices
     }
 
-    /// Has the first executor end a worker of a dead scheduler that has no run, and then removes its file.
-    pub(crate) fn end_worker(&self, worker: Orphan) {
+    /// Has the first executor end a worker of a dead scheduler, and removes its file. `then` is called afterwards: runs may wait for the
+    /// worker.
+    pub(crate) fn end_worker(&self, worker: Orphan, then: impl FnOnce() + Send + 'static) {
         let lane = self.lanes.iter().position(|lane| lane.end_orphan().is_some());
         let file = worker.input().to_owned();
-        self.end(worker, lane, move || shared_input::remove_free(&file));
+        self.end(worker, lane, move || {
+            shared_input::remove_free(&file);
+            then();
+        });
     }
 
     /// Has its handler, or the executor of its lane, end a command of a dead scheduler, on a thread of its own, unless it is doing so

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use duly::executor::{Delegated, EffectState, Executor, Orphan, Waker};
 use duly::{BoxError, Builder, Context, Error, Failure, Limits, ProblemKind, RunStatus, Scheduler, StopReason};
 
 use crate::fixtures::{TestDb, eventually, overdue, problems, retry_soon, seconds, wait_for_status};
+
+type EndOrphan = Box<dyn Fn(&Orphan) + Send + Sync>;
 
 /// Keeps the attempts that it takes until the test ends them.
 #[derive(Default)]
@@ -21,6 +24,10 @@ struct Hands {
     most: AtomicUsize,
     stops: Mutex<Vec<(i64, u32, StopReason)>>,
     orphans: Mutex<Vec<Orphan>>,
+    /// Receives each request to stop, if set.
+    stopped: OnceLock<Sender<StopReason>>,
+    /// Ends an orphan, if set.
+    end: OnceLock<EndOrphan>,
 }
 
 impl Executor for Hands {
@@ -45,10 +52,12 @@ impl Executor for Hands {
 
     fn stop(&self, run: i64, attempt: u32, reason: StopReason) {
         self.stops.lock().unwrap().push((run, attempt, reason));
+        self.stopped.get().iter().for_each(|stopped| _ = stopped.send(reason));
     }
 
     fn end_orphan(&self, orphan: &Orphan) {
         self.orphans.lock().unwrap().push(orphan.clone());
+        self.end.get().iter().for_each(|end| end(orphan));
     }
 }
 
@@ -277,6 +286,55 @@ fn an_executor_that_panics_ends_no_loop() {
 }
 
 #[test]
+fn a_caller_that_asks_for_idleness_meets_no_panic_of_an_executor() {
+    struct Panics;
+    impl Executor for Panics {
+        fn attach(&self, _: Waker) {}
+        fn handlers(&self) -> Arc<BTreeSet<String>> {
+            panic!("handlers");
+        }
+        fn free(&self) -> usize {
+            0
+        }
+        fn start(&self, _: Delegated) {}
+        fn stop(&self, _: i64, _: u32, _: StopReason) {}
+    }
+    let (db, hands) = (TestDb::new(), Hands::new(1, &["mail"]));
+    let scheduler = builder(&db, &[&hands]).executor(Arc::new(Panics)).start().unwrap();
+    assert!(scheduler.is_idle().unwrap());
+    scheduler.add(overdue("mail").handler("mail")).unwrap();
+    let attempt = hands.take();
+    assert!(!scheduler.is_idle().unwrap(), "the handlers of the other executor count");
+    attempt.end(Ok(None));
+    drop(scheduler);
+    db.assert_sound();
+}
+
+/// Only async handlers need the thread that waits for the end of the scheduler.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_drop_on_the_only_thread_of_a_runtime_waits_for_executors() {
+    let (db, hands) = (TestDb::new(), Hands::new(1, &["mail"]));
+    let (sender, stopped) = std::sync::mpsc::channel();
+    assert!(hands.stopped.set(sender).is_ok());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let scheduler = builder(&db, &[&hands]).start().unwrap();
+        scheduler.add(overdue("mail").handler("mail")).unwrap();
+        let attempt = hands.take();
+        let ends = std::thread::spawn(move || {
+            let asked = stopped.recv_timeout(Duration::from_millis(300));
+            attempt.end(Ok(None));
+            asked
+        });
+        drop(scheduler);
+        assert!(ends.join().unwrap().is_err(), "it was asked to stop at once");
+    });
+    assert_eq!(db.states(), ["mail|succeeded|1"]);
+    db.assert_sound();
+}
+
+#[test]
 fn effects_are_performed_once_or_are_in_doubt() {
     let (db, hands) = (TestDb::new(), Hands::new(4, &["pay"]));
     let scheduler = builder(&db, &[&hands]).start().unwrap();
@@ -371,13 +429,17 @@ mod processes {
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use duly::executor::Orphan;
-    use duly::{RunStatus, Scheduler};
+    use duly::{Event, RunStatus, Scheduler};
 
     use super::{Hands, builder};
-    use crate::fixtures::{Process, TestDb, eventually, overdue, retry_soon, test_process, wait_for_status};
+    use crate::fixtures::{
+        Process, TestDb, eventually, listen, minutes, overdue, retry_soon, seconds, set_mode, test_process,
+        wait_for_status,
+    };
 
     /// The variable that holds the database of another process.
     const FILE: &str = "DULY_TEST_EXECUTOR_FILE";
@@ -417,6 +479,20 @@ mod processes {
         }
     }
 
+    /// Kills a scheduler. Returns the pids of its worker that has runs, and of the other one; both live.
+    fn leave_workers(db: &TestDb) -> (String, String) {
+        let killed = Process::spawn(test_process("executor::processes::scheduler_entry").env(FILE, db.file()));
+        let file = db.file().with_extension("pids");
+        eventually("its workers run", || file.exists());
+        let pids = std::fs::read_to_string(file).unwrap();
+        killed.kill();
+        pids.split_once(' ').map(|(busy, idle)| (busy.to_owned(), idle.to_owned())).unwrap()
+    }
+
+    fn kill(group: &str) {
+        crate::sidecar::signal("KILL", &format!("-{group}"));
+    }
+
     #[test]
     fn runs_wait_for_a_worker_that_outlives_its_scheduler_and_idle_workers_are_ended() {
         let db = TestDb::new();
@@ -424,12 +500,7 @@ mod processes {
         for name in ["one", "two"] {
             client.add(retry_soon(overdue(name).handler("mail"), 3)).unwrap();
         }
-        let killed = Process::spawn(test_process("executor::processes::scheduler_entry").env(FILE, db.file()));
-        let file = db.file().with_extension("pids");
-        eventually("its workers run", || file.exists());
-        let pids = std::fs::read_to_string(file).unwrap();
-        let (busy, idle) = pids.split_once(' ').map(|(busy, idle)| (busy.to_owned(), idle.to_owned())).unwrap();
-        killed.kill();
+        let (busy, idle) = leave_workers(&db);
         let files = |suffix: &str| db.lock_files().iter().filter(|name| name.ends_with(suffix)).count();
         assert_eq!((files(".worker"), files("-1") + files("-2")), (2, 2));
 
@@ -448,7 +519,6 @@ mod processes {
             assert!(expected.contains(&orphan.group()) && !orphan.is_gone(), "{orphan:?}");
             assert_eq!(orphan.handler(), if orphan.run_id() > 0 { "mail" } else { "" });
         }
-        let kill = |pid: &str| crate::sidecar::signal("KILL", &format!("-{pid}"));
         kill(&idle);
         kill(&busy);
         eventually("all of them are gone", || orphans(&hands).iter().all(|orphan| orphan.is_gone()));
@@ -463,6 +533,56 @@ mod processes {
         // The files of the dead workers are removed at the next start.
         drop(builder(&db, &[]).start().unwrap());
         assert_eq!(db.lock_files(), [""; 0]);
+        db.assert_sound();
+    }
+
+    #[test]
+    fn runs_continue_as_soon_as_their_worker_was_ended_at_the_start() {
+        let db = TestDb::new();
+        let client = db.client();
+        for name in ["one", "two"] {
+            client.add(retry_soon(overdue(name).handler("mail"), 3)).unwrap();
+        }
+        leave_workers(&db);
+        let hands = Hands::new(2, &["mail"]);
+        let is_found = Arc::new(AtomicUsize::new(0));
+        let found = is_found.clone();
+        // A turn has found the runs: their worker is being ended already.
+        let end = move |orphan: &Orphan| {
+            eventually("a turn waits for both runs", || found.load(Ordering::SeqCst) == 2);
+            orphan.group().iter().for_each(|group| kill(&group.to_string()));
+            eventually("the worker is gone", || orphan.is_gone());
+        };
+        assert!(hands.end.set(Box::new(end)).is_ok());
+        let finds = move |event: &Event| {
+            _ = matches!(event, Event::Orphaned { .. }).then(|| is_found.fetch_add(1, Ordering::SeqCst))
+        };
+        // No poll and no heartbeat hastens it.
+        let scheduler = builder(&db, &[&hands]).poll(minutes(30)).lease(minutes(120)).observe(finds).start().unwrap();
+        for _ in 0..2 {
+            hands.take().end(Ok(None));
+        }
+        drop(scheduler);
+        db.assert_sound();
+    }
+
+    #[test]
+    fn a_file_for_a_worker_needs_a_private_folder_and_hides_no_loss_of_the_lock_file() {
+        let (db, hands, (observer, events)) = (TestDb::new(), Hands::new(2, &["mail"]), listen());
+        let scheduler = builder(&db, &[&hands]).poll(seconds(1)).observe(observer).start().unwrap();
+        let waker = hands.waker.get().unwrap();
+        std::fs::remove_dir_all(db.lock_folder()).unwrap();
+        let shared = waker.share_input().expect("a file in a new folder");
+        let is_recreated = |event: &Event| matches!(event, Event::LockFileRecreated);
+        eventually("the scheduler reports that its lock file was missing", || {
+            events.try_iter().any(|one| is_recreated(&one))
+        });
+        drop(shared);
+        set_mode(&db.lock_folder(), 0o777);
+        let refused = waker.share_input().map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("other users"), "{refused}");
+        set_mode(&db.lock_folder(), 0o700);
+        drop(scheduler);
         db.assert_sound();
     }
 
