@@ -26,6 +26,11 @@ const fn fault(name: &'static str, act: &'static str, ends: (u32, u32, &'static 
 const FAULTS: &[Fault] = &[
     // It dies at each point.
     fault("dies_handed", "kill -9 $$", (2, 1, "")),
+    fault(
+        "dies_after_log",
+        "say \"{\\\"type\\\":\\\"log\\\",\\\"level\\\":\\\"info\\\",\\\"text\\\":\\\"x\\\",$id}\"; kill -9 $$",
+        (2, 1, ""),
+    ),
     fault("dies_begun", "begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
     fault("dies_after_progress", "progress half; echo why >&2; exit 4", (2, 0, "ended: exit code 4: why")),
     fault("dies_in_effect", "effect begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
