@@ -348,20 +348,24 @@ fn a_shutdown_interrupts_runs_and_the_next_start_runs_them() {
     let (db, client) = TestDb::with_client();
     client.add(overdue("asked").handler("h")).unwrap();
     client.add(overdue("deaf").handler("h")).unwrap();
+    client.add(overdue("later").handler("h")).unwrap();
     let arms = r#"*'"type":"run"'*) begin;; *'"type":"stop"'*) ;;
-  *cancel*'"run":1,'*) fail 'shut down';;"#;
-    let option = worker(&db, "w", &handles("h", 2), arms);
+  *cancel*'"run":1,'*) fail 'shut down';; *cancel*'"run":3,'*) fail 'not now' ',"retry":"1h"';;"#;
+    let option = worker(&db, "w", &handles("h", 3), arms);
     let mut sidecar = start(&db, &[&option], &["--drain", "50ms"]);
-    eventually("both are running", || {
-        db.count(RunStatus::Running) == 2 && sent(&db, "w").matches("\"task\"").count() == 2
+    eventually("all are running", || {
+        db.count(RunStatus::Running) == 3 && sent(&db, "w").matches("\"task\"").count() == 3
     });
     sidecar.signal("TERM");
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert!(!is_alive(pids(&db, "w")[0]));
-    assert_eq!(db.rows("SELECT status, forgiven FROM task_runs ORDER BY id"), ["failed|1", "failed|1"]);
+    // A delay that the worker chose is kept, and the attempt counts.
+    let rows = "SELECT status, forgiven, run_at > finished_at + 3000000 FROM task_runs ORDER BY id";
+    assert_eq!(db.rows(rows), ["failed|1|0", "failed|1|0", "failed|0|1"]);
+    client.cancel(client.history("later", 1).unwrap()[0].id).unwrap();
     let option = worker(&db, "w", &handles("h", 2), r#"*'"type":"run"'*) succeed;;"#);
     assert_eq!(until_idle(&db, &[&option]), Some(0));
-    assert_eq!(db.states(), ["asked|succeeded|2", "deaf|succeeded|2"]);
+    assert_eq!(db.states(), ["asked|succeeded|2", "deaf|succeeded|2", "later|cancelled|1"]);
     db.assert_sound();
 }
 

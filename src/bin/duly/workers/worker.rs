@@ -272,12 +272,12 @@ impl Worker {
         let Some(delegated) = attempt.delegated else { return };
         let failure: BoxError = match retry {
             WorkerRetry::No => Failure::give_up(error).into(),
-            _ if attempt.stop == Some(StopReason::Shutdown) => {
+            WorkerRetry::After(wait) => Failure::retry_after(wait, error).into(),
+            WorkerRetry::Yes if attempt.stop == Some(StopReason::Shutdown) => {
                 self.hub.cut_short();
                 Failure::interrupted(error).into()
             }
             WorkerRetry::Yes => error.into(),
-            WorkerRetry::After(wait) => Failure::retry_after(wait, error).into(),
         };
         self.has_ended_a_run.store(true, Ordering::SeqCst);
         delegated.end(Err(failure));
