@@ -71,6 +71,7 @@ const FAULTS: &[Fault] = &[
     fault("closes_output", "begin; exec 1>&-; sleep 100", (2, 0, "closed its standard output")),
     fault("closes_input", "begin; exec 0<&-; sleep 100", (2, 0, "was ended: ")),
     fault("child_in_group", "begin; sleep 1000 & exit 3", (2, 0, "ended: exit code 3")),
+    fault("flood_left_group", "begin; setsid yes & exit 3", (2, 0, "ended: ")),
     fault("child_left_group", "begin; setsid sleep 8 & exit 3", (2, 0, "ended: exit code 3")),
 ];
 

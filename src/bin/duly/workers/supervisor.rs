@@ -342,6 +342,7 @@ impl Supervisor {
         } else if let Some(left) = left {
             log::info!("{}: ended remaining processes of the worker: {left}", self.label());
         }
+        worker.set_gone();
         // What it wrote before its end counts. The reader may be at work on it, or wait for a process that has left the group.
         while !worker.output_ended() && wait_for(PIPES, || worker.output_ended() || !worker.is_reading()) {
             thread::sleep(PIPE_POLL);

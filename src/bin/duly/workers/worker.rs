@@ -28,6 +28,10 @@ const MAX_DEPTH: usize = 1000;
 /// Delay after an attempt that could not be handed over, so that the scheduler does not claim it again and again.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Most reads of its output after its process group is empty. They empty a full pipe; then, only a process that left the group still
+/// writes.
+const LATE_READS: u32 = 128;
+
 /// A live process.
 pub(crate) struct Worker {
     pub(crate) log: WorkerLog,
@@ -44,6 +48,8 @@ pub(crate) struct Worker {
     /// The reading thread waits for the worker.
     is_reading: AtomicBool,
     output_ended: AtomicBool,
+    /// Its process group is empty.
+    is_gone: AtomicBool,
     has_ended_a_run: AtomicBool,
 }
 
@@ -67,6 +73,7 @@ impl Worker {
             was_heard: AtomicBool::new(false),
             is_reading: AtomicBool::new(true),
             output_ended: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             has_ended_a_run: AtomicBool::new(false),
         }
     }
@@ -111,6 +118,11 @@ impl Worker {
         self.output_ended.load(Ordering::SeqCst)
     }
 
+    /// Its process group is empty: what is left of its output is read, and no more.
+    pub(crate) fn set_gone(&self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+    }
+
     /// Whether it has ended a run.
     pub(crate) fn has_ended_a_run(&self) -> bool {
         self.has_ended_a_run.load(Ordering::SeqCst)
@@ -130,8 +142,10 @@ impl Worker {
         // Also after a panic, which is a bug: the supervisor waits for the end.
         let _reading = Reading(self);
         let mut lines = Lines::new(stdout, MAX_LINE);
-        loop {
+        let mut late_reads = 0;
+        while late_reads < LATE_READS {
             let mut result = Ok(());
+            late_reads += u32::from(self.is_gone.load(Ordering::SeqCst));
             self.is_reading.store(true, Ordering::SeqCst);
             let read = lines.read(|line| {
                 self.is_reading.store(false, Ordering::Relaxed);
