@@ -188,3 +188,24 @@ fn a_full_pipe_holds_up_no_other_worker() {
     sidecar.terminate();
     db.assert_sound();
 }
+
+#[test]
+fn a_worker_to_which_no_run_can_be_given_is_still_asked_whether_it_lives() {
+    let (db, client) = TestDb::with_client();
+    let option = worker(&db, "w", &handles("h", 20), r#"*'"type":"run"'*) succeed;;"#);
+    let times = "ping=300ms,silence=2s,term=300ms,backoff=10ms";
+    let mut sidecar = Sidecar::start(&db, &["--worker", &option, "--worker-times", times]);
+    eventually("it is ready", || sidecar.log().contains("worker w (copy 1): ready"));
+    let file = db.lock_files().into_iter().find(|name| name.starts_with("worker-")).expect("its file");
+    std::fs::remove_file(db.home().join("agent.db-owners").join(file)).expect("removed");
+    for n in 0..20 {
+        client.add(task(&format!("t{n}"), "h")).unwrap();
+    }
+    eventually("they are returned", || sidecar.log().contains("cannot link the file"));
+    let pings = || db.lines("lines-w").iter().filter(|line| line.contains("\"ping\"")).count();
+    let before = pings();
+    eventually("it is asked several times", || pings() >= before + 5);
+    assert_eq!(pids(&db, "w").len(), 1, "{}", sidecar.log());
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE attempt > forgiven + 1"), "0");
+    sidecar.terminate();
+}

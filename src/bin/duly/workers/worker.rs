@@ -346,11 +346,12 @@ impl Worker {
     pub(crate) fn write(&self, mut stdin: impl Write, input: &SharedInput) {
         let (mut items, mut bytes) = (Vec::new(), Vec::new());
         while self.outbox.take(&mut items) {
-            let mut is_open = true;
+            let (mut is_open, mut is_linkable) = (true, true);
             for item in items.drain(..) {
                 match item {
                     _ if !is_open => {}
-                    Item::Run(id) => self.write_run(id, input, &mut bytes),
+                    Item::Run(id) if is_linkable => is_linkable = self.write_run(id, input, &mut bytes),
+                    Item::Run(id) => self.release(id),
                     Item::Line(line) => bytes.extend_from_slice(&line),
                 }
                 if bytes.len() >= BATCH {
@@ -366,11 +367,22 @@ impl Worker {
             if self.outbox.written() {
                 self.hub.wake();
             }
+            if !is_linkable {
+                // Once for all runs that were taken: pings, cancels and answers must not wait long.
+                self.outbox.wait_closed(PAUSE);
+            }
         }
     }
 
-    /// Appends the message that hands over an attempt.
-    fn write_run(&self, id: AttemptId, input: &SharedInput, bytes: &mut Vec<u8>) {
+    /// Returns a run that was not written to the queue.
+    fn release(&self, id: AttemptId) {
+        if let Some(Attempt { delegated: Some(delegated), .. }) = self.attempts.take(id) {
+            delegated.release();
+        }
+    }
+
+    /// Appends the message that hands over an attempt. Returns `false` if no run can be handed over at the moment.
+    fn write_run(&self, id: AttemptId, input: &SharedInput, bytes: &mut Vec<u8>) -> bool {
         let begin = bytes.len();
         let written = self.attempts.with(id, false, |delegated| {
             delegated.use_input(input).map_err(Unsent::NoInput)?;
@@ -384,13 +396,14 @@ impl Worker {
             }
             Err(Unsent::Payload(format!("its message has {found} bytes, more than {MAX_LINE}")))
         });
-        let Some(Err(unsent)) = written else { return };
+        let Some(Err(unsent)) = written else { return true };
         bytes.truncate(begin);
-        let Some(Attempt { delegated: Some(delegated), .. }) = self.attempts.take(id) else { return };
+        let Some(Attempt { delegated: Some(delegated), .. }) = self.attempts.take(id) else { return true };
         match unsent {
             Unsent::Payload(reason) => {
                 let reason = format!("the run cannot be given to a worker: {reason}");
                 delegated.end(Err(Failure::give_up(reason).into()));
+                true
             }
             Unsent::NoInput(error) => {
                 let (run, task) = (id.run, delegated.context().task().to_owned());
@@ -400,7 +413,7 @@ impl Worker {
                     self.name
                 );
                 delegated.release();
-                self.outbox.wait_closed(PAUSE);
+                false
             }
         }
     }
