@@ -61,7 +61,7 @@ const FAULTS: &[Fault] = &[
     fault("ends_twice", "begin; succeed; succeed; sleep 100", (1, 0, "")),
     fault(
         "no_permission",
-        "begin; effect done ',\"value\":1'; while IFS= read -r line; do case $line in *refused*) fail 'it was refused';; esac; done",
+        "begin; effect done ',\"value\":1'; while IFS= read -r line; do case $line in *refused*) fail 'it was refused'; break;; esac; done",
         (2, 0, "it was refused"),
     ),
     // It is silent, or holds on to something.
