@@ -100,7 +100,8 @@ fn outcomes_are_recorded() {
     let arms = r#"
   *'"handler":"ok"'*) begin; progress 'half way'; echo "to the log" >&2
     say "{\"type\":\"log\",\"level\":\"warn\",\"run\":$run,\"text\":\"of the run\"}"
-    say '{"type":"log","level":"info","run":-99,"text":"of another"}'; succeed ',"result":{"n":[1, 2]}';;
+    say '{"type":"log","level":"info","run":-99,"text":"of another"}'
+    say "{\"type\":\"log\",\"level\":\"info\",\"text\":\"$(head -c 2000 /dev/zero | tr '\0' x)\"}"; succeed ',"result":{"n":[1, 2]}';;
   *'"handler":"flaky"'*) if [ $attempt = 3 ]; then succeed; else fail "no $attempt"; fi;;
   *'"handler":"hopeless"'*) fail 'never' ',"retry":false';;
   *'"handler":"later"'*) if [ $attempt = 1 ]; then fail 'wait' ',"retry":"1ms"'; else succeed ',"result":7'; fi;;
@@ -126,6 +127,7 @@ fn outcomes_are_recorded() {
     assert!(log.contains("worker all: to the log") && log.contains("[WARN] worker all: run 1: of the run"), "{log}");
     // The run is a label.
     assert!(log.contains("worker all: run -99: of another"), "{log}");
+    assert!(log.contains(&format!("worker all: {} ...\n", "x".repeat(1024))), "{log}");
     let first = sent(&db, "all");
     let first = first.lines().nth(1).unwrap();
     let expected =
@@ -316,7 +318,8 @@ fn until_idle_waits_for_the_first_hello_and_not_for_a_worker_that_is_given_up() 
     let slow = worker(&db, "slow", &handles("h", 1), r#"*'"type":"run"'*) succeed;;"#);
     let path = db.home().join("slow.sh");
     let script = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, script.replace("\nhello\n", "\nsleep 0.5\nhello\n")).unwrap();
+    let later = "\nsleep 0.5\nsay '{\"type\":\"pong\"}'\nhello\n";
+    std::fs::write(&path, script.replace("\nhello\n", later)).unwrap();
     let times = format!("{TIMES},starts=2");
     let options = ["--worker", &slow, "--worker", "bad=false", "--worker-times", &times, "--until-idle"];
     let mut sidecar = Sidecar::spawn(&db, &options);

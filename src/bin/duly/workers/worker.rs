@@ -200,8 +200,8 @@ impl Worker {
                 Ok(())
             }
             FromWorker::Hello(hello) => self.hello(&hello),
-            FromWorker::Ping | FromWorker::Pong if !self.attempts.said_hello() => {
-                Err("expected hello as the first message, found a ping or pong".to_owned())
+            FromWorker::Ping if !self.attempts.said_hello() => {
+                Err("expected hello as the first message, found a ping".to_owned())
             }
             FromWorker::Ping => {
                 self.answer(&ToWorker::Pong);
