@@ -70,6 +70,11 @@ const FAULTS: &[Fault] = &[
     fault("ignores_term", "begin; trap '' TERM; say nonsense; while :; do sleep 1; done", (2, 0, "was ended: ")),
     fault("closes_output", "begin; exec 1>&-; sleep 100", (2, 0, "closed its standard output")),
     fault("closes_input", "begin; exec 0<&-; sleep 100", (2, 0, "was ended: ")),
+    fault(
+        "ends_a_run_without_input",
+        "begin; exec 0<&-; trap 'succeed; exit 0' TERM; while :; do sleep 0.1; done",
+        (1, 0, ""),
+    ),
     fault("child_in_group", "begin; sleep 1000 & exit 3", (2, 0, "ended: exit code 3")),
     fault("flood_left_group", "begin; setsid yes & exit 3", (2, 0, "ended: ")),
     fault("child_left_group", "begin; setsid sleep 8 & exit 3", (2, 0, "ended: exit code 3")),

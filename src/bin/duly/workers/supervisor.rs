@@ -272,12 +272,13 @@ impl Supervisor {
             if group.has_ended() {
                 return End::ByItself;
             }
-            if worker.output_ended() {
+            if worker.output_ended() || worker.input_closed() {
+                let closed = if worker.output_ended() { "output" } else { "input" };
                 // The end of a process follows that of its pipes at once.
                 return if wait_for(PIPES, || group.has_ended()) {
                     End::ByItself
                 } else {
-                    End::Because("it has closed its standard output".to_owned())
+                    End::Because(format!("it has closed its standard {closed}"))
                 };
             }
             let said_hello = worker.attempts.said_hello();

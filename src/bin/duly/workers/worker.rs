@@ -48,6 +48,8 @@ pub(crate) struct Worker {
     /// The reading thread waits for the worker.
     is_reading: AtomicBool,
     output_ended: AtomicBool,
+    /// It does not read its standard input any more.
+    input_closed: AtomicBool,
     /// Its process group is empty.
     is_gone: AtomicBool,
     has_ended_a_run: AtomicBool,
@@ -73,6 +75,7 @@ impl Worker {
             was_heard: AtomicBool::new(false),
             is_reading: AtomicBool::new(true),
             output_ended: AtomicBool::new(false),
+            input_closed: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
             has_ended_a_run: AtomicBool::new(false),
         }
@@ -116,6 +119,11 @@ impl Worker {
     /// Whether its standard output has ended.
     pub(crate) fn output_ended(&self) -> bool {
         self.output_ended.load(Ordering::SeqCst)
+    }
+
+    /// Whether it has closed its standard input, or has ended.
+    pub(crate) fn input_closed(&self) -> bool {
+        self.input_closed.load(Ordering::SeqCst)
     }
 
     /// Its process group is empty: what is left of its output is read, and no more.
@@ -359,9 +367,11 @@ impl Worker {
                 }
             }
             if !is_open || !flush(&mut stdin, &mut bytes) {
-                // It has closed its input, or it has ended. The supervisor sees the latter by itself.
+                // It has closed its input, or it has ended, which the supervisor finds out. What it has written counts.
+                self.attempts.leave();
                 self.outbox.close(None);
-                self.break_off("the worker has closed its standard input");
+                self.input_closed.store(true, Ordering::SeqCst);
+                self.bell.ring();
                 return;
             }
             if self.outbox.written() {
