@@ -99,7 +99,9 @@ fn outcomes_are_recorded() {
     let hello = r#""handlers":["ok","flaky","hopeless","later","large","null"],"concurrency":3"#;
     let arms = r#"
   *'"handler":"ok"'*) begin; progress 'half way'; echo "to the log" >&2
-    say "{\"type\":\"log\",\"level\":\"warn\",\"run\":$run,\"text\":\"of the run\"}"; succeed ',"result":{"n":[1, 2]}';;
+    say "{\"type\":\"log\",\"level\":\"warn\",\"run\":$run,\"text\":\"of the run\"}"
+    say '{"type":"log","level":"info","run":-99,"text":"of another"}'
+    say "{\"type\":\"log\",\"level\":\"info\",\"text\":\"$(head -c 2000 /dev/zero | tr '\0' x)\"}"; succeed ',"result":{"n":[1, 2]}';;
   *'"handler":"flaky"'*) if [ $attempt = 3 ]; then succeed; else fail "no $attempt"; fi;;
   *'"handler":"hopeless"'*) fail 'never' ',"retry":false';;
   *'"handler":"later"'*) if [ $attempt = 1 ]; then fail 'wait' ',"retry":"1ms"'; else succeed ',"result":7'; fi;;
@@ -123,6 +125,9 @@ fn outcomes_are_recorded() {
     assert_eq!(row("null"), "succeeded|1|-|-|-");
     let log = sidecar.log();
     assert!(log.contains("worker all: to the log") && log.contains("[WARN] worker all: run 1: of the run"), "{log}");
+    // The run is a label.
+    assert!(log.contains("worker all: run -99: of another"), "{log}");
+    assert!(log.contains(&format!("worker all: {} ...\n", "x".repeat(1024))), "{log}");
     let first = sent(&db, "all");
     let first = first.lines().nth(1).unwrap();
     let expected =
@@ -222,7 +227,6 @@ fn a_worker_that_breaks_a_rule_gets_an_error_and_is_given_up() {
         ("unknown_type", r#"{"type":"dane"}"#),
         ("wrong_key", r#"{"type":"begin","run":"1","attempt":1}"#),
         ("second_hello", r#"{"type":"hello","protocol":1,"handlers":["second_hello"],"concurrency":1}"#),
-        ("late_log", r#"{"type":"log","level":"info","text":"","run":99}"#),
     ] {
         add(name, &handles(name, 1), &arm(line));
     }
@@ -252,7 +256,6 @@ fn a_worker_that_breaks_a_rule_gets_an_error_and_is_given_up() {
         ("unknown_type", "unknown type \\\"dane\\\""),
         ("wrong_key", "begin: run: expected an integer"),
         ("second_hello", "a second hello"),
-        ("late_log", "the worker does not have run 99"),
         ("unknown_run", "the worker does not have attempt 1 of run 99"),
         ("long", "longer than 1048576 bytes"),
         ("no_hello", "expected a message"),
@@ -315,7 +318,8 @@ fn until_idle_waits_for_the_first_hello_and_not_for_a_worker_that_is_given_up() 
     let slow = worker(&db, "slow", &handles("h", 1), r#"*'"type":"run"'*) succeed;;"#);
     let path = db.home().join("slow.sh");
     let script = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, script.replace("\nhello\n", "\nsleep 0.5\nhello\n")).unwrap();
+    let later = "\nsleep 0.5\nsay '{\"type\":\"pong\"}'\nhello\n";
+    std::fs::write(&path, script.replace("\nhello\n", later)).unwrap();
     let times = format!("{TIMES},starts=2");
     let options = ["--worker", &slow, "--worker", "bad=false", "--worker-times", &times, "--until-idle"];
     let mut sidecar = Sidecar::spawn(&db, &options);
@@ -347,20 +351,24 @@ fn a_shutdown_interrupts_runs_and_the_next_start_runs_them() {
     let (db, client) = TestDb::with_client();
     client.add(overdue("asked").handler("h")).unwrap();
     client.add(overdue("deaf").handler("h")).unwrap();
+    client.add(overdue("later").handler("h")).unwrap();
     let arms = r#"*'"type":"run"'*) begin;; *'"type":"stop"'*) ;;
-  *cancel*'"run":1,'*) fail 'shut down';;"#;
-    let option = worker(&db, "w", &handles("h", 2), arms);
+  *cancel*'"run":1,'*) fail 'shut down';; *cancel*'"run":3,'*) fail 'not now' ',"retry":"1h"';;"#;
+    let option = worker(&db, "w", &handles("h", 3), arms);
     let mut sidecar = start(&db, &[&option], &["--drain", "50ms"]);
-    eventually("both are running", || {
-        db.count(RunStatus::Running) == 2 && sent(&db, "w").matches("\"task\"").count() == 2
+    eventually("all are running", || {
+        db.count(RunStatus::Running) == 3 && sent(&db, "w").matches("\"task\"").count() == 3
     });
     sidecar.signal("TERM");
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert!(!is_alive(pids(&db, "w")[0]));
-    assert_eq!(db.rows("SELECT status, forgiven FROM task_runs ORDER BY id"), ["failed|1", "failed|1"]);
+    // A delay that the worker chose is kept, and the attempt counts.
+    let rows = "SELECT status, forgiven, run_at > finished_at + 3000000 FROM task_runs ORDER BY id";
+    assert_eq!(db.rows(rows), ["failed|1|0", "failed|1|0", "failed|0|1"]);
+    client.cancel(client.history("later", 1).unwrap()[0].id).unwrap();
     let option = worker(&db, "w", &handles("h", 2), r#"*'"type":"run"'*) succeed;;"#);
     assert_eq!(until_idle(&db, &[&option]), Some(0));
-    assert_eq!(db.states(), ["asked|succeeded|2", "deaf|succeeded|2"]);
+    assert_eq!(db.states(), ["asked|succeeded|2", "deaf|succeeded|2", "later|cancelled|1"]);
     db.assert_sound();
 }
 

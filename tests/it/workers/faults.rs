@@ -26,6 +26,11 @@ const fn fault(name: &'static str, act: &'static str, ends: (u32, u32, &'static 
 const FAULTS: &[Fault] = &[
     // It dies at each point.
     fault("dies_handed", "kill -9 $$", (2, 1, "")),
+    fault(
+        "dies_after_log",
+        "say \"{\\\"type\\\":\\\"log\\\",\\\"level\\\":\\\"info\\\",\\\"text\\\":\\\"x\\\",$id}\"; kill -9 $$",
+        (2, 1, ""),
+    ),
     fault("dies_begun", "begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
     fault("dies_after_progress", "progress half; echo why >&2; exit 4", (2, 0, "ended: exit code 4: why")),
     fault("dies_in_effect", "effect begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
@@ -67,7 +72,13 @@ const FAULTS: &[Fault] = &[
     fault("ignores_term", "begin; trap '' TERM; say nonsense; while :; do sleep 1; done", (2, 0, "was ended: ")),
     fault("closes_output", "begin; exec 1>&-; sleep 100", (2, 0, "closed its standard output")),
     fault("closes_input", "begin; exec 0<&-; sleep 100", (2, 0, "was ended: ")),
+    fault(
+        "ends_a_run_without_input",
+        "begin; exec 0<&-; trap 'succeed; exit 0' TERM; while :; do sleep 0.1; done",
+        (1, 0, ""),
+    ),
     fault("child_in_group", "begin; sleep 1000 & exit 3", (2, 0, "ended: exit code 3")),
+    fault("flood_left_group", "begin; setsid yes & exit 3", (2, 0, "ended: ")),
     fault("child_left_group", "begin; setsid sleep 8 & exit 3", (2, 0, "ended: exit code 3")),
 ];
 
@@ -183,4 +194,25 @@ fn a_full_pipe_holds_up_no_other_worker() {
     assert_works(&client, "after");
     sidecar.terminate();
     db.assert_sound();
+}
+
+#[test]
+fn a_worker_to_which_no_run_can_be_given_is_still_asked_whether_it_lives() {
+    let (db, client) = TestDb::with_client();
+    let option = worker(&db, "w", &handles("h", 20), r#"*'"type":"run"'*) succeed;;"#);
+    let times = "ping=300ms,silence=2s,term=300ms,backoff=10ms";
+    let mut sidecar = Sidecar::start(&db, &["--worker", &option, "--worker-times", times]);
+    eventually("it is ready", || sidecar.log().contains("worker w (copy 1): ready"));
+    let file = db.lock_files().into_iter().find(|name| name.starts_with("worker-")).expect("its file");
+    std::fs::remove_file(db.home().join("agent.db-owners").join(file)).expect("removed");
+    for n in 0..20 {
+        client.add(task(&format!("t{n}"), "h")).unwrap();
+    }
+    eventually("they are returned", || sidecar.log().contains("cannot link the file"));
+    let pings = || db.lines("lines-w").iter().filter(|line| line.contains("\"ping\"")).count();
+    let before = pings();
+    eventually("it is asked several times", || pings() >= before + 5);
+    assert_eq!(pids(&db, "w").len(), 1, "{}", sidecar.log());
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE attempt > forgiven + 1"), "0");
+    sidecar.terminate();
 }

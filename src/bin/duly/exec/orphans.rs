@@ -29,9 +29,8 @@ pub(crate) fn end(orphan: &Orphan, what: &str) {
         system::kill(group);
     }
     if !waits_until_gone(orphan, KILL) {
-        log::warn!(
-            "run {run} of {task:?}: the orphan {what} of a dead scheduler cannot be ended; the run waits for it"
-        );
+        let waits = if run == 0 { "" } else { "; the run waits for it" };
+        log::warn!("{of_run}the orphan {what} of a dead scheduler cannot be ended{waits}");
     }
 }
 

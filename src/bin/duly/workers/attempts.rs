@@ -163,14 +163,6 @@ impl Attempts {
         attempt.map(|attempt| attempt.stage = Stage::Begun).is_some()
     }
 
-    /// The worker has begun the newest attempt of a run. Returns whether it has one.
-    pub(crate) fn begin_any(&self, run: i64) -> bool {
-        let mut state = self.state();
-        let range = AttemptId { run, attempt: 0 }..=AttemptId { run, attempt: u32::MAX };
-        let newest = state.attempts.range_mut(range).next_back();
-        newest.map(|(_, attempt)| attempt.stage = Stage::Begun).is_some()
-    }
-
     /// Returns an attempt that has not ended `limit` after its cancel. `now`: a time of the supervisor.
     pub(crate) fn overdue(&self, now: Duration, limit: Duration) -> Option<AttemptId> {
         let mut state = self.state();

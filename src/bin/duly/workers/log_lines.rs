@@ -11,7 +11,9 @@ use log::Level;
 use crate::output::escape;
 
 /// Longest line, in bytes. A longer one of standard error is logged in pieces.
-const MAX_LINE: usize = 8 * 1024;
+const MAX_LINE: usize = 1024;
+/// Bytes of standard error that are read at once.
+const CHUNK: usize = 8 * 1024;
 /// Most lines that are logged in a second.
 const MAX_RATE: u32 = 500;
 /// Most characters of the last line that an error quotes.
@@ -61,7 +63,7 @@ impl WorkerLog {
 
     /// Logs each line of standard error until the stream ends.
     pub(crate) fn drain(&self, mut stderr: impl Read) {
-        let (mut chunk, mut partial) = (vec![0; MAX_LINE], Vec::new());
+        let (mut chunk, mut partial) = (vec![0; CHUNK], Vec::new());
         loop {
             match stderr.read(&mut chunk) {
                 Ok(0) => break,

@@ -275,7 +275,7 @@ impl Supervisor {
             }
             if worker.output_ended() || worker.input_closed() {
                 // The end of a process follows that of its pipes at once.
-                let closed = if worker.input_closed() { "input" } else { "output" };
+                let closed = if worker.output_ended() { "output" } else { "input" };
                 return if wait_for(PIPES, || group.has_ended()) {
                     End::ByItself
                 } else {
@@ -344,6 +344,7 @@ impl Supervisor {
         } else if let Some(left) = left {
             log::info!("{}: ended remaining processes of the worker: {left}", self.label());
         }
+        worker.set_gone();
         // What it wrote before its end counts. The reader may be at work on it, or wait for a process that has left the group.
         while !worker.output_ended() && wait_for(PIPES, || worker.output_ended() || !worker.is_reading()) {
             thread::sleep(PIPE_POLL);

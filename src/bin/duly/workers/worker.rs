@@ -28,6 +28,10 @@ const MAX_DEPTH: usize = 1000;
 /// Delay after an attempt that could not be handed over, so that the scheduler does not claim it again and again.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Most reads of its output after its process group is empty. They empty a full pipe; then, only a process that left the group still
+/// writes.
+const LATE_READS: u32 = 128;
+
 /// A live process.
 pub(crate) struct Worker {
     pub(crate) log: WorkerLog,
@@ -44,7 +48,10 @@ pub(crate) struct Worker {
     /// The reading thread waits for the worker.
     is_reading: AtomicBool,
     output_ended: AtomicBool,
+    /// It does not read its standard input any more.
     input_closed: AtomicBool,
+    /// Its process group is empty.
+    is_gone: AtomicBool,
     has_ended_a_run: AtomicBool,
 }
 
@@ -69,6 +76,7 @@ impl Worker {
             is_reading: AtomicBool::new(true),
             output_ended: AtomicBool::new(false),
             input_closed: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             has_ended_a_run: AtomicBool::new(false),
         }
     }
@@ -113,9 +121,14 @@ impl Worker {
         self.output_ended.load(Ordering::SeqCst)
     }
 
-    /// Whether it has closed its standard input, or ended.
+    /// Whether it has closed its standard input, or has ended.
     pub(crate) fn input_closed(&self) -> bool {
         self.input_closed.load(Ordering::SeqCst)
+    }
+
+    /// Its process group is empty: what is left of its output is read, and no more.
+    pub(crate) fn set_gone(&self) {
+        self.is_gone.store(true, Ordering::SeqCst);
     }
 
     /// Whether it has ended a run.
@@ -137,7 +150,9 @@ impl Worker {
         // Also after a panic, which is a bug: the supervisor waits for the end.
         let _reading = Reading(self);
         let mut lines = Lines::new(stdout, MAX_LINE);
-        loop {
+        let mut late_reads = 0;
+        while late_reads < LATE_READS {
+            late_reads += u32::from(self.is_gone.load(Ordering::SeqCst));
             self.is_reading.store(true, Ordering::SeqCst);
             let read = lines.read(|line| {
                 self.is_reading.store(false, Ordering::Relaxed);
@@ -189,15 +204,12 @@ impl Worker {
         match message {
             FromWorker::Of(id, step) => self.step(id, step),
             FromWorker::Log { level, text, run } => {
-                if let Some(run) = run.filter(|run| !self.attempts.begin_any(*run)) {
-                    return Err(format!("log: the worker does not have run {run}"));
-                }
                 self.log.line(level, run, &text);
                 Ok(())
             }
             FromWorker::Hello(hello) => self.hello(&hello),
-            FromWorker::Ping | FromWorker::Pong if !self.attempts.said_hello() => {
-                Err("expected hello as the first message, found a ping or pong".to_owned())
+            FromWorker::Ping if !self.attempts.said_hello() => {
+                Err("expected hello as the first message, found a ping".to_owned())
             }
             FromWorker::Ping => {
                 self.answer(&ToWorker::Pong);
@@ -282,12 +294,12 @@ impl Worker {
         let Some(delegated) = attempt.delegated else { return };
         let failure: BoxError = match retry {
             WorkerRetry::No => Failure::give_up(error).into(),
-            _ if attempt.stop == Some(StopReason::Shutdown) => {
+            WorkerRetry::After(wait) => Failure::retry_after(wait, error).into(),
+            WorkerRetry::Yes if attempt.stop == Some(StopReason::Shutdown) => {
                 self.hub.cut_short();
                 Failure::interrupted(error).into()
             }
             WorkerRetry::Yes => error.into(),
-            WorkerRetry::After(wait) => Failure::retry_after(wait, error).into(),
         };
         self.has_ended_a_run.store(true, Ordering::SeqCst);
         delegated.end(Err(failure));
@@ -342,11 +354,12 @@ impl Worker {
     pub(crate) fn write(&self, mut stdin: impl Write, input: &SharedInput) {
         let (mut items, mut bytes) = (Vec::new(), Vec::new());
         while self.outbox.take(&mut items) {
-            let mut is_open = true;
+            let (mut is_open, mut is_linkable) = (true, true);
             for item in items.drain(..) {
                 match item {
                     _ if !is_open => {}
-                    Item::Run(id) => self.write_run(id, input, &mut bytes),
+                    Item::Run(id) if is_linkable => is_linkable = self.write_run(id, input, &mut bytes),
+                    Item::Run(id) => self.release(id),
                     Item::Line(line) => bytes.extend_from_slice(&line),
                 }
                 if bytes.len() >= BATCH {
@@ -354,7 +367,9 @@ impl Worker {
                 }
             }
             if !is_open || !flush(&mut stdin, &mut bytes) {
-                // What it has written before is still read: it may have begun attempts.
+                // It has closed its input, or it has ended, which the supervisor finds out. What it has written is still read: it may
+                // have begun attempts.
+                self.attempts.leave();
                 self.outbox.close(None);
                 self.input_closed.store(true, Ordering::SeqCst);
                 self.bell.ring();
@@ -363,11 +378,22 @@ impl Worker {
             if self.outbox.written() {
                 self.hub.wake();
             }
+            if !is_linkable {
+                // Once for all runs that were taken: pings, cancels and answers must not wait long.
+                self.outbox.wait_closed(PAUSE);
+            }
         }
     }
 
-    /// Appends the message that hands over an attempt.
-    fn write_run(&self, id: AttemptId, input: &SharedInput, bytes: &mut Vec<u8>) {
+    /// Returns a run that was not written to the queue.
+    fn release(&self, id: AttemptId) {
+        if let Some(Attempt { delegated: Some(delegated), .. }) = self.attempts.take(id) {
+            delegated.release();
+        }
+    }
+
+    /// Appends the message that hands over an attempt. Returns `false` if no run can be handed over at the moment.
+    fn write_run(&self, id: AttemptId, input: &SharedInput, bytes: &mut Vec<u8>) -> bool {
         let begin = bytes.len();
         let written = self.attempts.with(id, Stage::Sent, |delegated| {
             delegated.use_input(input).map_err(Unsent::NoInput)?;
@@ -381,13 +407,14 @@ impl Worker {
             }
             Err(Unsent::Payload(format!("its message has {found} bytes, more than {MAX_LINE}")))
         });
-        let Some(Err(unsent)) = written else { return };
+        let Some(Err(unsent)) = written else { return true };
         bytes.truncate(begin);
-        let Some(Attempt { delegated: Some(delegated), .. }) = self.attempts.take(id) else { return };
+        let Some(Attempt { delegated: Some(delegated), .. }) = self.attempts.take(id) else { return true };
         match unsent {
             Unsent::Payload(reason) => {
                 let reason = format!("the run cannot be given to a worker: {reason}");
                 delegated.end(Err(Failure::give_up(reason).into()));
+                true
             }
             Unsent::NoInput(error) => {
                 let (run, task) = (id.run, delegated.context().task().to_owned());
@@ -397,7 +424,7 @@ impl Worker {
                     self.name
                 );
                 delegated.release();
-                self.outbox.wait_closed(PAUSE);
+                false
             }
         }
     }
