@@ -117,11 +117,8 @@ impl EventLoop {
             self.reports.take(now.monotonic, MAX_OUTCOMES).into_iter().for_each(|report| self.poller.report(report));
             if now.monotonic >= self.next_look {
                 self.next_look = now.monotonic.saturating_add(self.settings.poll);
-                self.pool
-                    .attempts()
-                    .take_begun(now.monotonic)
-                    .into_iter()
-                    .for_each(|report| self.poller.report(report));
+                let late = self.pool.attempts().take_late(now.monotonic);
+                late.into_iter().for_each(|report| self.poller.report(report));
             }
             if let Some(problems) = self.problems.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 self.poller.set_problems(&problems, now);

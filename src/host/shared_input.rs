@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::host::folder;
 use crate::host::orphan::{self, Input, WORKER};
@@ -27,6 +27,8 @@ struct SharedFile {
     /// Device and inode.
     identity: Option<(u64, u64)>,
     database: PathBuf,
+    /// What is recorded of the process.
+    process: OnceLock<Arc<str>>,
 }
 
 impl SharedInput {
@@ -38,19 +40,33 @@ impl SharedInput {
         let path = owner.folder().join(format!("{WORKER}{}-{number}", owner.id()));
         let file = platform::create_held(&path)?;
         let identity = platform::identity(&file.metadata()?);
-        Ok((SharedInput(Arc::new(SharedFile { path, identity, database: owner.database().to_owned() })), file))
+        Ok((
+            SharedInput(Arc::new(SharedFile {
+                path,
+                identity,
+                database: owner.database().to_owned(),
+                process: OnceLock::new(),
+            })),
+            file,
+        ))
     }
 
     /// Records in the file which process inherited it, so that another scheduler can distinguish the process from any other with its
     /// number. The process must lead a process group of its own, and not have been waited for. Where the system does not distinguish
     /// processes, or if the record cannot be written, the lock of the file is the only evidence.
     pub fn record_process(&self, pid: u32) {
-        let SharedFile { path, identity, database } = &*self.0;
+        let SharedFile { path, identity, database, process } = &*self.0;
         let Some(record) = orphan::record_of(pid, *identity, database) else { return };
+        let record = &**process.get_or_init(|| record.into());
         let file = File::options().write(true).truncate(true).open(path);
         if let Err(error) = file.and_then(|file| platform::write_at(&file, record.as_bytes(), 0)) {
             log::warn!("the process {pid} cannot be recorded in {}: {error}", path.display());
         }
+    }
+
+    /// Returns what is recorded of the process.
+    pub(crate) fn process(&self) -> Option<Arc<str>> {
+        self.0.process.get().cloned()
     }
 
     /// Makes the file the input of an attempt.

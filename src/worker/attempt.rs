@@ -36,6 +36,8 @@ pub(crate) struct StopFlag {
     notify: tokio::sync::Notify,
     /// When the attempt began, until that is taken.
     begun: Mutex<Option<Now>>,
+    /// The record of the process that it runs in, and when that is due to be stored, until it is taken.
+    process: Mutex<Option<(Duration, Arc<str>)>>,
 }
 
 impl StopFlag {
@@ -47,6 +49,17 @@ impl StopFlag {
     /// Takes the time at which the attempt began, once, if `when` returns true for it.
     pub(crate) fn take_begun(&self, when: impl Fn(&Now) -> bool) -> Option<Now> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).take_if(|at| when(at))
+    }
+
+    /// Keeps the record of the process that the attempt runs in. `due`: when it is to be stored, by the monotonic clock.
+    pub(crate) fn runs_in(&self, process: Arc<str>, due: Duration) {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).replace((due, process));
+    }
+
+    /// Takes the record of the process, once, when it is due.
+    pub(crate) fn take_process(&self, now: Duration) -> Option<Arc<str>> {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.take_if(|(due, _)| *due <= now).map(|(_, process)| process)
     }
 
     /// Requests the stop. The first reason stands.

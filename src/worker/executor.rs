@@ -65,6 +65,7 @@ use crate::model::retry::Retry;
 use crate::model::run::{FailureKind, Outcome};
 use crate::store::turn_io::Begun;
 use crate::worker::attempt::StopReason;
+use crate::worker::handed::LONG;
 use crate::worker::handler::Context;
 use crate::worker::lane::{Began, LaneTools, outcome_of};
 
@@ -180,6 +181,10 @@ impl Delegated {
     pub fn use_input(&self, input: &SharedInput) -> io::Result<()> {
         let linked = input.link(self.context.run_id(), self.context.attempt())?;
         self.context.reported().input = Some(linked);
+        // A link can be removed. The row of a run that lasts says as well which process has it.
+        if let Some(process) = input.process() {
+            self.context.runs_in(process, self.context.began().monotonic.saturating_add(LONG));
+        }
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use crate::model::event::{Event, Observers};
 use crate::model::finished::{Finished, Report, ReportKind};
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
+use crate::store::turn_io::MAX_OUTCOMES;
 use crate::worker::attempt::{Link, OwnEnd, Reported, StopFlag, StopReason, Tools};
 use crate::worker::failure::Failure;
 use crate::worker::handler::{Context, Handler};
@@ -22,7 +23,7 @@ use crate::worker::span::AttemptSpan;
 pub(crate) type Handed = (Arc<Claim>, Arc<StopFlag>);
 
 /// How long an attempt that was read ahead runs before its row says when it began. Most end before.
-const LONG: Duration = Duration::from_millis(500);
+pub(crate) const LONG: Duration = Duration::from_millis(500);
 
 /// How long to wait before an attempt is returned that could not begin.
 pub(crate) const UNNOTED: Duration = Duration::from_secs(1);
@@ -80,15 +81,20 @@ impl Attempts {
         }
     }
 
-    /// Returns the begin of attempts that were read ahead and run for long: their rows do not show it yet.
-    pub(crate) fn take_begun(&self, now: Duration) -> Vec<Report> {
+    /// Returns what the rows of attempts that run for long do not show yet: the begin of those that were read ahead, and the processes of
+    /// those that an executor runs.
+    pub(crate) fn take_late(&self, now: Duration) -> Vec<Report> {
         let flags = self.flags();
+        let processes = flags.values().filter_map(|(claim, flag)| {
+            let kind = ReportKind::Process(flag.take_process(now)?.to_string());
+            Some(Report { run: claim.run_id, attempt: claim.attempt, kind })
+        });
         let ahead = flags.values().filter(|(claim, _)| claim.read_ahead);
         let begun = ahead.filter_map(|(claim, flag)| {
             let at = flag.take_begun(|at| now.saturating_sub(at.monotonic) >= LONG)?;
             Some(Report { run: claim.run_id, attempt: claim.attempt, kind: ReportKind::Began(at.wall) })
         });
-        begun.collect()
+        begun.chain(processes.take(MAX_OUTCOMES)).collect()
     }
 
     /// Asks the handler of a run to stop.

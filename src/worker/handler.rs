@@ -413,6 +413,11 @@ impl Context {
         self.tools.link.as_ref()
     }
 
+    /// Keeps the record of the process that the attempt runs in. `due`: when it is to be stored, by the monotonic clock.
+    pub(crate) fn runs_in(&self, process: Arc<str>, due: Duration) {
+        self.stop.runs_in(process, due);
+    }
+
     pub(crate) fn connection(&self) -> MutexGuard<'_, WorkerConnection> {
         self.tools.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use duly::{Client, NewTask, RunStatus};
+use duly::{Client, Limits, NewTask, Problem, ProblemKind, RunStatus};
 
 use crate::fixtures::{TestDb, eventually, overdue, retry_soon, wait_for_status};
 use crate::sidecar::{ProcessStat, Sidecar};
@@ -389,6 +389,31 @@ fn the_next_scheduler_ends_a_worker_that_ignores_the_death_of_the_first() {
     assert_eq!(run.attempt, 2);
     assert!(!is_alive(orphan));
     assert!(second.log().contains("ending the orphan worker of a dead scheduler"), "{}", second.log());
+    second.terminate();
+}
+
+/// The links to the file of the worker are gone, and so is the proof that they are. The row of a run that lasts names its process.
+#[test]
+fn a_run_waits_for_a_worker_whose_files_were_removed() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("a", "h")).unwrap();
+    let deaf = worker(&db, "deaf", &handles("h", 1), r#"*'"type":"run"'*) begin; exec sleep 1000;;"#);
+    let mut first = start(&db, &[&deaf], &["--lease", "1s"]);
+    wait_for_line(&db, "deaf", "\"type\":\"run\"");
+    eventually("its process is recorded", || db.ask("SELECT count(*) FROM task_runs WHERE process IS NOT NULL") == "1");
+    for file in db.lock_files().iter().filter(|name| name.starts_with("worker-") || name.starts_with("run-")) {
+        std::fs::remove_file(db.lock_folder().join(file)).unwrap();
+    }
+    first.kill();
+    let orphan = pids(&db, "deaf")[0];
+    let next = worker(&db, "next", &handles("h", 1), r#"*'"type":"run"'*) succeed;;"#);
+    let mut second = start(&db, &[&next], &["--lease", "1s"]);
+    eventually("the orphan is reported", || {
+        client.check(&Limits::default()).unwrap().iter().any(|problem: &Problem| problem.kind == ProblemKind::Orphan)
+    });
+    assert!(is_alive(orphan), "it is not certain that it belongs to this database");
+    Command::new("kill").args(["-9", &orphan.to_string()]).status().unwrap();
+    assert_eq!(wait_for_status(&client, "a", RunStatus::Succeeded).attempt, 2);
     second.terminate();
 }
 
