@@ -418,6 +418,22 @@ fn a_run_waits_for_a_worker_whose_files_were_removed() {
 }
 
 #[test]
+fn a_worker_whose_file_was_removed_is_started_again() {
+    let (db, client) = TestDb::with_client();
+    let option = worker(&db, "w", &handles("h", 1), r#"*'"type":"run"'*) succeed;;"#);
+    let mut sidecar = start(&db, &[&option], &[]);
+    client.add(task("a", "h")).unwrap();
+    wait_for_status(&client, "a", RunStatus::Succeeded);
+    let files = db.lock_files();
+    let file = files.iter().find(|name| name.starts_with("worker-")).unwrap();
+    std::fs::remove_file(db.lock_folder().join(file)).unwrap();
+    client.add(task("b", "h")).unwrap();
+    assert_eq!(wait_for_status(&client, "b", RunStatus::Succeeded).forgiven, 1, "it was not handed over");
+    assert_eq!(pids(&db, "w").len(), 2);
+    sidecar.terminate();
+}
+
+#[test]
 fn no_worker_outlives_a_scheduler_that_stops_by_itself() {
     let (db, client) = TestDb::with_client();
     client.add(task("a", "h")).unwrap();

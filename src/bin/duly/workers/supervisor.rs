@@ -273,6 +273,9 @@ impl Supervisor {
             if group.has_ended() {
                 return End::ByItself;
             }
+            if worker.is_useless() {
+                return End::Because("the file that shows that it is alive was removed".to_owned());
+            }
             if worker.output_ended() || worker.input_closed() {
                 // The end of a process follows that of its pipes at once.
                 let closed = if worker.output_ended() { "output" } else { "input" };

@@ -52,6 +52,8 @@ pub(crate) struct Worker {
     input_closed: AtomicBool,
     /// Its process group is empty.
     is_gone: AtomicBool,
+    /// The file that shows that it is alive was removed.
+    lost_file: AtomicBool,
     has_ended_a_run: AtomicBool,
 }
 
@@ -77,6 +79,7 @@ impl Worker {
             output_ended: AtomicBool::new(false),
             input_closed: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
+            lost_file: AtomicBool::new(false),
             has_ended_a_run: AtomicBool::new(false),
         }
     }
@@ -124,6 +127,11 @@ impl Worker {
     /// Whether it has closed its standard input, or has ended.
     pub(crate) fn input_closed(&self) -> bool {
         self.input_closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether it can get no run any more, and has none: the file that shows that it is alive was removed.
+    pub(crate) fn is_useless(&self) -> bool {
+        self.lost_file.load(Ordering::SeqCst) && self.attempts.count() == 0
     }
 
     /// Its process group is empty: what is left of its output is read, and no more.
@@ -423,7 +431,12 @@ impl Worker {
                      it returns to the queue",
                     self.name
                 );
+                if error.kind() == io::ErrorKind::NotFound {
+                    self.attempts.leave();
+                    self.lost_file.store(true, Ordering::SeqCst);
+                }
                 delegated.release();
+                self.bell.ring();
                 false
             }
         }
