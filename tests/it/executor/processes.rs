@@ -11,7 +11,7 @@ use std::time::Duration;
 use duly::executor::Orphan;
 use duly::{Event, RunStatus, Scheduler};
 
-use super::{Hands, builder};
+use crate::executor::{Hands, builder};
 use crate::fixtures::{
     Process, TestDb, eventually, listen, minutes, overdue, retry_soon, seconds, set_mode, test_process, wait_for_status,
 };
