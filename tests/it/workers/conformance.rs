@@ -97,7 +97,9 @@ fn of_awk() {
         return skip("no awk");
     }
     for awk in awks {
-        conforms(&program(&[&awk[..], &["-f", "tests/it/workers/worker.awk"]].concat()));
+        for worker in ["tests/it/workers/short.awk", "tests/it/workers/worker.awk"] {
+            conforms(&program(&[&awk[..], &["-f", worker]].concat()));
+        }
     }
 }
 
