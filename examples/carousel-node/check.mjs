@@ -14,7 +14,7 @@ import { fileURLToPath } from "node:url";
 import { open, trigger } from "duly";
 
 const DULY = process.env.DULY_BIN ?? "duly";
-const BOT = fileURLToPath(new URL("carousel.mjs", import.meta.url));
+const BOT = fileURLToPath(new URL("carousel.ts", import.meta.url));
 const DEADLINE_MS = 60_000;
 const folder = mkdtempSync(join(tmpdir(), "carousel-"));
 const file = join(folder, "agent.db");

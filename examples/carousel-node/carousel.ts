@@ -1,11 +1,10 @@
-// @ts-check
 // A bot that posts a carousel of five pictures to each of its chats three times a day: each picture once, even if the bot or the
-// scheduler is killed. A worker of duly, in JavaScript; README.md says how to run it.
+// scheduler is killed. A worker of duly, in TypeScript; README.md says how to run it.
 
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { add, open, worker } from "duly";
+import { add, open, type Run, worker } from "duly";
 
 const CHATS = ["family", "climbing-club"];
 const PICTURES = ["sunrise", "summit", "lake", "hut", "descent"];
@@ -41,14 +40,10 @@ for (const chat of CHATS) {
 await worker({ handlers: { carousel }, concurrency: CHATS.length });
 db.close();
 
-/**
- * Posts the pictures. An attempt that was cut short is continued by the next one where it ended.
- * @param {import("duly").Run<{ chat: string }>} run
- */
-async function carousel(run) {
+/** Posts the pictures. An attempt that was cut short is continued by the next one where it ended. */
+async function carousel(run: Run<{ chat: string }>) {
   const { chat } = run.payload;
-  /** @type {number[]} */
-  const posted = [];
+  const posted: number[] = [];
   for (const [at, picture] of PICTURES.entries()) {
     run.progress(`picture ${at + 1} of ${PICTURES.length}`);
     const key = `${run.idempotencyKey}/${picture}`;
@@ -69,22 +64,12 @@ async function carousel(run) {
   return { posted };
 }
 
-/**
- * Returns the id of the message.
- * @param {string} key
- * @param {string} chat
- * @param {string} picture
- * @returns {number}
- */
-function post(key, chat, picture) {
+/** Returns the id of the message. */
+function post(key: string, chat: string, picture: string): number {
   return db.prepare("INSERT INTO posts (key, chat, picture) VALUES (?, ?, ?) RETURNING id").get(key, chat, picture).id;
 }
 
-/**
- * Returns the id of the message with a key, if there is one.
- * @param {string} key
- * @returns {number | undefined}
- */
-function find(key) {
+/** Returns the id of the message with a key, if there is one. */
+function find(key: string): number | undefined {
   return db.prepare("SELECT id FROM posts WHERE key = ?").get(key)?.id;
 }
