@@ -136,23 +136,30 @@ export type Task = Schedule &
     replace?: boolean;
   };
 
-export interface Change {
+export interface Added {
   /** The name of the task. */
   name: string;
-  change: "created" | "changed" | "unchanged";
+  change: "created" | "replaced" | "unchanged";
+}
+
+export interface Triggered {
+  /** The name of the task that has the run. */
+  name: string;
+  /** `created`: a task of its own. `triggered`: the task is due now. `unchanged`: it was due already, or the key was used. */
+  change: "created" | "triggered" | "unchanged";
 }
 
 /**
  * Adds a task. An equal task of the same name changes nothing; one that differs is an error, unless `ifAbsent` or `replace`
  * is set. `db`: the path of the database, or an open handle, within whose transaction the task is added.
  */
-export function add(db: string | URL | Database, task: Task): Change;
+export function add(db: string | URL | Database, task: Task): Added;
 
 /**
  * Requests a run now. With a `payload` or a `key`, a one-time task `NAME/KEY` is added, with the handler and the policies of the
  * task; a key that was used adds nothing.
  */
-export function trigger(db: string | URL | Database, name: string, options?: { payload?: unknown; key?: string }): Change;
+export function trigger(db: string | URL | Database, name: string, options?: { payload?: unknown; key?: string }): Triggered;
 
 /** Opens the database with node:sqlite, else better-sqlite3, with a busy timeout of 5 s and foreign keys. It must exist. */
 export function open(path: string | URL): Database & { close(): void };

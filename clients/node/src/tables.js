@@ -47,7 +47,7 @@ const DEFINITION = ["payload", "schedule_type", "schedule_value", ...Object.valu
  * Adds a task. Idempotent: an equal task of the same name changes nothing.
  * @param {any} db
  * @param {any} task
- * @returns {{ name: string, change: "created" | "changed" | "unchanged" }}
+ * @returns {{ name: string, change: "created" | "replaced" | "unchanged" }}
  */
 export function add(db, task) {
   const { name, ifAbsent = false, replace = false } = task;
@@ -78,7 +78,7 @@ export function add(db, task) {
     // One statement: its trigger records what was due under the old schedule.
     const set = different.map((column) => `${column} = ?`).join(", ");
     handle.prepare(`UPDATE scheduled_tasks SET ${set} WHERE name = ?`).run(...different.map((column) => wanted[column]), name);
-    return { name, change: "changed" };
+    return { name, change: "replaced" };
   });
 }
 
@@ -102,7 +102,7 @@ const RUN_COPY = `
  * @param {any} db
  * @param {string} name
  * @param {{ payload?: unknown, key?: string }} [options]
- * @returns {{ name: string, change: "created" | "changed" | "unchanged" }}
+ * @returns {{ name: string, change: "created" | "triggered" | "unchanged" }}
  */
 export function trigger(db, name, { payload, key } = {}) {
   const request = `trigger task ${JSON.stringify(name)}`;
@@ -117,7 +117,7 @@ export function trigger(db, name, { payload, key } = {}) {
       checkStatus(handle, request, name, ["active", "completed", "paused"]);
       return { name: copy, change: "unchanged" };
     }
-    if (Number(handle.prepare(RUN_NOW).run(name).changes) === 1) return { name, change: "changed" };
+    if (Number(handle.prepare(RUN_NOW).run(name).changes) === 1) return { name, change: "triggered" };
     checkStatus(handle, request, name, ["active", "completed"]);
     return { name, change: "unchanged" };
   });

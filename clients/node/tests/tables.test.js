@@ -84,7 +84,7 @@ each("a name is an idempotency key", (db) => {
   assert.equal(add(db, { ...task, priority: 0, ifAbsent: true }).change, "unchanged");
   assert.deepEqual(row(db, "*", "digest"), before);
 
-  assert.equal(add(db, { ...without, priority: 0, replace: true }).change, "changed");
+  assert.equal(add(db, { ...without, priority: 0, replace: true }).change, "replaced");
   assert.deepEqual(row(db, "priority, timeout_ms, payload", "digest"), { priority: 0, timeout_ms: null, payload: task.payload && '{"a":1,"b":[2]}' });
   assert.equal(add(db, { ...without, priority: 0, replace: true }).change, "unchanged");
   assert.equal(count(db), 1);
@@ -142,7 +142,7 @@ each("within a transaction of the application, a task is stored if and only if i
 each("a trigger makes a task due, once until it has run", (db) => {
   const now = Date.now();
   add(db, { name: "digest", handler: "mail", cron: "@daily" });
-  assert.deepEqual(trigger(db, "digest"), { name: "digest", change: "changed" });
+  assert.deepEqual(trigger(db, "digest"), { name: "digest", change: "triggered" });
   const { next_run: due } = row(db, "next_run", "digest");
   assert.ok(due >= now - 1 && due <= Date.now() + 1, `${due}`);
   assert.deepEqual(trigger(db, "digest"), { name: "digest", change: "unchanged" });
@@ -150,7 +150,7 @@ each("a trigger makes a task due, once until it has run", (db) => {
   assert.equal(count(db, "task_runs"), 0, "no occurrence was recorded as missed");
 
   db.exec(`UPDATE scheduled_tasks SET next_run = ${now + 3600000}, planned = 1`);
-  assert.equal(trigger(db, "digest").change, "changed");
+  assert.equal(trigger(db, "digest").change, "triggered");
   assert.equal(count(db, "task_runs"), 0);
 });
 
@@ -195,7 +195,7 @@ each("a file without the tables, or with newer ones, is refused", (db) => {
 test("a path is opened for the call", { skip: opensPaths ? false : "no module for SQLite" }, () =>
   withFile((file) => {
     assert.equal(add(file, { name: "t", handler: "mail", manual: true }).change, "created");
-    assert.equal(trigger(new URL(`file://${file}`), "t").change, "changed");
+    assert.equal(trigger(new URL(`file://${file}`), "t").change, "triggered");
     assert.throws(() => add(`${file}-missing`, { name: "t", handler: "mail", manual: true }), code("no_database", /there is no such file/));
     writeFileSync(`${file}-empty`, "");
     assert.throws(() => trigger(`${file}-empty`, "t"), code("no_database", /the file has no tables of duly/));

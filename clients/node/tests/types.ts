@@ -22,7 +22,7 @@ const stopped: Promise<void> = worker({ handlers: { mail, plain: () => 1, typed:
 void stopped;
 
 const db = open(new URL("file:///srv/agent.db"));
-const change: "created" | "changed" | "unchanged" = add(db, {
+const change: "created" | "replaced" | "unchanged" = add(db, {
   name: "digest", handler: "mail", payload: { to: "anna" }, cron: "0 6 * * *", timeZone: "Europe/Rome", overlap: "buffer_all", onDead: null,
 }).change;
 add("agent.db", { name: "often", handler: "mail", every: 1500, ifAbsent: true });

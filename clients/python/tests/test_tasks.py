@@ -63,7 +63,7 @@ class Add(TasksTest):
             ({"manual": True, "time_zone": timezone.utc}, ("manual", "", "UTC")),
         ):  # fmt: skip
             with self.subTest(more):
-                self.assertEqual(self.add(**more), "added")
+                self.assertEqual(self.add(**more), "created")
                 self.assertEqual(self.row("schedule_type, schedule_value, time_zone"), written)
                 self.assertEqual(self.row("next_run, planned, status, payload"), (None, 0, "active", "null"))
                 self.plain.execute("DELETE FROM scheduled_tasks")
@@ -85,7 +85,7 @@ class Add(TasksTest):
             "starts_at": datetime(2027, 1, 1, tzinfo=timezone.utc),
             "ends_at": datetime(2028, 1, 1, tzinfo=timezone.utc),
         }  # fmt: skip
-        self.assertEqual(self.add(cron="@daily", **columns), "added")
+        self.assertEqual(self.add(cron="@daily", **columns), "created")
         written = dict(zip(columns, self.row(", ".join(columns))))
         expected = {
             **columns, "payload": '{"to":"änna","n":[1,null]}', "expires_ms": 3_600_000, "backoff_ms": 2000,
@@ -160,7 +160,7 @@ class Outbox(TasksTest):
         for commits in (False, True):
             shop.execute("BEGIN IMMEDIATE")
             shop.execute("INSERT INTO orders VALUES (7)")
-            self.assertEqual(duly.add(shop, name="ship:7", handler="ship", now=True), "added")
+            self.assertEqual(duly.add(shop, name="ship:7", handler="ship", now=True), "created")
             self.assertTrue(shop.in_transaction)
             (shop.commit if commits else shop.rollback)()
             found = self.plain.execute("SELECT count(*) FROM scheduled_tasks, orders").fetchone()
@@ -183,7 +183,7 @@ class Outbox(TasksTest):
         self.assertEqual(self.row("schedule_value, next_run > 0", "a"), ("@daily", 1))
 
     def test_a_connection_without_transactions(self):
-        self.assertEqual(duly.add(self.plain, name="a", handler="ship", manual=True), "added")
+        self.assertEqual(duly.add(self.plain, name="a", handler="ship", manual=True), "created")
         self.assertFalse(self.plain.in_transaction)
         duly.trigger(self.plain, "a")
 
@@ -194,7 +194,7 @@ class Outbox(TasksTest):
         adding.start()
         self.plain.execute("COMMIT")
         adding.join(fake.SECONDS)
-        self.assertEqual(added, ["added"])
+        self.assertEqual(added, ["created"])
 
 
 class Trigger(TasksTest):

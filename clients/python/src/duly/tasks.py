@@ -79,7 +79,7 @@ def add(
     if_absent: bool = False,
     replace: bool = False,
 ) -> str:
-    """Adds a task. Returns "added", "unchanged" or "replaced".
+    """Adds a task. Returns "created", "unchanged" or "replaced".
 
     `db` is the path of the database, or an open connection to it. On a connection, the task is part of the transaction
     of the application, which commits it: an outbox. Begin that transaction with `BEGIN IMMEDIATE` if it reads first.
@@ -129,7 +129,7 @@ def add(
     with _connection(db) as connection:
         # The write comes first: a transaction that has read cannot write after another program has.
         if _write(connection, request, insert + "DO NOTHING", values):
-            return "added"
+            return "created"
         if if_absent:
             return "unchanged"
         if replace:
