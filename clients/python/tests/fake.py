@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ class FakeDuly:
         self.process = subprocess.Popen(
             [sys.executable, self.script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=environment(), start_new_session=True,
+            # A shell that runs the tests in the background ignores it, and Python keeps that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         self.lines = queue.Queue()
         self.errors = queue.Queue()
