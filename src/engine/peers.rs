@@ -17,9 +17,9 @@ use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Stalled};
 /// The wait doubles each time.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Removes the lock files of owners that died before they were registered, the inputs and payloads of attempts whose owner
-/// died between recording their end and removing them, and the files of dead owners' workers: no turn learns of them. Returns the
-/// workers of dead owners that still run.
+/// Removes the lock files of owners that died before they were registered, or whose end was recorded by a scheduler that died before it
+/// removed them; the inputs and payloads of attempts whose owner died between recording their end and removing them; and the files of
+/// dead owners' workers: no turn learns of them. Returns the workers of dead owners that still run.
 pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<Vec<Orphan>> {
     owner_lock::remove_stale_temporaries(database, now);
     let (left, inputs) = (owner_lock::dead_owners(database), orphan::inputs(database));
@@ -29,7 +29,7 @@ pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Time
     }
     let known = store.known_owners()?;
     let is_dead = |owner: &String| {
-        let is_gone = || !known.living.contains(owner) && matches!(standing(database, owner), Standing::Missing);
+        let is_gone = || !known.not_ended.contains(owner) && matches!(standing(database, owner), Standing::Missing);
         left.iter().any(|(dead, _)| dead == owner) || is_gone()
     };
     let mut running = Vec::new();
@@ -40,7 +40,7 @@ pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Time
             Hold::Missing | Hold::Unknown(_) => {}
         }
     }
-    left.into_iter().filter(|(name, _)| !known.owners.contains(name)).for_each(|(_, dead)| dead.remove());
+    left.into_iter().filter(|(name, _)| !known.not_ended.contains(name)).for_each(|(_, dead)| dead.remove());
     let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt));
     ended.for_each(|attempt| orphan::remove_free_input(database, attempt));
     Ok(running)

@@ -47,10 +47,8 @@ pub(crate) struct Registered {
 /// The owners and attempts that the tables know: files of others are left over.
 #[derive(Debug)]
 pub(crate) struct KnownOwners {
-    /// Every registered owner.
-    pub(crate) owners: HashSet<String>,
-    /// Those of them that are not known to have stopped.
-    pub(crate) living: HashSet<String>,
+    /// Every registered owner that is not known to have stopped, or has running runs.
+    pub(crate) not_ended: HashSet<String>,
     /// Every running run, with the number of its attempt.
     pub(crate) running: HashSet<(i64, u32)>,
 }

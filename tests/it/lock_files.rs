@@ -303,3 +303,23 @@ fn files_of_dead_schedulers_are_removed_at_the_next_start() {
     assert_eq!(["run-8-1.payload", "run-9-1.payload", "run-9-1"].map(exists), [false, true, true]);
     drop(scheduler);
 }
+
+/// The scheduler that recorded its end died before it removed the file.
+#[test]
+fn the_lock_file_of_an_owner_that_is_recorded_as_stopped_is_removed_at_the_next_start() {
+    let (db, first) = with_begun_run();
+    let ended = db.lock_folder().join("ended");
+    drop(first);
+    db.plain()
+        .execute_batch(
+            "INSERT INTO scheduler_instances (id, host, pid, version, workers, lease_ms, started_at, seen_at, stopped_at)
+             SELECT 'ended', host, pid, version, workers, lease_ms, started_at, seen_at, seen_at FROM scheduler_instances;
+             UPDATE scheduler_instances SET stopped_at = seen_at",
+        )
+        .unwrap();
+    std::fs::write(&ended, "").unwrap();
+    let second = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
+    assert!(!ended.exists());
+    // The lock of an owner with a running run is the proof by which the run is recovered, long before its lease ends.
+    wait_for_status(&second, "first", RunStatus::Dead);
+}

@@ -302,7 +302,7 @@ const MAY_SCAN: &[&str] = &[
     "tasks::NAMES",
     "tasks::MANAGED_BY",
     "owners::NOT_STOPPED",
-    "owners::REGISTERED",
+    "owners::NOT_ENDED",
     "migration::NOT_STOPPED",
     "owners::STOP_ALL",
     "owners::NEWEST_SEEN",

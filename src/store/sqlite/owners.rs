@@ -33,11 +33,14 @@ pub(crate) fn newest_seen(tx: &Transaction<'_>) -> rusqlite::Result<Option<Times
     tx.prepare_cached(NEWEST_SEEN)?.query_row([], |row| row.get(0))
 }
 
-const REGISTERED: &str = "SELECT id, stopped_at IS NOT NULL FROM scheduler_instances";
+const NOT_ENDED: &str = "
+    SELECT i.id FROM scheduler_instances i
+     WHERE i.stopped_at IS NULL
+        OR EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_running WHERE r.status = 'running' AND r.locked_by = i.id)";
 
-/// Returns every registered owner, and whether it is known to have stopped.
-pub(crate) fn registered(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, bool)>> {
-    tx.prepare_cached(REGISTERED)?.query_map([], |row| Ok((row::shown(row, 0)?, row.get(1)?)))?.collect()
+/// Returns every registered owner that is not known to have stopped, or has running runs.
+pub(crate) fn not_ended(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<String>> {
+    tx.prepare_cached(NOT_ENDED)?.query_map([], |row| row::shown(row, 0))?.collect()
 }
 
 const IS_BELIEVED: &str = "

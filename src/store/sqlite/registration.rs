@@ -11,10 +11,7 @@ use crate::store::turn_io::{ClockEvent, KnownOwners, Registered, Registration};
 /// Returns which owners and attempts the tables know.
 pub(crate) fn known_owners(store: &mut SqliteStore) -> Result<KnownOwners> {
     store.read("look up owners and running runs", |tx, _| {
-        let registered = owners::registered(tx)?;
-        let living = registered.iter().filter(|(_, is_stopped)| !is_stopped).map(|(owner, _)| owner.clone()).collect();
-        let owners = registered.into_iter().map(|(owner, _)| owner).collect();
-        Ok(KnownOwners { owners, living, running: owners::running(tx)? })
+        Ok(KnownOwners { not_ended: owners::not_ended(tx)?, running: owners::running(tx)? })
     })
 }
 

@@ -203,8 +203,10 @@ fn a_worker_to_which_no_run_can_be_given_is_still_asked_whether_it_lives() {
     let times = "ping=300ms,silence=2s,term=300ms,backoff=10ms";
     let mut sidecar = Sidecar::start(&db, &["--worker", &option, "--worker-times", times]);
     eventually("it is ready", || sidecar.log().contains("worker w (copy 1): ready"));
-    let file = db.lock_files().into_iter().find(|name| name.starts_with("worker-")).expect("its file");
-    std::fs::remove_file(db.home().join("agent.db-owners").join(file)).expect("removed");
+    // In the place of the links.
+    for (run, attempt) in (1..=60).flat_map(|run| (1..=10).map(move |attempt| (run, attempt))) {
+        std::fs::create_dir(db.lock_folder().join(format!("run-{run}-{attempt}.worker"))).expect("a folder");
+    }
     for n in 0..20 {
         client.add(task(&format!("t{n}"), "h")).unwrap();
     }
