@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::model::task::Definition;
 
 /// Definitions in order, each with whether its task is paused at its source.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DeclaredTasks {
     tasks: Vec<Declared>,
 }

@@ -140,7 +140,7 @@ impl From<NewTask> for ImportItem {
 }
 
 /// The tasks that a source declares, and how they are applied.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Declaration<'a> {
     /// The name of the source; it is stored with each of its tasks.
     pub(crate) source: &'a str,

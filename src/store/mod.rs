@@ -2,6 +2,8 @@
 //! an argument.
 
 pub(crate) mod fault;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 pub(crate) mod sqlite;
 pub(crate) mod turn_io;
 

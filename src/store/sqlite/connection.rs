@@ -41,6 +41,16 @@ impl Drop for Disposed {
     }
 }
 
+/// Where the rows of a store in memory come from, and where they go.
+#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a server backs a store in memory"))]
+pub(crate) trait Backing: Send + std::fmt::Debug {
+    /// Writes the rows that a transaction needs into its tables, which are empty.
+    fn fill(&mut self, tables: &Transaction<'_>) -> Result<(), Fault>;
+
+    /// Commits what the transaction changed in its tables, elsewhere. The tables are emptied then.
+    fn commit(&mut self, tables: &Transaction<'_>) -> Result<(), Fault>;
+}
+
 /// An open database, with the state that is kept between transactions.
 #[derive(Debug)]
 pub(crate) struct SqliteStore {
@@ -61,9 +71,24 @@ pub(crate) struct SqliteStore {
     memory: Option<Memory>,
     /// The time that a write waits for another connection's.
     busy_timeout: Duration,
+    /// Of a database in memory: its transactions work on copies of rows that are stored elsewhere.
+    backing: Option<Box<dyn Backing>>,
 }
 
 impl SqliteStore {
+    /// Opens a database in memory, whose rows are stored elsewhere. `name`: of that place, for messages.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn in_memory(
+        name: PathBuf,
+        backing: impl FnOnce(&Connection) -> Result<Box<dyn Backing>, Fault>,
+    ) -> Result<Self, Fault> {
+        let connection = file::in_memory()?;
+        let backing = backing(&connection)?;
+        let mut store = SqliteStore::on(connection, name, None);
+        store.backing = Some(backing);
+        Ok(store)
+    }
+
     /// Opens the database, creates its tables if `missing` says so, and migrates those of an older version.
     pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Self> {
         Self::open_as(path, missing, durability, &Tables::CURRENT)
@@ -73,7 +98,13 @@ impl SqliteStore {
     pub(crate) fn open_as(path: &Path, missing: Missing, durability: Durability, tables: &Tables) -> Result<Self> {
         let Opened { connection, path, identity } =
             file::open(path, missing, durability, tables).map_err(|fault| file::open_error(path, fault))?;
-        Ok(SqliteStore {
+        let mut store = SqliteStore::on(connection, path, identity);
+        store.version = tables.version;
+        Ok(store)
+    }
+
+    fn on(connection: Connection, path: PathBuf, identity: Option<(u64, u64)>) -> Self {
+        SqliteStore {
             connection,
             files: Files::of(&path, identity),
             path,
@@ -82,11 +113,12 @@ impl SqliteStore {
             ids: Ids::default(),
             adds_new: false,
             transactions: 0,
-            version: tables.version,
+            version: Tables::CURRENT.version,
             accepts_newer: false,
             memory: None,
             busy_timeout: file::BUSY_TIMEOUT,
-        })
+            backing: None,
+        }
     }
 
     /// Returns a function that opens a connection for each worker, which the application prepares.
@@ -133,8 +165,14 @@ impl SqliteStore {
     ) -> Result<T, Fault> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         self.transactions += 1;
+        self.backing.as_mut().map_or(Ok(()), |backing| backing.fill(&transaction))?;
         if !self.accepts_newer {
             schema::check_version(&transaction, &self.path, self.version)?;
+        }
+        if let Some(backing) = &mut self.backing {
+            let answer = f(&transaction, &mut self.schedules)?;
+            backing.commit(&transaction)?;
+            return Ok(answer);
         }
         // Rows of other programs may break an invariant; a transaction breaks none that held.
         let held = cfg!(debug_assertions) && invariants::hold(&transaction);
@@ -161,7 +199,7 @@ impl SqliteStore {
 
     /// Returns whether the next task to be added is likely to be new, as the last one was.
     pub(crate) fn adds_new(&self) -> bool {
-        self.adds_new
+        self.adds_new && self.backing.is_none()
     }
 
     /// Records whether the task that was added was new.
@@ -227,6 +265,7 @@ impl SqliteStore {
     ) -> Result<T, Fault> {
         self.check_in_place()?;
         let transaction = self.connection.transaction_with_behavior(behavior)?;
+        self.backing.as_mut().map_or(Ok(()), |backing| backing.fill(&transaction))?;
         schema::check_version(&transaction, &self.path, self.version)?;
         f(&transaction, &mut self.schedules)
     }
@@ -343,12 +382,18 @@ impl SqliteStore {
     /// Fails if the path no longer names the file that is open: no other program would see what SQLite writes. Also fails if
     /// the file or its log was damaged.
     pub(crate) fn check_in_place(&self) -> Result<(), Fault> {
+        if self.backing.is_some() {
+            return Ok(());
+        }
         self.files.check(&self.in_place()?, &self.connection)
     }
 
     /// As [`SqliteStore::check_in_place`], and fails while the file has a second name. That may be temporary, so the error is no
     /// [`Error::UnusableDatabase`].
     pub(crate) fn check_writable(&self) -> Result<(), Fault> {
+        if self.backing.is_some() {
+            return Ok(());
+        }
         let metadata = self.in_place()?;
         self.files.check(&metadata, &self.connection)?;
         match file_aliases::hard_links(&self.path, &metadata) {
@@ -359,12 +404,18 @@ impl SqliteStore {
 
     /// Compares the content of the file in all checks from now on.
     pub(crate) fn watch(&self) {
+        if self.backing.is_some() {
+            return;
+        }
         self.files.watch(&self.connection);
         let _ = self.check_in_place();
     }
 
     /// Records the stamp of a heartbeat that was committed.
     pub(crate) fn stamped(&self) {
+        if self.backing.is_some() {
+            return;
+        }
         self.files.stamped(&self.connection);
     }
 
@@ -393,7 +444,8 @@ impl SqliteStore {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         // A file that was moved keeps its log.
-        if let Ok(metadata) = self.in_place()
+        if self.backing.is_none()
+            && let Ok(metadata) = self.in_place()
             && !self.files.may_write_back(&metadata, &self.connection)
         {
             let _ = self.leave_log();

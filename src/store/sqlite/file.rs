@@ -107,6 +107,19 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     Ok(Opened { connection, path: path.to_owned(), identity })
 }
 
+/// Opens a database in memory with the tables of this version, all of them empty.
+#[cfg(feature = "postgres")]
+pub(crate) fn in_memory() -> Result<Connection, Fault> {
+    let connection = Connection::open_in_memory()?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.pragma_update(None, "foreign_keys", true)?;
+    schema::create(&connection)?;
+    connection.execute("DELETE FROM scheduler_meta", [])?;
+    array::load_module(&connection)?;
+    schema::watch_moves(&connection)?;
+    Ok(connection)
+}
+
 /// Refuses a version of SQLite that is too old. Without the feature `bundled`, the application or the system provides the library.
 fn check_library(number: i32, version: &str) -> Result<(), String> {
     if number >= LEAST_SQLITE {

@@ -1,0 +1,411 @@
+//! The store in PostgreSQL: the same tables, rules and operations as in SQLite, on a server.
+//!
+//! An operation is one transaction. It reads the rows that it may need by a few statements, works on them in the tables of an SQLite
+//! database in memory, and writes back by sets what changed: see [`workbench`]. Every transaction that writes holds the advisory lock of
+//! the schema.
+
+pub(crate) mod address;
+mod fault;
+mod reach;
+mod schema;
+mod server;
+mod tables;
+mod workbench;
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+#[cfg(feature = "page")]
+use crate::model::action::{Acted, Action};
+use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
+use crate::model::bulk::{BulkPass, BulkReport};
+use crate::model::event::Event;
+use crate::model::filter::Selection;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
+use crate::model::health::{Health, Limits};
+use crate::model::limit::{Limit, LimitOn, LimitState};
+use crate::model::progress_meter::Progress;
+use crate::model::recorded::{EventFilter, RecordedEvent};
+use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
+use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
+use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
+use crate::model::settings::Retention;
+use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+#[cfg(feature = "page")]
+use crate::model::views::{RunView, SchedulerView, Timeline, Window};
+use crate::store::fault::Fault;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
+use crate::store::postgres::address::Address;
+use crate::store::postgres::reach::Reach;
+use crate::store::postgres::server::{Access, Server};
+use crate::store::postgres::workbench::{Shared, Workbench};
+use crate::store::{FileStore, Store};
+
+/// How often a transaction is repeated because another program changed what it had read.
+const TRIES: usize = 5;
+
+/// Whose time the operations use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// The server's, read when the lock was granted.
+    OfServer,
+    /// That of the caller, for tests that step through a year in a second.
+    Given,
+}
+
+/// A connection to the tables on a server.
+#[derive(Debug)]
+pub(crate) struct PostgresStore {
+    memory: SqliteStore,
+    bench: Shared,
+    time: Time,
+}
+
+impl PostgresStore {
+    /// Connects, and creates the tables if `create` says so.
+    pub(crate) fn open(address: &Address, time: Time) -> Result<Self> {
+        Self::try_open(address, time).map_err(|fault| fault.into_error("open the database"))
+    }
+
+    fn try_open(address: &Address, time: Time) -> Result<Self, Fault> {
+        let mut server = Server::connect(address)?;
+        schema::prepare(&mut server)?;
+        let mut shared = None;
+        let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
+            let bench = Shared::new(Workbench::new(server, tables)?);
+            shared = Some(bench.clone());
+            Ok(Box::new(bench))
+        })?;
+        let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
+        Ok(PostgresStore { memory, bench, time })
+    }
+
+    /// Runs an operation that writes, again if another program changed what it had read.
+    fn change<T>(
+        &mut self,
+        given: Timestamp,
+        reach: Reach,
+        mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
+    ) -> Result<T> {
+        let mut tries = 1;
+        loop {
+            let now = self.begin(Access::Write, given, reach.clone())?;
+            let answer = f(&mut self.memory, now);
+            let collided = self.end();
+            if !collided || tries == TRIES {
+                return answer;
+            }
+            tries += 1;
+        }
+    }
+
+    /// Runs an operation that reads, over one snapshot.
+    fn look_up<T>(
+        &mut self,
+        given: Timestamp,
+        reach: Reach,
+        mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
+    ) -> Result<T> {
+        let now = self.begin(Access::Read, given, reach)?;
+        let answer = f(&mut self.memory, now);
+        self.end();
+        answer
+    }
+
+    fn begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp> {
+        self.try_begin(access, given, reach).map_err(|fault| self.memory.error(fault, "begin a transaction"))
+    }
+
+    fn try_begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp, Fault> {
+        let mut bench = self.bench.lock();
+        let now = bench.server.begin(access)?;
+        bench.aim(reach);
+        Ok(if self.time == Time::Given { given } else { now })
+    }
+
+    /// Ends the transaction. Returns whether it must be repeated.
+    fn end(&mut self) -> bool {
+        let mut bench = self.bench.lock();
+        bench.end();
+        std::mem::take(&mut bench.collided)
+    }
+}
+
+impl Store for PostgresStore {
+    fn as_file(&mut self) -> Option<&mut dyn FileStore> {
+        None
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn error(&self, fault: Fault, doing: &'static str) -> Error {
+        fault.into_error(doing)
+    }
+
+    fn set_busy_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.bench.lock().server.set_lock_timeout(timeout).map_err(|fault| fault.into_error("set the lock timeout"))
+    }
+
+    fn transactions(&self) -> u64 {
+        self.bench.lock().server.transactions()
+    }
+
+    fn data_version(&self) -> Result<i64> {
+        self.bench.lock().server.data_version().map_err(|fault| fault.into_error("look for changes"))
+    }
+
+    fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
+        let mut tries = 1;
+        loop {
+            let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
+            let lease = work.until.since(work.now);
+            let done = Store::turn(&mut self.memory, &Work { now, until: now + lease, ..*work });
+            if !self.end() || tries == TRIES {
+                return done;
+            }
+            tries += 1;
+        }
+    }
+
+    fn look(
+        &mut self,
+        owner: &str,
+        handlers: &BTreeSet<String>,
+        since: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Option<Done>> {
+        let version = self.data_version()?;
+        if since == Some(version) {
+            return Ok(None);
+        }
+        let looked = self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
+        looked.map(|done| done.map(|done| Done { data_version: version, ..done }))
+    }
+
+    #[cfg(feature = "page")]
+    fn refuse_writes(&mut self) -> Result<()> {
+        self.bench.lock().server.refuse_writes().map_err(|fault| fault.into_error("make a connection read-only"))
+    }
+
+    #[cfg(feature = "page")]
+    fn random_token(&mut self) -> Result<String> {
+        Store::random_token(&mut self.memory)
+    }
+
+    fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
+        self.change(now, Reach::everything(), |memory, now| Store::apply(memory, declared.clone(), progress, now))
+    }
+
+    fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
+        self.change(now, Reach::everything(), |memory, now| Store::trigger(memory, task, payload, key, now))
+    }
+
+    fn retry(&mut self, run: i64, now: Timestamp) -> Result<i64> {
+        self.change(now, Reach::everything(), |memory, now| Store::retry(memory, run, now))
+    }
+
+    fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
+        self.change(now, Reach::everything(), |memory, now| Store::cancel(memory, runs, now))
+    }
+
+    fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
+        self.change(now, Reach::everything(), |memory, now| Store::declare_gone(memory, runs, now))
+    }
+
+    fn change_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport, now: Timestamp) -> Result<Vec<Event>> {
+        self.change(now, Reach::everything(), |memory, now| Store::change_matching(memory, selection, pass, report, now))
+    }
+
+    fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::count_matching(memory, selection, pass, report))
+    }
+
+    fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
+        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::set_limit(memory, limit))
+    }
+
+    fn remove_limit(&mut self, on: &LimitOn) -> Result<bool> {
+        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::remove_limit(memory, on))
+    }
+
+    fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::limits(memory, now))
+    }
+
+    fn task(&mut self, name: &str) -> Result<Option<Task>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::task(memory, name))
+    }
+
+    fn tasks(&mut self) -> Result<Vec<Task>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::tasks(memory))
+    }
+
+    fn runs(&mut self, filter: &RunFilter) -> Result<Vec<Run>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::runs(memory, filter))
+    }
+
+    fn effects(&mut self, run: i64, now: Timestamp) -> Result<Vec<Effect>> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::effects(memory, run, now))
+    }
+
+    fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit))
+    }
+
+    fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::is_idle(memory, handlers, now))
+    }
+
+    fn status(&mut self, now: Timestamp) -> Result<Status> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))
+    }
+
+    fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::health(memory, limits, now))
+    }
+
+    fn doctor(&mut self) -> Result<Vec<Finding>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::doctor(memory))
+    }
+
+    fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
+        self.change(now, Reach::everything(), |memory, now| Store::prune(memory, keep, pass, pruned, now))
+    }
+
+    fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::would_prune(memory, keep, pass, pruned, now))
+    }
+
+    fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::events(memory, filter))
+    }
+
+    fn update_alarms(&mut self, look: &Look<'_>, now: Timestamp) -> Result<bool> {
+        self.change(now, Reach::everything(), |memory, now| Store::update_alarms(memory, look, now))
+    }
+
+    fn claim_alarm(&mut self, channel: &str, token: &str, pace: &AlarmPace, refused: Option<AlarmKind>, now: Timestamp) -> Result<AlarmTurn> {
+        self.change(now, Reach::everything(), |memory, now| Store::claim_alarm(memory, channel, token, pace, refused, now))
+    }
+
+    fn known_owners(&mut self) -> Result<KnownOwners> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::known_owners(memory))
+    }
+
+    fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        self.change(now, Reach::everything(), |memory, now| Store::register(memory, new, random.clone(), now))
+    }
+
+    fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::counted_beyond(memory, now))
+    }
+
+    fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::claimed_by(memory, owner))
+    }
+
+    fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
+        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::record_clock_events(memory, events))
+    }
+
+    fn stop(&mut self, owner: &str, now: Timestamp) -> Result<()> {
+        self.change(now, Reach::everything(), |memory, now| Store::stop(memory, owner, now))
+    }
+
+    fn begin_effect(&mut self, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
+        self.change(now, Reach::everything(), |memory, now| Store::begin_effect(memory, owner, claim, key, now))
+    }
+
+    fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::check_claim(memory, owner, claim))
+    }
+
+    fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
+        self.change(now, Reach::everything(), |memory, now| Store::record_effect(memory, claim, key, value, now))
+    }
+
+    fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()> {
+        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::undo_effect(memory, owner, claim, key))
+    }
+
+    fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.change(now, Reach::everything(), |memory, now| Store::pause(memory, task, now))
+    }
+
+    fn resume(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.change(now, Reach::everything(), |memory, now| Store::resume(memory, task, now))
+    }
+
+    fn remove(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.change(now, Reach::everything(), |memory, now| Store::remove(memory, task, now))
+    }
+
+    fn names(&mut self) -> Result<Vec<String>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::names(memory))
+    }
+
+    fn run(&mut self, run: i64) -> Result<Option<Run>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::run(memory, run))
+    }
+
+    fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::attempts(memory, run))
+    }
+
+    fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
+        self.change(now, Reach::everything(), |memory, now| Store::add(memory, task.clone(), existing, now))
+    }
+
+    fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> {
+        self.change(now, Reach::everything(), |memory, now| Store::add_all(memory, tasks.clone(), now))
+    }
+
+    fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
+        self.change(now, Reach::everything(), |memory, now| Store::settle_alarm(memory, message, delivered, now))
+    }
+
+    #[cfg(feature = "page")]
+    fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::run_view(memory, run, now))
+    }
+
+    #[cfg(feature = "page")]
+    fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::timeline(memory, window, now))
+    }
+
+    #[cfg(feature = "page")]
+    fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::schedulers(memory))
+    }
+
+    #[cfg(feature = "page")]
+    fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::task_page(memory, query))
+    }
+
+    #[cfg(feature = "page")]
+    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::run_page(memory, query))
+    }
+
+    #[cfg(feature = "page")]
+    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
+        self.change(now, Reach::everything(), |memory, now| Store::act(memory, actor, action, now))
+    }
+
+    #[cfg(feature = "page")]
+    fn queue(&mut self, now: Timestamp) -> Result<Queue> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::queue(memory, now))
+    }
+}
