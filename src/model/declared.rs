@@ -11,7 +11,7 @@ pub(crate) struct DeclaredTasks {
 }
 
 /// A definition in parts. Neighbours share what is usually equal.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Declared {
     name: Box<str>,
     payload: Box<str>,
