@@ -41,12 +41,12 @@ use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::SqliteStore;
-use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, Store};
 
 /// How often a transaction is repeated because another program changed what it had read.
@@ -188,7 +188,8 @@ impl Store for PostgresStore {
         if since == Some(version) {
             return Ok(None);
         }
-        let looked = self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
+        let looked =
+            self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
         looked.map(|done| done.map(|done| Done { data_version: version, ..done }))
     }
 
@@ -222,12 +223,22 @@ impl Store for PostgresStore {
         self.change(now, Reach::everything(), |memory, now| Store::declare_gone(memory, runs, now))
     }
 
-    fn change_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport, now: Timestamp) -> Result<Vec<Event>> {
-        self.change(now, Reach::everything(), |memory, now| Store::change_matching(memory, selection, pass, report, now))
+    fn change_matching(
+        &mut self,
+        selection: &Selection,
+        pass: &mut BulkPass,
+        report: &mut BulkReport,
+        now: Timestamp,
+    ) -> Result<Vec<Event>> {
+        self.change(now, Reach::everything(), |memory, now| {
+            Store::change_matching(memory, selection, pass, report, now)
+        })
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::count_matching(memory, selection, pass, report))
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| {
+            Store::count_matching(memory, selection, pass, report)
+        })
     }
 
     fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
@@ -294,8 +305,17 @@ impl Store for PostgresStore {
         self.change(now, Reach::everything(), |memory, now| Store::update_alarms(memory, look, now))
     }
 
-    fn claim_alarm(&mut self, channel: &str, token: &str, pace: &AlarmPace, refused: Option<AlarmKind>, now: Timestamp) -> Result<AlarmTurn> {
-        self.change(now, Reach::everything(), |memory, now| Store::claim_alarm(memory, channel, token, pace, refused, now))
+    fn claim_alarm(
+        &mut self,
+        channel: &str,
+        token: &str,
+        pace: &AlarmPace,
+        refused: Option<AlarmKind>,
+        now: Timestamp,
+    ) -> Result<AlarmTurn> {
+        self.change(now, Reach::everything(), |memory, now| {
+            Store::claim_alarm(memory, channel, token, pace, refused, now)
+        })
     }
 
     fn known_owners(&mut self) -> Result<KnownOwners> {

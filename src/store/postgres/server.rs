@@ -52,7 +52,8 @@ impl Server {
             transactions: 0,
             round_trips: 0,
         };
-        server.batch(&format!("SET search_path = {}, pg_temp; SET duly.store = 'on'", server.address.quoted_schema()))?;
+        server
+            .batch(&format!("SET search_path = {}, pg_temp; SET duly.store = 'on'", server.address.quoted_schema()))?;
         Ok(server)
     }
 
