@@ -94,6 +94,11 @@ impl PostgresStore {
         &self.address
     }
 
+    /// Sets the path beside which the lock files of schedulers of this host are.
+    pub(crate) fn stand_beside(&mut self, anchor: PathBuf) {
+        self.memory.stand_beside(anchor);
+    }
+
     /// Returns the server's identifier and the name of the database, which together no other database has.
     pub(crate) fn identity(&mut self) -> Result<(String, String)> {
         let asked = self.bench.lock().server.identity();
@@ -321,7 +326,10 @@ impl Store for PostgresStore {
     }
 
     fn status(&mut self, now: Timestamp) -> Result<Status> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))
+        let status = self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))?;
+        let version = self.bench.lock().server.version().map_err(|fault| fault.into_error("read the status"))?;
+        let (path, server) = (PathBuf::from(self.address.to_string()), Some(format!("PostgreSQL {version}")));
+        Ok(Status { path, server, file_bytes: None, log_bytes: None, ..status })
     }
 
     fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {

@@ -92,6 +92,12 @@ impl Server {
         Ok(Timestamp::from_millis(millis))
     }
 
+    /// Returns the version of the server, as in `15.18`.
+    pub(crate) fn version(&mut self) -> Result<String, Fault> {
+        let rows = self.query("SELECT split_part(current_setting('server_version'), ' ', 1)", &[])?;
+        Ok(rows[0].try_get(0)?)
+    }
+
     /// Returns the server's identifier and the name of the database.
     pub(crate) fn identity(&mut self) -> Result<(String, String), Fault> {
         let rows =
