@@ -42,6 +42,7 @@ use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::file::Missing;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::Reach;
@@ -70,14 +71,14 @@ pub(crate) struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects, and creates the tables if `create` says so.
-    pub(crate) fn open(address: &Address, time: Time) -> Result<Self> {
-        Self::try_open(address, time).map_err(|fault| fault.into_error("open the database"))
+    /// Connects, and creates the tables if `missing` says so.
+    pub(crate) fn open(address: &Address, missing: Missing, time: Time) -> Result<Self> {
+        Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
     }
 
-    fn try_open(address: &Address, time: Time) -> Result<Self, Fault> {
+    fn try_open(address: &Address, missing: Missing, time: Time) -> Result<Self, Fault> {
         let mut server = Server::connect(address)?;
-        schema::prepare(&mut server)?;
+        schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
             let bench = Shared::new(Workbench::new(server, tables)?);
