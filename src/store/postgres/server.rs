@@ -11,7 +11,7 @@ use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 
 /// The class of duly's advisory locks of two integers: `(CLASS, oid of the schema)` is the lock of the schema.
-const CLASS: i32 = 0x6475_6c79;
+pub(super) const CLASS: i32 = 0x6475_6c79;
 
 /// One statement locks, and the next reads: a statement that does both would read what was there before it waited.
 const LOCK: &str = "SELECT pg_advisory_xact_lock($1, $2)";
