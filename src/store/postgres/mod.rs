@@ -15,9 +15,10 @@ mod workbench;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{ServerClock, Timestamp};
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
@@ -46,6 +47,7 @@ use crate::store::postgres::reach::Reach;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::file::Missing;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, Store};
 
@@ -67,17 +69,39 @@ pub(crate) struct PostgresStore {
     memory: SqliteStore,
     bench: Shared,
     time: Time,
+    /// Learns the server's time from each transaction.
+    clock: Option<Arc<ServerClock>>,
+    address: Address,
 }
 
 impl PostgresStore {
-    /// Connects, and creates the tables if `create` says so.
-    pub(crate) fn open(address: &Address, time: Time) -> Result<Self> {
-        Self::try_open(address, time).map_err(|fault| fault.into_error("open the database"))
+    /// Connects, and creates the tables if `missing` says so.
+    pub(crate) fn open(address: &Address, missing: Missing, time: Time) -> Result<Self> {
+        Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
     }
 
-    fn try_open(address: &Address, time: Time) -> Result<Self, Fault> {
+    /// Corrects a clock by the server's time, now and at each transaction.
+    pub(crate) fn keep_time(&mut self, clock: Arc<ServerClock>) -> Result<()> {
+        let before = clock.before();
+        let now = self.bench.lock().server.time().map_err(|fault| fault.into_error("ask the server for its time"))?;
+        clock.learn(now, before);
+        self.clock = Some(clock);
+        Ok(())
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Returns the server's identifier and the name of the database, which together no other database has.
+    pub(crate) fn identity(&mut self) -> Result<(String, String)> {
+        let asked = self.bench.lock().server.identity();
+        asked.map_err(|fault| fault.into_error("ask the server for its identity"))
+    }
+
+    fn try_open(address: &Address, missing: Missing, time: Time) -> Result<Self, Fault> {
         let mut server = Server::connect(address)?;
-        schema::prepare(&mut server)?;
+        schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
             let bench = Shared::new(Workbench::new(server, tables)?);
@@ -85,7 +109,7 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time })
+        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone() })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
@@ -126,7 +150,11 @@ impl PostgresStore {
 
     fn try_begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp, Fault> {
         let mut bench = self.bench.lock();
+        let before = self.clock.as_ref().map(|clock| clock.before());
         let now = bench.server.begin(access)?;
+        if let (Some(clock), Some(before)) = (&self.clock, before) {
+            clock.learn(now, before);
+        }
         bench.aim(reach);
         Ok(if self.time == Time::Given { given } else { now })
     }

@@ -92,6 +92,13 @@ impl Server {
         Ok(Timestamp::from_millis(millis))
     }
 
+    /// Returns the server's identifier and the name of the database.
+    pub(crate) fn identity(&mut self) -> Result<(String, String), Fault> {
+        let rows =
+            self.query("SELECT system_identifier::text, current_database()::text FROM pg_control_system()", &[])?;
+        Ok((rows[0].try_get(0)?, rows[0].try_get(1)?))
+    }
+
     pub(crate) fn commit(&mut self) -> Result<(), Fault> {
         self.batch("COMMIT")?;
         self.open = false;
