@@ -87,6 +87,7 @@ impl Workbench {
 
     /// Ends the transaction, if the operation has not committed.
     pub(crate) fn end(&mut self) {
+        self.collided |= self.server.take_repeat();
         self.server.roll_back();
         self.reach = None;
     }
