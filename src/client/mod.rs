@@ -299,7 +299,9 @@ impl Client {
         Ok(file.path().to_owned())
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
+    /// Returns the time by which requests are made: that of the server, if the database is on one, else of the machine or of the
+    /// [`Clock`] of the scheduler.
+    pub fn now(&self) -> Timestamp {
         self.clock.now().wall
     }
 

@@ -125,7 +125,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     if let Some(address) = scheduler.page_address() {
         log::info!("status page on http://{address}/");
     }
-    let (path, workers) = (file.display().to_string(), args.workers);
+    let (path, workers) = (shown(file), args.workers);
     log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
     let times = [args.poll, args.lease, args.drain].map(duration_text);
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
