@@ -16,6 +16,8 @@ pub(crate) mod matching;
 pub(crate) mod outbox;
 pub(crate) mod prune;
 pub(crate) mod runs;
+#[cfg(feature = "postgres")]
+pub(crate) mod server;
 pub(crate) mod status;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 #[cfg(feature = "postgres")]
-use crate::clock::ServerClock;
+use crate::clock::{Now, ServerClock};
 use crate::error::{Error, Result};
 #[cfg(feature = "postgres")]
 use crate::host::state_folder;
 use crate::host::{folder, platform};
+#[cfg(feature = "postgres")]
+use crate::model::server_report::ServerReport;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::address::Address;
 #[cfg(feature = "postgres")]
@@ -150,6 +152,12 @@ impl Place {
             }
         }
     }
+}
+
+/// Examines the session of a connection to a server. `now`: the clocks of this host. `None`: it is a file.
+#[cfg(feature = "postgres")]
+pub(crate) fn examine(store: &mut dyn Store, now: &dyn Fn() -> Now) -> Option<Result<ServerReport>> {
+    store.as_any().downcast_mut::<PostgresStore>().map(|store| store.examine(now))
 }
 
 #[cfg(feature = "postgres")]

@@ -353,7 +353,7 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Doctor => doctor::doctor(&existing(printer)?, printer),
         #[cfg(feature = "postgres")]
         Command::Selftest { dir: None, .. } if is_address(&args.db) => {
-            commands::selftest_server::selftest_server(&Client::open_existing(&args.db)?, printer)
+            commands::selftest_server::selftest_server(&args.db, printer)
         }
         Command::Selftest { length, dir, seed } => {
             // The parent of a bare file name is empty.

@@ -5,6 +5,7 @@
 //! the schema.
 
 pub(crate) mod address;
+mod examine;
 mod connect;
 mod fault;
 mod password_file;
@@ -21,7 +22,7 @@ mod workbench;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::{ServerClock, Timestamp};
@@ -94,6 +95,10 @@ impl PostgresStore {
         clock.learn(now, before);
         self.clock = Some(clock);
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Workbench> {
+        self.bench.lock()
     }
 
     pub(crate) fn address(&self) -> &Address {

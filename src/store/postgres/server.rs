@@ -558,6 +558,11 @@ impl Server {
     }
 
     /// Returns how often the connection was lost, and whether it is.
+    /// Returns whether a pooler gives the session to others between transactions.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.session.pooled)
+    }
+
     pub(crate) fn losses(&self) -> (u64, bool) {
         (self.losses, self.lost)
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 #[cfg(feature = "page")]
 use duly::page::Page;
+use duly::text::database_name::shown;
 use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
 use crate::alarms::Alarms;
