@@ -1,5 +1,5 @@
 //! The local folder of a scheduler whose database is on a server: what stands beside a database in a file stands there, beside an
-//! anchor, a path that names no file.
+//! anchor, an empty file.
 
 use std::env::{self, VarError};
 use std::io;
@@ -23,7 +23,9 @@ pub(crate) fn prepare(anchor: &Path) -> io::Result<()> {
     if let Some(parent) = state.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    folder::make_private(state)
+    folder::make_private(state)?;
+    // The lock files record which file this is.
+    std::fs::OpenOptions::new().create(true).append(true).open(anchor).map(|_| ())
 }
 
 /// Returns the folder for tests: that of a user holds what must outlive them.
@@ -88,6 +90,6 @@ mod tests {
         assert_eq!(anchor, std::path::absolute(&state).unwrap().join("7-%2e%2e-duly"));
         prepare(&anchor).unwrap();
         prepare(&anchor).unwrap();
-        assert!(state.is_dir() && !anchor.exists());
+        assert!(state.is_dir() && anchor.is_file());
     }
 }
