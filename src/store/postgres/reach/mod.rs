@@ -1,0 +1,41 @@
+//! Which rows an operation may read or change: those that it names, and those that its rules look at from there.
+
+mod turn;
+
+use crate::store::fault::Fault;
+use crate::store::postgres::tables::TABLES;
+use crate::store::postgres::workbench::Workbench;
+use crate::store::postgres::write_back::Difference;
+
+pub(crate) use turn::TurnReach;
+
+/// The rows that an operation needs.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reach {
+    /// All rows of all tables.
+    Everything,
+    /// Those of a turn.
+    Turn(Box<TurnReach>),
+}
+
+impl Reach {
+    pub(crate) fn everything() -> Self {
+        Reach::Everything
+    }
+
+    /// Reads the rows into the workbench, within the open transaction.
+    pub(super) fn read(&mut self, bench: &mut Workbench) -> Result<(), Fault> {
+        match self {
+            Reach::Everything => TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[])),
+            Reach::Turn(turn) => turn.read(bench),
+        }
+    }
+
+    /// Returns whether the rules looked at no other rows than those that were read. If not, the reach is wider the next time.
+    pub(super) fn was_enough(&mut self, differences: &[Difference<'_>]) -> bool {
+        match self {
+            Reach::Everything => true,
+            Reach::Turn(turn) => turn.was_enough(differences),
+        }
+    }
+}
