@@ -466,7 +466,7 @@ mod tests {
             local.advance(Duration::from_millis(40));
             clock.learn(noon + Duration::from_millis(30), before);
             let off = clock.now().wall.as_millis() - noon.as_millis();
-            assert!((30..=72).contains(&off), "{off} ms after noon by a clock that showed {found}");
+            assert!((29..=72).contains(&off), "{off} ms after noon by a clock that showed {found}");
             // Answers that agree change nothing, however long the server was waited for.
             let shown = clock.now();
             let before = clock.before();

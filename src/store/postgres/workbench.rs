@@ -109,6 +109,7 @@ impl Workbench {
 
     /// Ends the transaction, if the operation has not committed.
     pub(crate) fn end(&mut self) {
+        self.collided |= self.server.take_repeat();
         self.server.roll_back();
         (self.reach, self.ask) = (None, None);
     }
@@ -116,11 +117,45 @@ impl Workbench {
     /// Reads rows of a table that satisfy a condition. Rows that were read before stay as they were.
     pub(crate) fn read(
         &mut self,
-        table: &'static str,
+        table: &str,
         condition: &str,
         params: &[&(dyn ToSql + Sync)],
-    ) -> Result<(), Fault> {
-        self.read_together(&[(table, condition)], params)
+    ) -> Result<usize, Fault> {
+        let Workbench { server, sheets, .. } = self;
+        let Some(sheet) = sheets.iter_mut().find(|sheet| sheet.table.name == table) else {
+            return Err(Error::store("read from the server", format!("no table {table}")).into());
+        };
+        let columns: Vec<String> = sheet
+            .table
+            .columns
+            .iter()
+            .map(|column| match column.kind {
+                Kind::Json => format!("t.{}::text", column.name),
+                Kind::Integer | Kind::Text => format!("t.{}", column.name),
+            })
+            .collect();
+        let statement = format!("SELECT {}, t.xmin::text::bigint FROM {table} t {condition}", columns.join(", "));
+        let found = server.query(&statement, params)?;
+        for row in &found {
+            let mut cells = Vec::with_capacity(columns.len());
+            for (at, column) in sheet.table.columns.iter().enumerate() {
+                cells.push(match column.kind {
+                    Kind::Integer => row.try_get::<_, Option<i64>>(at)?.map_or(Cell::Null, Cell::Integer),
+                    Kind::Text | Kind::Json => row.try_get::<_, Option<String>>(at)?.map_or(Cell::Null, Cell::Text),
+                });
+            }
+            let key = sheet.key(&cells);
+            let written_by = row.try_get(columns.len())?;
+            sheet.rows.entry(key).or_insert(Row { cells, written_by });
+        }
+        Ok(found.len())
+    }
+
+    /// Returns the values of a column of the rows that were read.
+    pub(crate) fn column(&self, table: &str, column: &str) -> Vec<Cell> {
+        let Some(sheet) = self.sheets.iter().find(|sheet| sheet.table.name == table) else { return Vec::new() };
+        let Some(at) = sheet.table.columns.iter().position(|c| c.name == column) else { return Vec::new() };
+        sheet.rows.values().map(|row| row.cells[at].clone()).collect()
     }
 
     /// As [`Workbench::read`], of several tables in one statement.
@@ -184,9 +219,6 @@ impl Workbench {
     /// Reads the rows that the operation needs.
     fn read_reach(&mut self) -> Result<(), Fault> {
         let Some(mut reach) = self.reach.take() else { return Ok(()) };
-        if reach == Reach::Everything {
-            self.read_numbers()?;
-        }
         let read = reach.read(self);
         self.reach = Some(reach);
         read

@@ -64,6 +64,19 @@ pub(super) fn write(
     collided: &mut bool,
 ) -> Result<Vec<BTreeSet<usize>>, Fault> {
     let (mut first, mut second) = (Statement::default(), Statement::default());
+    // What refers to a row is deleted before it.
+    for difference in differences.iter().rev().filter(|difference| !difference.gone.is_empty()) {
+        let belongings = BELONGINGS.iter().find(|(of, _)| *of == difference.table().name);
+        if let Some((_, belongings)) = belongings {
+            std::mem::take(&mut first).run(server, collided)?;
+            let ids = Array::of(Kind::Integer, difference.gone.iter().map(|row| &row.cells[difference.table().key[0]]));
+            belongings.iter().try_for_each(|statement| server.execute(statement, &[ids.param()]).map(|_| ()))?;
+        }
+        first.delete(difference);
+        if belongings.is_some() {
+            std::mem::take(&mut first).run(server, collided)?;
+        }
+    }
     let mut updated = Vec::with_capacity(differences.len());
     for difference in differences {
         let columns = set_by_updates(difference);
@@ -72,7 +85,6 @@ pub(super) fn write(
             owner.is_none_or(|at| change.0.cells[at] != Cell::Null && change.1[at] == Cell::Null)
         };
         let (leaving, others): (Vec<_>, Vec<_>) = difference.changed.iter().partition(leaves);
-        first.delete(difference);
         first.update(difference, &leaving, &columns);
         second.update(difference, &others, &columns);
         second.insert(difference);
@@ -82,6 +94,27 @@ pub(super) fn write(
     second.run(server, collided)?;
     Ok(updated)
 }
+
+/// What belongs to a row of a table and is deleted with it, whether it was read or not. The triggers of the tables do the same for
+/// other programs.
+const BELONGINGS: [(&str, &[&str]); 2] = [
+    (
+        "scheduled_tasks",
+        &[
+            "DELETE FROM task_attempts a USING task_runs r WHERE r.task_id = ANY ($1) AND a.run_id = r.id",
+            "DELETE FROM task_effects e USING task_runs r WHERE r.task_id = ANY ($1) AND e.run_id = r.id",
+            "DELETE FROM task_runs r WHERE r.task_id = ANY ($1)",
+            "DELETE FROM scheduler_events e WHERE e.task_id = ANY ($1)",
+        ],
+    ),
+    (
+        "task_runs",
+        &[
+            "DELETE FROM task_attempts a WHERE a.run_id = ANY ($1)",
+            "DELETE FROM task_effects e WHERE e.run_id = ANY ($1)",
+        ],
+    ),
+];
 
 fn set_by_updates(difference: &Difference<'_>) -> BTreeSet<usize> {
     let mut columns = difference.sheet.updated.clone();
