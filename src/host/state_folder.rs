@@ -1,5 +1,5 @@
 //! The local folder of a scheduler whose database is on a server: what stands beside a database in a file stands there, beside an
-//! anchor, a path that names no file.
+//! anchor, an empty file.
 
 use std::env::{self, VarError};
 use std::io;
@@ -19,7 +19,10 @@ pub(crate) fn anchor(state: Option<&Path>, parts: &[&str]) -> io::Result<PathBuf
     }
     folder::make_private(&state)?;
     let name: Vec<String> = parts.iter().map(|part| file_name(part)).collect();
-    Ok(std::path::absolute(&state)?.join(name.join("-")))
+    let anchor = std::path::absolute(&state)?.join(name.join("-"));
+    // The lock files record which file this is.
+    std::fs::OpenOptions::new().create(true).append(true).open(&anchor)?;
+    Ok(anchor)
 }
 
 /// Returns the folder for tests: that of a user holds what must outlive them.
@@ -82,6 +85,6 @@ mod tests {
         let state = home.path().join("new/state");
         let anchor = anchor(Some(&state), &["7", "..", "duly"]).unwrap();
         assert_eq!(anchor, std::path::absolute(&state).unwrap().join("7-%2e%2e-duly"));
-        assert!(state.is_dir() && !anchor.exists());
+        assert!(state.is_dir() && anchor.is_file());
     }
 }
