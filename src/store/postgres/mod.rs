@@ -8,6 +8,7 @@ pub(crate) mod address;
 mod examine;
 mod connect;
 mod fault;
+mod look_ahead;
 mod password_file;
 mod reach;
 mod schema;
@@ -17,7 +18,9 @@ mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
+mod turn;
 mod workbench;
+mod write_back;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -80,6 +83,8 @@ pub(crate) struct PostgresStore {
     /// Learns the server's time from each transaction.
     clock: Option<Arc<ServerClock>>,
     address: Address,
+    /// Whether each turn is rehearsed with all rows, and must do the same with those that it reads.
+    rehearses: bool,
 }
 
 impl PostgresStore {
@@ -126,7 +131,7 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone() })
+        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone(), rehearses: turn::rehearses() })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
@@ -210,16 +215,7 @@ impl Store for PostgresStore {
     }
 
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
-        let mut tries = 1;
-        loop {
-            let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
-            let lease = work.until.since(work.now);
-            let done = Store::turn(&mut self.memory, &Work { now, until: now + lease, ..*work });
-            if !self.end() || tries == TRIES {
-                return done;
-            }
-            tries += 1;
-        }
+        self.take_turn(work)
     }
 
     fn look(
@@ -229,13 +225,7 @@ impl Store for PostgresStore {
         since: Option<i64>,
         now: Timestamp,
     ) -> Result<Option<Done>> {
-        let version = self.data_version()?;
-        if since == Some(version) {
-            return Ok(None);
-        }
-        let looked =
-            self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
-        looked.map(|done| done.map(|done| Done { data_version: version, ..done }))
+        self.look_around(owner, handlers, since, now)
     }
 
     #[cfg(feature = "page")]
