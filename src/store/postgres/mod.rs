@@ -5,17 +5,23 @@
 //! the schema.
 
 pub(crate) mod address;
+#[cfg(test)]
+mod address_tests;
 mod connect;
 mod fault;
 mod password_file;
 mod reach;
 mod schema;
 mod server;
+#[cfg(test)]
+mod server_tests;
 mod session;
 mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
+#[cfg(test)]
+mod tls_tests;
 mod workbench;
 
 use std::any::Any;
