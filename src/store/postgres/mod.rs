@@ -5,20 +5,26 @@
 //! the schema.
 
 pub(crate) mod address;
-mod examine;
+#[cfg(test)]
+mod address_tests;
 mod connect;
+mod examine;
 mod fault;
 mod look_ahead;
 mod password_file;
 mod reach;
 mod schema;
 mod server;
+#[cfg(test)]
+mod server_tests;
 mod session;
 mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
 mod turn;
+#[cfg(test)]
+mod tls_tests;
 mod workbench;
 mod write_back;
 
