@@ -5,19 +5,26 @@
 //! the schema.
 
 pub(crate) mod address;
+mod connect;
 mod fault;
+mod password_file;
 mod reach;
 mod schema;
 mod server;
+mod session;
 mod tables;
+#[cfg(test)]
+mod testing;
+mod tls;
 mod workbench;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{ServerClock, Timestamp};
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
@@ -41,12 +48,14 @@ use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::SqliteStore;
-use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::Reach;
+use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::file::Missing;
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, Store};
 
 /// How often a transaction is repeated because another program changed what it had read.
@@ -67,17 +76,39 @@ pub(crate) struct PostgresStore {
     memory: SqliteStore,
     bench: Shared,
     time: Time,
+    /// Learns the server's time from each transaction.
+    clock: Option<Arc<ServerClock>>,
+    address: Address,
 }
 
 impl PostgresStore {
-    /// Connects, and creates the tables if `create` says so.
-    pub(crate) fn open(address: &Address, time: Time) -> Result<Self> {
-        Self::try_open(address, time).map_err(|fault| fault.into_error("open the database"))
+    /// Connects, and creates the tables if `missing` says so.
+    pub(crate) fn open(address: &Address, missing: Missing, time: Time) -> Result<Self> {
+        Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
     }
 
-    fn try_open(address: &Address, time: Time) -> Result<Self, Fault> {
+    /// Corrects a clock by the server's time, now and at each transaction.
+    pub(crate) fn keep_time(&mut self, clock: Arc<ServerClock>) -> Result<()> {
+        let before = clock.before();
+        let now = self.bench.lock().server.time().map_err(|fault| fault.into_error("ask the server for its time"))?;
+        clock.learn(now, before);
+        self.clock = Some(clock);
+        Ok(())
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Returns the server's identifier and the name of the database, which together no other database has.
+    pub(crate) fn identity(&mut self) -> Result<(String, String)> {
+        let asked = self.bench.lock().server.identity();
+        asked.map_err(|fault| fault.into_error("ask the server for its identity"))
+    }
+
+    fn try_open(address: &Address, missing: Missing, time: Time) -> Result<Self, Fault> {
         let mut server = Server::connect(address)?;
-        schema::prepare(&mut server)?;
+        schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
             let bench = Shared::new(Workbench::new(server, tables)?);
@@ -85,17 +116,17 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time })
+        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone() })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
     fn change<T>(
         &mut self,
         given: Timestamp,
-        reach: Reach,
+        reach: impl Into<Reach>,
         mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
     ) -> Result<T> {
-        let mut tries = 1;
+        let (reach, mut tries) = (reach.into(), 1);
         loop {
             let now = self.begin(Access::Write, given, reach.clone())?;
             let answer = f(&mut self.memory, now);
@@ -111,10 +142,10 @@ impl PostgresStore {
     fn look_up<T>(
         &mut self,
         given: Timestamp,
-        reach: Reach,
+        reach: impl Into<Reach>,
         mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
     ) -> Result<T> {
-        let now = self.begin(Access::Read, given, reach)?;
+        let now = self.begin(Access::Read, given, reach.into())?;
         let answer = f(&mut self.memory, now);
         self.end();
         answer
@@ -126,7 +157,11 @@ impl PostgresStore {
 
     fn try_begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp, Fault> {
         let mut bench = self.bench.lock();
+        let before = self.clock.as_ref().map(|clock| clock.before());
         let now = bench.server.begin(access)?;
+        if let (Some(clock), Some(before)) = (&self.clock, before) {
+            clock.learn(now, before);
+        }
         bench.aim(reach);
         Ok(if self.time == Time::Given { given } else { now })
     }
@@ -188,7 +223,8 @@ impl Store for PostgresStore {
         if since == Some(version) {
             return Ok(None);
         }
-        let looked = self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
+        let looked =
+            self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
         looked.map(|done| done.map(|done| Done { data_version: version, ..done }))
     }
 
@@ -203,39 +239,63 @@ impl Store for PostgresStore {
     }
 
     fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
-        self.change(now, Reach::everything(), |memory, now| Store::apply(memory, declared.clone(), progress, now))
+        let reach = Request::Apply {
+            source: declared.source.to_owned(),
+            names: declared.tasks.names().map(str::to_owned).collect(),
+            limits: declared.limits.iter().map(Limit::on).collect(),
+        };
+        self.change(now, reach, |memory, now| Store::apply(memory, declared.clone(), progress, now))
     }
 
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
-        self.change(now, Reach::everything(), |memory, now| Store::trigger(memory, task, payload, key, now))
+        let reach = Request::Trigger { task: task.to_owned(), key: key.map(str::to_owned) };
+        self.change(now, reach, |memory, now| Store::trigger(memory, task, payload, key, now))
     }
 
     fn retry(&mut self, run: i64, now: Timestamp) -> Result<i64> {
-        self.change(now, Reach::everything(), |memory, now| Store::retry(memory, run, now))
+        self.change(now, Request::Retry { run }, |memory, now| Store::retry(memory, run, now))
     }
 
     fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
-        self.change(now, Reach::everything(), |memory, now| Store::cancel(memory, runs, now))
+        let reach = match runs {
+            Runs::One(run) => Request::Cancel { run },
+            Runs::OfTask(task) => Request::CancelAll { task: task.to_owned() },
+        };
+        self.change(now, reach, |memory, now| Store::cancel(memory, runs, now))
     }
 
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
-        self.change(now, Reach::everything(), |memory, now| Store::declare_gone(memory, runs, now))
+        let reach = match runs {
+            Runs::One(run) => Request::Gone { run },
+            Runs::OfTask(task) => Request::GoneAll { task: task.to_owned() },
+        };
+        self.change(now, reach, |memory, now| Store::declare_gone(memory, runs, now))
     }
 
-    fn change_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport, now: Timestamp) -> Result<Vec<Event>> {
-        self.change(now, Reach::everything(), |memory, now| Store::change_matching(memory, selection, pass, report, now))
+    fn change_matching(
+        &mut self,
+        selection: &Selection,
+        pass: &mut BulkPass,
+        report: &mut BulkReport,
+        now: Timestamp,
+    ) -> Result<Vec<Event>> {
+        self.change(now, Reach::everything(), |memory, now| {
+            Store::change_matching(memory, selection, pass, report, now)
+        })
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::count_matching(memory, selection, pass, report))
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| {
+            Store::count_matching(memory, selection, pass, report)
+        })
     }
 
     fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::set_limit(memory, limit))
+        self.change(Timestamp::MIN, Request::Limit { on: limit.on() }, |memory, _| Store::set_limit(memory, limit))
     }
 
     fn remove_limit(&mut self, on: &LimitOn) -> Result<bool> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::remove_limit(memory, on))
+        self.change(Timestamp::MIN, Request::Limit { on: on.clone() }, |memory, _| Store::remove_limit(memory, on))
     }
 
     fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>> {
@@ -294,8 +354,17 @@ impl Store for PostgresStore {
         self.change(now, Reach::everything(), |memory, now| Store::update_alarms(memory, look, now))
     }
 
-    fn claim_alarm(&mut self, channel: &str, token: &str, pace: &AlarmPace, refused: Option<AlarmKind>, now: Timestamp) -> Result<AlarmTurn> {
-        self.change(now, Reach::everything(), |memory, now| Store::claim_alarm(memory, channel, token, pace, refused, now))
+    fn claim_alarm(
+        &mut self,
+        channel: &str,
+        token: &str,
+        pace: &AlarmPace,
+        refused: Option<AlarmKind>,
+        now: Timestamp,
+    ) -> Result<AlarmTurn> {
+        self.change(now, Request::Alarm { channel: channel.to_owned() }, |memory, now| {
+            Store::claim_alarm(memory, channel, token, pace, refused, now)
+        })
     }
 
     fn known_owners(&mut self) -> Result<KnownOwners> {
@@ -303,7 +372,8 @@ impl Store for PostgresStore {
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
-        self.change(now, Reach::everything(), |memory, now| Store::register(memory, new, random.clone(), now))
+        let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
+        self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now))
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
@@ -315,39 +385,42 @@ impl Store for PostgresStore {
     }
 
     fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::record_clock_events(memory, events))
+        self.change(Timestamp::MIN, Request::Record, |memory, _| Store::record_clock_events(memory, events))
     }
 
     fn stop(&mut self, owner: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::stop(memory, owner, now))
+        self.change(now, Request::Stop { owner: owner.to_owned() }, |memory, now| Store::stop(memory, owner, now))
     }
 
     fn begin_effect(&mut self, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
-        self.change(now, Reach::everything(), |memory, now| Store::begin_effect(memory, owner, claim, key, now))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(now, reach, |memory, now| Store::begin_effect(memory, owner, claim, key, now))
     }
 
     fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::check_claim(memory, owner, claim))
+        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| Store::check_claim(memory, owner, claim))
     }
 
     fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
-        self.change(now, Reach::everything(), |memory, now| Store::record_effect(memory, claim, key, value, now))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(now, reach, |memory, now| Store::record_effect(memory, claim, key, value, now))
     }
 
     fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::undo_effect(memory, owner, claim, key))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(Timestamp::MIN, reach, |memory, _| Store::undo_effect(memory, owner, claim, key))
     }
 
     fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::pause(memory, task, now))
+        self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::pause(memory, task, now))
     }
 
     fn resume(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::resume(memory, task, now))
+        self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::resume(memory, task, now))
     }
 
     fn remove(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::remove(memory, task, now))
+        self.change(now, Request::Remove { task: task.to_owned() }, |memory, now| Store::remove(memory, task, now))
     }
 
     fn names(&mut self) -> Result<Vec<String>> {
@@ -363,15 +436,20 @@ impl Store for PostgresStore {
     }
 
     fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
-        self.change(now, Reach::everything(), |memory, now| Store::add(memory, task.clone(), existing, now))
+        let reach = Request::Add { names: vec![task.name.clone()], replaces: existing == Existing::Replace };
+        self.change(now, reach, |memory, now| Store::add(memory, task.clone(), existing, now))
     }
 
     fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> {
-        self.change(now, Reach::everything(), |memory, now| Store::add_all(memory, tasks.clone(), now))
+        let reach = Request::Add {
+            names: tasks.iter().map(|(task, _)| task.name.clone()).collect(),
+            replaces: tasks.iter().any(|(_, existing)| *existing == Existing::Replace),
+        };
+        self.change(now, reach, |memory, now| Store::add_all(memory, tasks.clone(), now))
     }
 
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
-        self.change(now, Reach::everything(), |memory, now| Store::settle_alarm(memory, message, delivered, now))
+        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| Store::settle_alarm(memory, message, delivered, now))
     }
 
     #[cfg(feature = "page")]
