@@ -128,6 +128,20 @@ fn a_guard_that_does_not_read_is_replaced_and_holds_up_no_command() {
     db.assert_sound();
 }
 
+#[test]
+fn without_a_guard_commands_run_and_the_log_says_so() {
+    if !succeeds("unshare", &["--mount", "mount", "-t", "tmpfs", "none", "/proc"]) {
+        return skip_without("unshare", "nothing");
+    }
+    let (db, client) = TestDb::with_client();
+    let script = "mount -t tmpfs none /proc && exec \"$@\"";
+    let mut sidecar = Sidecar::spawn_within(&db, &[], "unshare", &["--mount", "sh", "-c", script, "sh"]);
+    client.add(shell("fine", "true")).unwrap();
+    wait_for_status(&client, "fine", RunStatus::Succeeded);
+    sidecar.terminate();
+    assert_eq!(sidecar.log().matches("[WARN] the guard process cannot be started: ").count(), 1, "{}", sidecar.log());
+}
+
 // -------------------------------------------------------------------------------------------------------- its lines --
 
 /// A guard whose scheduler is the test.
