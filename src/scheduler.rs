@@ -17,6 +17,8 @@ use crate::client::Client;
 use crate::client::wake::Wake;
 use crate::clock::{Clock, SystemClock};
 use crate::engine::event_loop::{EventLoop, Order};
+#[cfg(feature = "postgres")]
+use crate::engine::keeper::Keeper;
 use crate::engine::lanes::Lanes;
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
@@ -33,6 +35,8 @@ use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
 use crate::worker::executor::{Executor, Waker};
 use crate::worker::executor_lane;
+#[cfg(feature = "postgres")]
+use crate::worker::fence::Fence;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
@@ -330,7 +334,10 @@ impl Builder {
         // Other processes see how many runs it takes at once.
         let registered = Settings { workers: settings.workers + others, ..settings };
         let parts = Parts { store, database, owner, handlers: handler_names, settings: registered, observers, random };
-        let poller = Poller::new(parts, clock.now())?;
+        #[cfg(feature = "postgres")]
+        let since = crate::clock::uptime();
+        #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
+        let mut poller = Poller::new(parts, clock.now())?;
         let open = SqliteStore::opener(file.clone(), durability, prepare);
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
@@ -338,6 +345,16 @@ impl Builder {
         let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
+        #[cfg(feature = "postgres")]
+        let keeper = match poller.take_session() {
+            Some(session) => {
+                let fence = Arc::new(Fence::new(Arc::new(crate::clock::uptime), settings.lease, since));
+                let attempts = pool.attempts().clone();
+                let _ = attempts.fence.set(fence.clone());
+                Some(Keeper::start(session, fence, attempts, wake.clone())?)
+            }
+            None => None,
+        };
         let waker = Waker::new(wake.clone(), &poller.lock());
         executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
         for worker in left {
@@ -377,6 +394,8 @@ impl Builder {
             reports: waiting,
             lanes,
             problems: problems.clone(),
+            #[cfg(feature = "postgres")]
+            keeper,
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())

@@ -6,9 +6,11 @@
 
 pub(crate) mod address;
 mod fault;
+mod owners;
 mod reach;
 mod schema;
 mod server;
+mod session;
 mod tables;
 mod workbench;
 
@@ -47,7 +49,8 @@ use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
-use crate::store::{FileStore, Store};
+use crate::store::postgres::session::Session;
+use crate::store::{FileStore, OwnerSession, Store};
 
 /// How often a transaction is repeated because another program changed what it had read.
 const TRIES: usize = 5;
@@ -67,6 +70,8 @@ pub(crate) struct PostgresStore {
     memory: SqliteStore,
     bench: Shared,
     time: Time,
+    /// Of the owner that registered on this connection, until a thread of its own takes it.
+    session: Option<Session>,
 }
 
 impl PostgresStore {
@@ -85,7 +90,7 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time })
+        Ok(PostgresStore { memory, bench, time, session: None })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
@@ -131,6 +136,11 @@ impl PostgresStore {
         Ok(if self.time == Time::Given { given } else { now })
     }
 
+    /// Returns the time of the operations, if it is not the server's.
+    fn given(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.time == Time::Given).then_some(now)
+    }
+
     /// Ends the transaction. Returns whether it must be repeated.
     fn end(&mut self) -> bool {
         let mut bench = self.bench.lock();
@@ -165,13 +175,25 @@ impl Store for PostgresStore {
     }
 
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
-        let mut tries = 1;
+        let (mut tries, given) = (1, self.given(work.now));
+        if work.full
+            && let Some(session) = &mut self.session
+        {
+            // Without an answer nothing is known: the next full turn tries again.
+            let _ = session.hold();
+        }
         loop {
             let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
             let lease = work.until.since(work.now);
-            let done = Store::turn(&mut self.memory, &Work { now, until: now + lease, ..*work });
+            let dead = owners::still_dead(&mut self.bench.lock().server, work.dead, given);
+            let dead = dead.inspect_err(|_| _ = self.end())?;
+            let done = Store::turn(&mut self.memory, &Work { now, until: now + lease, dead: &dead, ..*work });
             if !self.end() || tries == TRIES {
-                return done;
+                let annotate = |done: &mut Done| owners::annotate_done(&mut self.bench.lock().server, done, given);
+                return done.map(|mut done| {
+                    annotate(&mut done);
+                    done
+                });
             }
             tries += 1;
         }
@@ -189,7 +211,13 @@ impl Store for PostgresStore {
             return Ok(None);
         }
         let looked = self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
-        looked.map(|done| done.map(|done| Done { data_version: version, ..done }))
+        let given = self.given(now);
+        looked.map(|done| {
+            done.map(|mut done| {
+                owners::annotate_done(&mut self.bench.lock().server, &mut done, given);
+                Done { data_version: version, ..done }
+            })
+        })
     }
 
     #[cfg(feature = "page")]
@@ -303,7 +331,20 @@ impl Store for PostgresStore {
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
-        self.change(now, Reach::everything(), |memory, now| Store::register(memory, new, random.clone(), now))
+        // Before its id can be read: an owner that is registered and has no session looks dead.
+        let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
+        self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
+        let registered =
+            self.change(now, Reach::everything(), |memory, now| Store::register(memory, new, random.clone(), now));
+        let given = self.given(now);
+        registered.map(|mut registered| {
+            owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
+            registered
+        })
+    }
+
+    fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
+        self.session.take().map(|session| Box::new(session) as Box<dyn OwnerSession>)
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::ToSql;
 use postgres::{Client, NoTls, Row, Statement};
 
@@ -11,7 +12,7 @@ use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 
 /// The class of duly's advisory locks of two integers: `(CLASS, oid of the schema)` is the lock of the schema.
-const CLASS: i32 = 0x6475_6c79;
+pub(crate) const CLASS: i32 = 0x6475_6c79;
 
 /// One statement locks, and the next reads: a statement that does both would read what was there before it waited.
 const LOCK: &str = "SELECT pg_advisory_xact_lock($1, $2)";
@@ -64,6 +65,27 @@ impl Server {
         // The two halves of an oid's range: a lock's key is a signed number.
         self.schema = (oid as u32).cast_signed();
         Ok(())
+    }
+
+    /// Returns the oid of the schema, as the key of a lock.
+    pub(crate) fn schema(&self) -> i32 {
+        self.schema
+    }
+
+    /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.
+    pub(crate) fn wait_for_notification(&mut self, limit: Duration) -> Result<bool, Fault> {
+        let mut notifications = self.client.notifications();
+        let mut came = notifications.timeout_iter(limit).next()?.is_some();
+        while notifications.iter().next()?.is_some() {
+            came = true;
+        }
+        Ok(came)
+    }
+
+    /// Returns the history that the server is part of: another one after a replica was promoted.
+    pub(crate) fn timeline(&mut self) -> Result<String, Fault> {
+        let rows = self.query("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)", &[])?;
+        Ok(rows[0].try_get(0)?)
     }
 
     pub(crate) fn address(&self) -> &Address {
