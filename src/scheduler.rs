@@ -29,7 +29,8 @@ use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::model::vitals::Vitals;
 #[cfg(feature = "page")]
 use crate::page::{Page, Server};
-use crate::store::sqlite::connection::{Prepare, SqliteStore};
+use crate::store::place::{self, Place};
+use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
@@ -63,6 +64,8 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
+    #[cfg(feature = "postgres")]
+    state: Option<PathBuf>,
     executors: Vec<Arc<dyn Executor>>,
     #[cfg(feature = "page")]
     page: Option<Page>,
@@ -274,7 +277,17 @@ impl Builder {
         self
     }
 
-    /// Sets the source of time. Default: the machine's clock.
+    /// Sets the folder of the files of this host, if the database is on a server: lock files, and what its commands inherit. All
+    /// schedulers of a host need the same one, to know at once which of them ended. Default: `DULY_STATE_DIR`, else `duly` in
+    /// `XDG_STATE_HOME`, else `/var/lib/duly` for root and `~/.local/state/duly` for other users.
+    #[cfg(feature = "postgres")]
+    pub fn state_folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.state = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// Sets the source of time. Default: the machine's clock. If the database is on a server, the time of day is the server's, and only
+    /// durations are measured by this clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
@@ -304,10 +317,18 @@ impl Builder {
         let runtime = self.runtime_to_use(&wake);
         #[cfg(feature = "page")]
         let page = self.page.clone();
+        #[cfg(feature = "postgres")]
+        let state = self.state.clone();
         let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, executors, .. } =
             self;
         handlers.check()?;
         settings.check()?;
+        let mut place = Place::of(&path)?;
+        #[cfg(feature = "postgres")]
+        if state.is_some() {
+            place.keep_state_in(state);
+        }
+        let clock = place.keep_time(clock);
         let others = 0;
         #[cfg(feature = "tokio")]
         let runtime = runtime?;
@@ -317,28 +338,26 @@ impl Builder {
         let page = page.map(|page| page.listen(&mut observers, &clock, &handlers.names())).transpose()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         // Checked before the file is opened, and again with the owner's lock, which is taken when it is open.
-        if let Some(fault) = folder::foreign(&path) {
-            return Err(Error::UnusableDatabase { path, reason: fault.to_string() });
-        }
-        let store = SqliteStore::open(&path, missing, durability)?;
-        let mut own = SqliteStore::open(&path, Missing::Refuse, durability)?;
-        if let Some(fault) = folder::unsafe_parent(store.path()) {
+        place.check_owner()?;
+        let mut store = place.open(missing, durability)?;
+        let mut own = place.open(Missing::Refuse, durability)?;
+        if let Some(fault) = store.as_file().and_then(|file| folder::unsafe_parent(file.path())) {
             log::warn!("{fault}");
         }
-        let file: Arc<Path> = store.path().into();
-        let left = peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
+        let file: Arc<Path> = place.anchor(&mut *store)?.into();
+        let left = peers::remove_leftovers(&mut *own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
         let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
         let lanes = Lanes::new(names.difference(&handlers.future_names()).cloned().collect());
-        let (store, handler_names) = (Box::new(store), names.clone());
+        let handler_names = names.clone();
         // Other processes see how many runs it takes at once.
         let registered = Settings { workers: settings.workers + others, ..settings };
         let parts = Parts { store, database, owner, handlers: handler_names, settings: registered, observers, random };
+        let open = place.opener(durability, prepare)?;
         #[cfg(feature = "postgres")]
         let since = crate::clock::uptime();
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
         let mut poller = Poller::new(parts, clock.now())?;
-        let open = SqliteStore::opener(file.clone(), durability, prepare);
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
         let beside = others + executors.len() * executor_lane::MOST;
@@ -364,7 +383,7 @@ impl Builder {
         let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
-        let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
+        let client = Client::new(own, clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, waiting) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
         let now = clock.now();
@@ -373,7 +392,7 @@ impl Builder {
         #[cfg(feature = "page")]
         let page = match page {
             Some(page) => {
-                let reader = Box::new(SqliteStore::open(&path, Missing::Refuse, durability)?);
+                let reader = place.open(Missing::Refuse, durability)?;
                 Some(page.serve(reader, client.clone(), vitals.clone())?)
             }
             None => None,
@@ -411,7 +430,7 @@ impl Builder {
             reports,
             vitals,
             thread: Some(thread),
-            path,
+            place,
             handlers: names,
             executors,
             wake,
@@ -457,7 +476,7 @@ pub struct Scheduler {
     reports: Receiver<usize>,
     vitals: Arc<Vitals>,
     thread: Option<JoinHandle<Result<()>>>,
-    path: PathBuf,
+    place: Place,
     handlers: BTreeSet<String>,
     executors: Vec<Arc<dyn Executor>>,
     wake: Sender<()>,
@@ -476,7 +495,8 @@ pub struct Shutdown {
 }
 
 impl Scheduler {
-    /// Begins to configure a scheduler for this file.
+    /// Begins to configure a scheduler for this file, or with the feature `postgres` for this address of a database on a server, as in
+    /// `postgres://user@host/database?schema=duly`.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder {
             path: path.as_ref().to_owned(),
@@ -487,6 +507,8 @@ impl Scheduler {
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),
             prepare: None,
+            #[cfg(feature = "postgres")]
+            state: None,
             executors: Vec::new(),
             #[cfg(feature = "page")]
             page: None,
@@ -559,7 +581,7 @@ impl Deref for Scheduler {
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder")
-            .field("path", &self.path)
+            .field("path", &place::shown(&self.path))
             .field("handlers", &self.handlers)
             .field("settings", &self.settings)
             .field("durability", &self.durability)
@@ -569,6 +591,6 @@ impl std::fmt::Debug for Builder {
 
 impl std::fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scheduler").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Scheduler").field("path", &self.place.to_string()).finish_non_exhaustive()
     }
 }

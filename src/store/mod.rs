@@ -2,6 +2,7 @@
 //! an argument.
 
 pub(crate) mod fault;
+pub(crate) mod place;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod sqlite;

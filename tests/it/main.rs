@@ -129,6 +129,9 @@ mod nanoclaw;
 mod observers;
 /// Consequences of a dead run: on_dead tasks, pauses, manual retries.
 mod on_dead;
+/// The shared modules on PostgreSQL.
+#[cfg(feature = "postgres")]
+mod on_postgres;
 /// Opening a file: which files are refused, and nothing is written before that is known.
 mod opening;
 /// Orphan processes: commands that outlive their scheduler.

@@ -17,11 +17,6 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Returns whether a text that names a database is an address of PostgreSQL. Anything else is the path of a file.
-    pub(crate) fn is_one(text: &str) -> bool {
-        text.starts_with("postgres://") || text.starts_with("postgresql://")
-    }
-
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let config = Config::from_str(text).map_err(|error| Error::store("read the address of the database", error))?;
         Ok(Address { config, schema: SCHEMA.to_owned() })

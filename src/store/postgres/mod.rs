@@ -6,20 +6,21 @@
 
 pub(crate) mod address;
 mod fault;
+mod owner_session;
 mod owners;
 mod reach;
 mod schema;
 mod server;
-mod session;
 mod tables;
 mod workbench;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{ServerClock, Timestamp};
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
@@ -43,13 +44,14 @@ use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::SqliteStore;
-use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::owner_session::Session;
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
-use crate::store::postgres::session::Session;
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::file::Missing;
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, OwnerSession, Store};
 
 /// How often a transaction is repeated because another program changed what it had read.
@@ -70,19 +72,41 @@ pub(crate) struct PostgresStore {
     memory: SqliteStore,
     bench: Shared,
     time: Time,
+    /// Learns the server's time from each transaction.
+    clock: Option<Arc<ServerClock>>,
+    address: Address,
     /// Of the owner that registered on this connection, until a thread of its own takes it.
     session: Option<Session>,
 }
 
 impl PostgresStore {
-    /// Connects, and creates the tables if `create` says so.
-    pub(crate) fn open(address: &Address, time: Time) -> Result<Self> {
-        Self::try_open(address, time).map_err(|fault| fault.into_error("open the database"))
+    /// Connects, and creates the tables if `missing` says so.
+    pub(crate) fn open(address: &Address, missing: Missing, time: Time) -> Result<Self> {
+        Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
     }
 
-    fn try_open(address: &Address, time: Time) -> Result<Self, Fault> {
+    /// Corrects a clock by the server's time, now and at each transaction.
+    pub(crate) fn keep_time(&mut self, clock: Arc<ServerClock>) -> Result<()> {
+        let before = clock.before();
+        let now = self.bench.lock().server.time().map_err(|fault| fault.into_error("ask the server for its time"))?;
+        clock.learn(now, before);
+        self.clock = Some(clock);
+        Ok(())
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Returns the server's identifier and the name of the database, which together no other database has.
+    pub(crate) fn identity(&mut self) -> Result<(String, String)> {
+        let asked = self.bench.lock().server.identity();
+        asked.map_err(|fault| fault.into_error("ask the server for its identity"))
+    }
+
+    fn try_open(address: &Address, missing: Missing, time: Time) -> Result<Self, Fault> {
         let mut server = Server::connect(address)?;
-        schema::prepare(&mut server)?;
+        schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
             let bench = Shared::new(Workbench::new(server, tables)?);
@@ -90,7 +114,7 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time, session: None })
+        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone(), session: None })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
@@ -131,7 +155,11 @@ impl PostgresStore {
 
     fn try_begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp, Fault> {
         let mut bench = self.bench.lock();
+        let before = self.clock.as_ref().map(|clock| clock.before());
         let now = bench.server.begin(access)?;
+        if let (Some(clock), Some(before)) = (&self.clock, before) {
+            clock.learn(now, before);
+        }
         bench.aim(reach);
         Ok(if self.time == Time::Given { given } else { now })
     }
@@ -210,7 +238,8 @@ impl Store for PostgresStore {
         if since == Some(version) {
             return Ok(None);
         }
-        let looked = self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
+        let looked =
+            self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
         let given = self.given(now);
         looked.map(|done| {
             done.map(|mut done| {
@@ -250,12 +279,22 @@ impl Store for PostgresStore {
         self.change(now, Reach::everything(), |memory, now| Store::declare_gone(memory, runs, now))
     }
 
-    fn change_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport, now: Timestamp) -> Result<Vec<Event>> {
-        self.change(now, Reach::everything(), |memory, now| Store::change_matching(memory, selection, pass, report, now))
+    fn change_matching(
+        &mut self,
+        selection: &Selection,
+        pass: &mut BulkPass,
+        report: &mut BulkReport,
+        now: Timestamp,
+    ) -> Result<Vec<Event>> {
+        self.change(now, Reach::everything(), |memory, now| {
+            Store::change_matching(memory, selection, pass, report, now)
+        })
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::count_matching(memory, selection, pass, report))
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| {
+            Store::count_matching(memory, selection, pass, report)
+        })
     }
 
     fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
@@ -322,8 +361,17 @@ impl Store for PostgresStore {
         self.change(now, Reach::everything(), |memory, now| Store::update_alarms(memory, look, now))
     }
 
-    fn claim_alarm(&mut self, channel: &str, token: &str, pace: &AlarmPace, refused: Option<AlarmKind>, now: Timestamp) -> Result<AlarmTurn> {
-        self.change(now, Reach::everything(), |memory, now| Store::claim_alarm(memory, channel, token, pace, refused, now))
+    fn claim_alarm(
+        &mut self,
+        channel: &str,
+        token: &str,
+        pace: &AlarmPace,
+        refused: Option<AlarmKind>,
+        now: Timestamp,
+    ) -> Result<AlarmTurn> {
+        self.change(now, Reach::everything(), |memory, now| {
+            Store::claim_alarm(memory, channel, token, pace, refused, now)
+        })
     }
 
     fn known_owners(&mut self) -> Result<KnownOwners> {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
-use crate::store::postgres::session::{CLASS_OF_OWNERS, key};
+use crate::store::postgres::owner_session::{CLASS_OF_OWNERS, key};
 use crate::store::turn_io::{Dead, Done, Other, Proof, Registered, Session};
 
 /// The end of each owner's lease: that of its heartbeat, or of its runs.

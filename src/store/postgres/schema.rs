@@ -2,8 +2,9 @@
 
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
+use crate::store::sqlite::file::Missing;
 
-/// Creates what is missing.
-pub(crate) fn prepare(server: &mut Server) -> Result<(), Fault> {
+/// Creates what is missing, if `missing` says so.
+pub(crate) fn prepare(server: &mut Server, _missing: Missing) -> Result<(), Fault> {
     server.find_schema()
 }

@@ -53,7 +53,8 @@ impl Server {
             transactions: 0,
             round_trips: 0,
         };
-        server.batch(&format!("SET search_path = {}, pg_temp; SET duly.store = 'on'", server.address.quoted_schema()))?;
+        server
+            .batch(&format!("SET search_path = {}, pg_temp; SET duly.store = 'on'", server.address.quoted_schema()))?;
         Ok(server)
     }
 
@@ -111,6 +112,13 @@ impl Server {
         let rows = self.query(TIME, &[])?;
         let millis: i64 = rows.first().map_or(0, |row| row.get(0));
         Ok(Timestamp::from_millis(millis))
+    }
+
+    /// Returns the server's identifier and the name of the database.
+    pub(crate) fn identity(&mut self) -> Result<(String, String), Fault> {
+        let rows =
+            self.query("SELECT system_identifier::text, current_database()::text FROM pg_control_system()", &[])?;
+        Ok((rows[0].try_get(0)?, rows[0].try_get(1)?))
     }
 
     pub(crate) fn commit(&mut self) -> Result<(), Fault> {

@@ -42,7 +42,6 @@ impl Drop for Disposed {
 }
 
 /// Where the rows of a store in memory come from, and where they go.
-#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a server backs a store in memory"))]
 pub(crate) trait Backing: Send + std::fmt::Debug {
     /// Writes the rows that a transaction needs into its tables, which are empty.
     fn fill(&mut self, tables: &Transaction<'_>) -> Result<(), Fault>;
