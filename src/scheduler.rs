@@ -355,7 +355,7 @@ impl Builder {
         let parts = Parts { store, database, owner, handlers: handler_names, settings: registered, observers, random };
         let open = place.opener(durability, prepare)?;
         #[cfg(feature = "postgres")]
-        let since = crate::clock::uptime();
+        let since = process::since_boot();
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
         let mut poller = Poller::new(parts, clock.now())?;
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
@@ -367,7 +367,7 @@ impl Builder {
         #[cfg(feature = "postgres")]
         let keeper = match poller.take_session() {
             Some(session) => {
-                let fence = Arc::new(Fence::new(Arc::new(crate::clock::uptime), settings.lease, since));
+                let fence = Arc::new(Fence::new(Arc::new(process::since_boot), settings.lease, since));
                 let attempts = pool.attempts().clone();
                 let _ = attempts.fence.set(fence.clone());
                 Some(Keeper::start(session, fence, attempts, wake.clone())?)

@@ -5,13 +5,19 @@
 //! the schema.
 
 pub(crate) mod address;
+mod connect;
 mod fault;
 mod owner_session;
 mod owners;
+mod password_file;
 mod reach;
 mod schema;
 mod server;
+mod session;
 mod tables;
+#[cfg(test)]
+mod testing;
+mod tls;
 mod workbench;
 
 use std::any::Any;
@@ -47,6 +53,7 @@ use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::owner_session::Session;
 use crate::store::postgres::reach::Reach;
+use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
 use crate::store::sqlite::connection::SqliteStore;
@@ -121,10 +128,10 @@ impl PostgresStore {
     fn change<T>(
         &mut self,
         given: Timestamp,
-        reach: Reach,
+        reach: impl Into<Reach>,
         mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
     ) -> Result<T> {
-        let mut tries = 1;
+        let (reach, mut tries) = (reach.into(), 1);
         loop {
             let now = self.begin(Access::Write, given, reach.clone())?;
             let answer = f(&mut self.memory, now);
@@ -140,10 +147,10 @@ impl PostgresStore {
     fn look_up<T>(
         &mut self,
         given: Timestamp,
-        reach: Reach,
+        reach: impl Into<Reach>,
         mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
     ) -> Result<T> {
-        let now = self.begin(Access::Read, given, reach)?;
+        let now = self.begin(Access::Read, given, reach.into())?;
         let answer = f(&mut self.memory, now);
         self.end();
         answer
@@ -260,23 +267,37 @@ impl Store for PostgresStore {
     }
 
     fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
-        self.change(now, Reach::everything(), |memory, now| Store::apply(memory, declared.clone(), progress, now))
+        let reach = Request::Apply {
+            source: declared.source.to_owned(),
+            names: declared.tasks.names().map(str::to_owned).collect(),
+            limits: declared.limits.iter().map(Limit::on).collect(),
+        };
+        self.change(now, reach, |memory, now| Store::apply(memory, declared.clone(), progress, now))
     }
 
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
-        self.change(now, Reach::everything(), |memory, now| Store::trigger(memory, task, payload, key, now))
+        let reach = Request::Trigger { task: task.to_owned(), key: key.map(str::to_owned) };
+        self.change(now, reach, |memory, now| Store::trigger(memory, task, payload, key, now))
     }
 
     fn retry(&mut self, run: i64, now: Timestamp) -> Result<i64> {
-        self.change(now, Reach::everything(), |memory, now| Store::retry(memory, run, now))
+        self.change(now, Request::Retry { run }, |memory, now| Store::retry(memory, run, now))
     }
 
     fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
-        self.change(now, Reach::everything(), |memory, now| Store::cancel(memory, runs, now))
+        let reach = match runs {
+            Runs::One(run) => Request::Cancel { run },
+            Runs::OfTask(task) => Request::CancelAll { task: task.to_owned() },
+        };
+        self.change(now, reach, |memory, now| Store::cancel(memory, runs, now))
     }
 
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
-        self.change(now, Reach::everything(), |memory, now| Store::declare_gone(memory, runs, now))
+        let reach = match runs {
+            Runs::One(run) => Request::Gone { run },
+            Runs::OfTask(task) => Request::GoneAll { task: task.to_owned() },
+        };
+        self.change(now, reach, |memory, now| Store::declare_gone(memory, runs, now))
     }
 
     fn change_matching(
@@ -298,11 +319,11 @@ impl Store for PostgresStore {
     }
 
     fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::set_limit(memory, limit))
+        self.change(Timestamp::MIN, Request::Limit { on: limit.on() }, |memory, _| Store::set_limit(memory, limit))
     }
 
     fn remove_limit(&mut self, on: &LimitOn) -> Result<bool> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::remove_limit(memory, on))
+        self.change(Timestamp::MIN, Request::Limit { on: on.clone() }, |memory, _| Store::remove_limit(memory, on))
     }
 
     fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>> {
@@ -369,7 +390,7 @@ impl Store for PostgresStore {
         refused: Option<AlarmKind>,
         now: Timestamp,
     ) -> Result<AlarmTurn> {
-        self.change(now, Reach::everything(), |memory, now| {
+        self.change(now, Request::Alarm { channel: channel.to_owned() }, |memory, now| {
             Store::claim_alarm(memory, channel, token, pace, refused, now)
         })
     }
@@ -382,8 +403,9 @@ impl Store for PostgresStore {
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
+        let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
         let registered =
-            self.change(now, Reach::everything(), |memory, now| Store::register(memory, new, random.clone(), now));
+            self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
             owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
@@ -404,39 +426,42 @@ impl Store for PostgresStore {
     }
 
     fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::record_clock_events(memory, events))
+        self.change(Timestamp::MIN, Request::Record, |memory, _| Store::record_clock_events(memory, events))
     }
 
     fn stop(&mut self, owner: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::stop(memory, owner, now))
+        self.change(now, Request::Stop { owner: owner.to_owned() }, |memory, now| Store::stop(memory, owner, now))
     }
 
     fn begin_effect(&mut self, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
-        self.change(now, Reach::everything(), |memory, now| Store::begin_effect(memory, owner, claim, key, now))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(now, reach, |memory, now| Store::begin_effect(memory, owner, claim, key, now))
     }
 
     fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::check_claim(memory, owner, claim))
+        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| Store::check_claim(memory, owner, claim))
     }
 
     fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
-        self.change(now, Reach::everything(), |memory, now| Store::record_effect(memory, claim, key, value, now))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(now, reach, |memory, now| Store::record_effect(memory, claim, key, value, now))
     }
 
     fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::undo_effect(memory, owner, claim, key))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(Timestamp::MIN, reach, |memory, _| Store::undo_effect(memory, owner, claim, key))
     }
 
     fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::pause(memory, task, now))
+        self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::pause(memory, task, now))
     }
 
     fn resume(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::resume(memory, task, now))
+        self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::resume(memory, task, now))
     }
 
     fn remove(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::remove(memory, task, now))
+        self.change(now, Request::Remove { task: task.to_owned() }, |memory, now| Store::remove(memory, task, now))
     }
 
     fn names(&mut self) -> Result<Vec<String>> {
@@ -452,15 +477,20 @@ impl Store for PostgresStore {
     }
 
     fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
-        self.change(now, Reach::everything(), |memory, now| Store::add(memory, task.clone(), existing, now))
+        let reach = Request::Add { names: vec![task.name.clone()], replaces: existing == Existing::Replace };
+        self.change(now, reach, |memory, now| Store::add(memory, task.clone(), existing, now))
     }
 
     fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> {
-        self.change(now, Reach::everything(), |memory, now| Store::add_all(memory, tasks.clone(), now))
+        let reach = Request::Add {
+            names: tasks.iter().map(|(task, _)| task.name.clone()).collect(),
+            replaces: tasks.iter().any(|(_, existing)| *existing == Existing::Replace),
+        };
+        self.change(now, reach, |memory, now| Store::add_all(memory, tasks.clone(), now))
     }
 
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
-        self.change(now, Reach::everything(), |memory, now| Store::settle_alarm(memory, message, delivered, now))
+        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| Store::settle_alarm(memory, message, delivered, now))
     }
 
     #[cfg(feature = "page")]

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::server::{CLASS, Server};
+use crate::store::postgres::session::Timeline;
 use crate::store::{Beat, OwnerSession};
 
 /// The class of the locks of owners: `(CLASS_OF_OWNERS, key)`.
@@ -67,7 +68,7 @@ pub(crate) struct Session {
     /// The process of the server that had the lock last.
     pid: i32,
     /// The history of the server that the claims are part of: it changes when a replica is promoted.
-    timeline: Option<String>,
+    timeline: Option<Timeline>,
 }
 
 impl Session {
@@ -96,6 +97,8 @@ impl Session {
 
     fn connect(&mut self) -> Result<(), Fault> {
         let mut server = Server::connect(&self.address)?;
+        server.require_session()?;
+        server.mute();
         server.find_schema()?;
         let (schema, key) = (server.schema(), key(server.schema(), &self.owner));
         if self.pid != 0 {
@@ -114,8 +117,9 @@ impl Session {
     fn beat(&mut self) -> Result<Beat, Fault> {
         let again = self.hold()?;
         let Some(server) = &mut self.server else { return Ok(Beat::default()) };
-        let timeline = server.timeline()?;
-        let promoted = self.timeline.replace(timeline).is_some_and(|before| Some(before) != self.timeline);
+        let timeline = server.timeline().cloned();
+        let promoted = self.timeline.is_some() && self.timeline != timeline;
+        self.timeline = timeline;
         if promoted {
             return Ok(Beat { again, promoted, ..Beat::default() });
         }

@@ -1,6 +1,10 @@
 //! Which rows an operation may read or change: those that it names, and those that its rules look at from there.
 
+mod around;
+pub(crate) mod client;
+
 use crate::store::fault::Fault;
+use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::tables::TABLES;
 use crate::store::postgres::workbench::Workbench;
 
@@ -9,6 +13,8 @@ use crate::store::postgres::workbench::Workbench;
 pub(crate) enum Reach {
     /// All rows of all tables.
     Everything,
+    /// Those of a request of a client or a worker.
+    Client(Request),
 }
 
 impl Reach {
@@ -19,7 +25,14 @@ impl Reach {
     /// Reads the rows into the workbench, within the open transaction.
     pub(crate) fn read(&self, bench: &mut Workbench) -> Result<(), Fault> {
         match self {
+            Reach::Client(request) => request.read(bench),
             Reach::Everything => TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[]).map(|_| ())),
         }
+    }
+}
+
+impl From<Request> for Reach {
+    fn from(request: Request) -> Self {
+        Reach::Client(request)
     }
 }

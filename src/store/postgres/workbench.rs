@@ -87,6 +87,7 @@ impl Workbench {
 
     /// Ends the transaction, if the operation has not committed.
     pub(crate) fn end(&mut self) {
+        self.collided |= self.server.take_repeat();
         self.server.roll_back();
         self.reach = None;
     }
@@ -178,7 +179,8 @@ impl Workbench {
     /// Writes what differs from the rows that were read.
     fn write_back(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
         let Workbench { server, sheets, collided, .. } = self;
-        for sheet in sheets {
+        let mut differences = Vec::new();
+        for sheet in &*sheets {
             let mut before: HashMap<&Vec<Cell>, &Row> = sheet.rows.iter().collect();
             let (mut changed, mut new) = (Vec::new(), Vec::new());
             for cells in all(tables, &sheet.table)? {
@@ -188,9 +190,14 @@ impl Workbench {
                     None => new.push(cells),
                 }
             }
-            let gone: Vec<&Row> = before.into_values().collect();
+            differences.push((sheet, before.into_values().collect::<Vec<_>>(), changed, new));
+        }
+        // What refers to a row is deleted before it.
+        for (sheet, gone, ..) in differences.iter().rev() {
+            Changes { server, sheet, collided }.delete(gone)?;
+        }
+        for (sheet, _, changed, new) in differences {
             let mut written = Changes { server, sheet, collided };
-            written.delete(&gone)?;
             // A run that leaves its slot makes room for another, in the unique index too.
             let leaves = |row: &Row, cells: &[Cell]| {
                 let status = sheet.table.columns.iter().position(|column| column.name == "locked_by");
@@ -204,6 +211,27 @@ impl Workbench {
         Ok(())
     }
 }
+
+/// What belongs to a row of a table and is deleted with it, whether it was read or not. The triggers of the tables do the same for
+/// other programs.
+const BELONGINGS: [(&str, &[&str]); 2] = [
+    (
+        "scheduled_tasks",
+        &[
+            "DELETE FROM task_attempts a USING task_runs r WHERE r.task_id = ANY ($1) AND a.run_id = r.id",
+            "DELETE FROM task_effects e USING task_runs r WHERE r.task_id = ANY ($1) AND e.run_id = r.id",
+            "DELETE FROM task_runs r WHERE r.task_id = ANY ($1)",
+            "DELETE FROM scheduler_events e WHERE e.task_id = ANY ($1)",
+        ],
+    ),
+    (
+        "task_runs",
+        &[
+            "DELETE FROM task_attempts a WHERE a.run_id = ANY ($1)",
+            "DELETE FROM task_effects e WHERE e.run_id = ANY ($1)",
+        ],
+    ),
+];
 
 /// Reads all rows of a table.
 fn all(tables: &Transaction<'_>, table: &Table) -> rusqlite::Result<Vec<Vec<Cell>>> {
@@ -288,6 +316,9 @@ impl Changes<'_> {
         let Table { name, columns, key, .. } = &self.sheet.table;
         let mut arrays: Vec<Array> =
             key.iter().map(|at| Array::of(columns[*at].kind, gone.iter().map(|row| &row.cells[*at]))).collect();
+        for statement in BELONGINGS.iter().filter(|(of, _)| of == name).flat_map(|(_, statements)| *statements) {
+            self.server.execute(statement, &[arrays[0].param()])?;
+        }
         arrays.push(Array::Integers(gone.iter().map(|row| Some(row.written_by)).collect()));
         let mut names: Vec<&str> = key.iter().map(|at| columns[*at].name.as_str()).collect();
         names.push("written_by_");

@@ -50,7 +50,7 @@ pub(crate) mod runs;
 mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod settle;
-mod sql;
+pub(crate) mod sql;
 #[cfg(feature = "page")]
 mod task_pages;
 pub(crate) mod tasks;
