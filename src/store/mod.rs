@@ -56,6 +56,10 @@ pub(crate) trait Store: Send + std::fmt::Debug {
         None
     }
 
+    /// Notifies the schedulers of a server that something was committed. This only hastens, so an error is ignored.
+    #[cfg(feature = "postgres")]
+    fn notify(&mut self) {}
+
     /// Limits how long a write waits for another connection's.
     fn set_busy_timeout(&mut self, timeout: Duration) -> Result<()>;
 

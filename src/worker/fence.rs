@@ -8,13 +8,16 @@ use std::time::Duration;
 
 /// How long before the end of the lease attempts are asked to stop, and their processes are killed.
 const STOP: Duration = Duration::from_secs(15);
-pub(crate) const KILL: Duration = Duration::from_secs(5);
+const KILL: Duration = Duration::from_secs(5);
 
 /// How often the timer looks at the clock, which goes on while the machine is suspended; a wait does not.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A clock that counts the time in which the machine is suspended.
 pub(crate) type Uptime = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// Receives when attempts are to be asked to stop, and when their processes must be dead: see [`Fence::extend`].
+pub(crate) type OnLease = dyn Fn(Duration, Duration) + Send + Sync;
 
 /// What an owner may do, by the time that is left of its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +48,7 @@ pub(crate) struct Fence {
     lease: Duration,
     state: Mutex<State>,
     changed: Condvar,
+    on_lease: Option<Arc<OnLease>>,
 }
 
 #[derive(Debug)]
@@ -56,9 +60,11 @@ struct State {
 
 impl Fence {
     /// `since`: before the lease was written first.
-    pub(crate) fn new(uptime: Uptime, lease: Duration, since: Duration) -> Self {
+    pub(crate) fn new(uptime: Uptime, lease: Duration, since: Duration, on_lease: Option<Arc<OnLease>>) -> Self {
         let state = Mutex::new(State { end: end(since, lease), closed: false });
-        Fence { uptime, lease, state, changed: Condvar::new() }
+        let fence = Fence { uptime, lease, state, changed: Condvar::new(), on_lease };
+        fence.announce();
+        fence
     }
 
     /// Returns the time, for [`Fence::extend`].
@@ -70,7 +76,16 @@ impl Fence {
     pub(crate) fn extend(&self, sent: Duration) {
         let mut state = self.state();
         state.end = state.end.max(end(sent, self.lease));
+        drop(state);
         self.changed.notify_all();
+        self.announce();
+    }
+
+    fn announce(&self) {
+        if let Some(on_lease) = &self.on_lease {
+            let end = self.state().end;
+            on_lease(end.saturating_sub(STOP), end.saturating_sub(KILL));
+        }
     }
 
     /// The claims are lost: the lease ends now.
@@ -83,11 +98,7 @@ impl Fence {
     pub(crate) fn restart(&self, since: Duration) {
         self.state().end = end(since, self.lease);
         self.changed.notify_all();
-    }
-
-    /// Returns when processes must be dead, by the same clock as [`Fence::now`].
-    pub(crate) fn deadline(&self) -> Duration {
-        self.state().end.saturating_sub(KILL)
+        self.announce();
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -181,17 +192,21 @@ mod tests {
         let time = Arc::new(AtomicU64::new(1000));
         let clock = time.clone();
         let uptime = Arc::new(move || seconds(clock.load(Ordering::SeqCst)));
-        let fence = Arc::new(Fence::new(uptime, seconds(60), seconds(1000)));
+        let (announce, announced) = mpsc::channel();
+        let on_lease = Arc::new(move |term, kill| announce.send((term, kill)).expect("a test that waits"));
+        let fence = Arc::new(Fence::new(uptime, seconds(60), seconds(1000), Some(on_lease)));
         let (sender, stages) = mpsc::channel();
         fence.watch(move |stage| sender.send(stage).expect("a test that waits")).expect("a thread");
         let next = || stages.recv_timeout(seconds(30)).expect("the next stage");
         assert!(fence.may_start());
-        assert_eq!(fence.deadline(), seconds(1054) + Duration::from_millis(400));
+        let millis = Duration::from_millis;
+        assert_eq!(announced.recv().expect("the first lease"), (millis(1_044_400), millis(1_054_400)));
         time.store(1030, Ordering::SeqCst);
         assert_eq!(next(), Stage::Holding);
         assert!(!fence.may_start());
         // An answer to a request of long ago.
         fence.extend(seconds(980));
+        assert_eq!(announced.recv().expect("the same lease"), (millis(1_044_400), millis(1_054_400)));
         time.store(1045, Ordering::SeqCst);
         assert_eq!(next(), Stage::Stopping);
         fence.extend(seconds(1044));

@@ -51,7 +51,7 @@ use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
-use crate::store::postgres::owner_session::Session;
+use crate::store::postgres::owner_session::{Session, channel};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::server::{Access, Server};
@@ -411,6 +411,13 @@ impl Store for PostgresStore {
             owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
             registered
         })
+    }
+
+    fn notify(&mut self) {
+        let mut bench = self.bench.lock();
+        let channel = channel(bench.server.schema());
+        // After the commit: within a transaction it would hold a lock of the whole server until the end.
+        let _ = bench.server.batch(&format!("NOTIFY {channel}"));
     }
 
     fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
