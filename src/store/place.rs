@@ -144,8 +144,7 @@ impl Place {
             #[cfg(feature = "postgres")]
             Place::Server(server) => {
                 let store = store.as_any().downcast_mut::<PostgresStore>();
-                let name = |address: &Address| format!("{:?} {}", address.config(), address.schema());
-                store.is_some_and(|store| name(store.address()) == name(&server.address))
+                store.is_some_and(|store| store.address().to_string() == server.address.to_string())
             }
         }
     }
