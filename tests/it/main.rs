@@ -180,6 +180,9 @@ mod page_timeline;
 mod panics;
 /// Twenty concurrent programs that change the same tasks.
 mod parallel_clients;
+/// A PostgreSQL server for the tests, and the tables there.
+#[cfg(feature = "postgres")]
+mod postgres;
 /// The process of `duly run`: inherited state, signals, foreign children, a terminal.
 mod process;
 /// Progress, results and output of runs.

@@ -36,8 +36,6 @@ const MARKS: &str = "
     SELECT (SELECT value FROM scheduler_meta WHERE key = 'program'),
            (SELECT value FROM scheduler_meta WHERE key = 'schema_version')";
 
-const STORED: &str = "SELECT value FROM scheduler_meta WHERE key = 'schema_version'";
-
 /// The content of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
@@ -67,15 +65,6 @@ pub(crate) fn prepare(server: &mut Server, missing: Missing) -> Result<(), Fault
         }
     }
     server.find_schema()
-}
-
-/// Fails if another program has migrated the tables beyond this version since they were opened.
-pub(crate) fn check_version(server: &mut Server) -> Result<(), Fault> {
-    let stored: Option<String> = server.query(STORED, &[])?.first().map(|row| row.try_get(0)).transpose()?;
-    match stored.and_then(|stored| stored.parse().ok()) {
-        Some(version) if version > VERSION => Err(newer(server, version)),
-        _ => Ok(()),
-    }
 }
 
 /// Creates the tables, inside the caller's transaction.
