@@ -22,6 +22,12 @@ impl Address {
         Ok(Address { config, schema: SCHEMA.to_owned() })
     }
 
+    /// Returns the address of another schema of the same database.
+    #[cfg(test)]
+    pub(crate) fn in_schema(self, schema: &str) -> Self {
+        Address { schema: schema.to_owned(), ..self }
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }

@@ -73,6 +73,9 @@ pub(crate) struct PostgresStore {
     /// Learns the server's time from each transaction.
     clock: Option<Arc<ServerClock>>,
     address: Address,
+    /// Whether each operation reads all rows.
+    #[cfg(test)]
+    reads_all: bool,
 }
 
 impl PostgresStore {
@@ -110,7 +113,15 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone() })
+        Ok(PostgresStore {
+            memory,
+            bench,
+            time,
+            clock: None,
+            address: address.clone(),
+            #[cfg(test)]
+            reads_all: false,
+        })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
@@ -156,6 +167,8 @@ impl PostgresStore {
         if let (Some(clock), Some(before)) = (&self.clock, before) {
             clock.learn(now, before);
         }
+        #[cfg(test)]
+        let reach = if self.reads_all { Reach::Everything } else { reach };
         bench.aim(reach);
         Ok(if self.time == Time::Given { given } else { now })
     }

@@ -2,6 +2,8 @@
 
 mod around;
 pub(crate) mod client;
+#[cfg(test)]
+mod tests;
 
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::client::Request;
