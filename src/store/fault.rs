@@ -32,6 +32,10 @@ pub(crate) enum Class {
     Corrupt,
     /// Another connection holds the lock of the database.
     Busy,
+    /// Whether a transaction was committed is unknown, or what was committed before may be lost, because a standby was promoted. The
+    /// claims of an owner count as lost.
+    #[cfg(feature = "postgres")]
+    Lost,
     /// Anything else: the disk, memory. A later try can succeed.
     Other,
 }
@@ -71,6 +75,12 @@ impl Fault {
     /// Returns whether another connection's lock is the cause.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Fault::Store(Class::Busy, _))
+    }
+
+    /// Returns whether what the owner has committed may be lost: its claims count as lost.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Fault::Store(Class::Lost, _))
     }
 
     /// Returns whether the tables may differ from those that the statement was written for, as tables of a newer version do.

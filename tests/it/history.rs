@@ -57,7 +57,7 @@ fn a_stored_task_computes_its_next_occurrences() {
     client.add(NewTask::delay("after", std::time::Duration::from_secs(60)).handler("work")).unwrap();
     let after = client.task("after").unwrap().unwrap();
     assert_eq!(after.occurrences(at(NOON), 3).unwrap(), [at("2027-03-14T12:01:00Z")]);
-    db.plain().execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'after'").unwrap();
+    db.execute("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'after'");
     let broken = client.task("after").unwrap().unwrap();
     assert!(broken.occurrences(at(NOON), 3).unwrap_err().to_string().starts_with("invalid schedule \"soon\""));
 }

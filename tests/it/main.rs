@@ -129,6 +129,9 @@ mod nanoclaw;
 mod observers;
 /// Consequences of a dead run: on_dead tasks, pauses, manual retries.
 mod on_dead;
+/// The shared modules on PostgreSQL.
+#[cfg(feature = "postgres")]
+mod on_postgres;
 /// Opening a file: which files are refused, and nothing is written before that is known.
 mod opening;
 /// Orphan processes: commands that outlive their scheduler.
@@ -177,6 +180,9 @@ mod page_timeline;
 mod panics;
 /// Twenty concurrent programs that change the same tasks.
 mod parallel_clients;
+/// A PostgreSQL server for the tests, and the tables there.
+#[cfg(feature = "postgres")]
+mod postgres;
 /// The process of `duly run`: inherited state, signals, foreign children, a terminal.
 mod process;
 /// Progress, results and output of runs.

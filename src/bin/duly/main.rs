@@ -34,7 +34,7 @@ use crate::commands::run::{self, Exit};
 use crate::commands::{
     add, apply, backup, check, control, doctor, follow, history, list, logs, prune, shell, show, status,
 };
-use crate::exec::user;
+use crate::exec::{guard, user};
 use crate::output::escape;
 use crate::output::forward::Forward;
 use crate::output::log_queue::LogQueue;
@@ -53,6 +53,9 @@ fn main() -> ExitCode {
     if let Some((error, code)) = user::become_user(std::env::args_os()) {
         print_error(&format!("duly: {}", escape::one_line(&error)));
         return ExitCode::from(code);
+    }
+    if guard::process::is_guard(std::env::args_os()) {
+        return ExitCode::SUCCESS;
     }
     let args = match Args::parse_words(std::env::args_os()) {
         Ok(args) => args,

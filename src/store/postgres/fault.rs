@@ -1,19 +1,118 @@
-//! Classifies the errors of PostgreSQL.
+//! Classifies the errors of PostgreSQL, and words them: the server's message and its code, without the statement.
+
+use std::error::Error as _;
+use std::io;
 
 use postgres::Error;
-use postgres::error::SqlState;
+use postgres::error::{DbError, Severity, SqlState};
+use postgres::types::{WasNull, WrongType};
 
 use crate::store::fault::{Class, Fault};
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
-        let class = match error.code() {
-            Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE || *code == SqlState::T_R_DEADLOCK_DETECTED => Class::Busy,
-            Some(code) if matches!(&code.code()[..2], "22" | "23") => Class::Item,
-            Some(code) if *code == SqlState::UNDEFINED_TABLE || *code == SqlState::UNDEFINED_COLUMN => Class::Tables,
-            Some(code) if *code == SqlState::DISK_FULL => Class::Space,
-            _ => Class::Other,
-        };
-        Fault::Store(class, error.into())
+        let class = error.as_db_error().map_or_else(|| class_of_client(&error), |answer| class(answer));
+        Fault::Store(class, Failure { text: text(&error), error }.into())
     }
+}
+
+/// An error of the server or of the connection to it.
+#[derive(Debug)]
+struct Failure {
+    text: String,
+    error: Error,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Returns the server's code of a fault that the server reported.
+pub(crate) fn code(fault: &Fault) -> Option<&SqlState> {
+    match fault {
+        Fault::Store(_, source) => source.downcast_ref::<Failure>()?.error.code(),
+        _ => None,
+    }
+}
+
+/// Returns whether an error ended the connection, so that nothing more can be asked over it.
+pub(crate) fn ends_connection(error: &Error) -> bool {
+    match error.as_db_error() {
+        Some(answer) => {
+            let ended = matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+            ended
+                || matches!(answer.code().code(), "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04")
+                || answer.code().code().starts_with("08")
+        }
+        None => error.is_closed() || error.source().is_some_and(|source| source.is::<io::Error>()),
+    }
+}
+
+/// Returns whether a prepared statement is unknown to the session, or was prepared for other tables.
+pub(crate) fn is_stale(error: &Error) -> bool {
+    error.code().is_some_and(|code| matches!(code.code(), "26000" | "0A000" | "42P05"))
+}
+
+/// Returns whether the server ended a transaction that can be repeated at once.
+pub(crate) fn is_repeatable(error: &Error) -> bool {
+    error.code().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
+}
+
+fn class(answer: &DbError) -> Class {
+    let code = answer.code().code();
+    match code {
+        "23505" if answer.constraint().is_some_and(|name| name.ends_with("_pkey")) => Class::Id,
+        // A full disk; a sequence without a next number.
+        "53100" | "2200H" => Class::Space,
+        // Missing tables, columns, and schemas.
+        "42P01" | "42703" | "3F000" => Class::Tables,
+        "40001" | "40P01" | "55P03" | "57014" | "25P03" => Class::Busy,
+        "XX001" | "XX002" => Class::Corrupt,
+        // The values of one row; a value that does not fit into an index; a trigger's refusal.
+        _ if matches!(&code[..2], "22" | "23" | "54") || code == "P0001" => Class::Item,
+        "42501" => Class::Other,
+        _ if matches!(&code[..2], "42" | "0A") => Class::Statement,
+        _ => Class::Other,
+    }
+}
+
+fn class_of_client(error: &Error) -> Class {
+    match error.source() {
+        Some(source) if source.is::<WrongType>() || source.is::<WasNull>() => Class::Item,
+        _ => Class::Other,
+    }
+}
+
+pub(crate) fn text(error: &Error) -> String {
+    let Some(answer) = error.as_db_error() else {
+        return match error.source() {
+            _ if error.is_closed() => "the server has closed the connection".to_owned(),
+            Some(source) if source.to_string().contains("does not allow writes") => {
+                "the server is a standby or refuses writes (default_transaction_read_only): duly needs the primary"
+                    .to_owned()
+            }
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        };
+    };
+    let mut text = answer.message().to_owned();
+    if let Some(detail) = answer.detail() {
+        text = format!("{text}: {}", detail.trim_end_matches('.'));
+    }
+    if let Some(hint) = answer.hint() {
+        text = format!("{text} ({})", hint.trim_end_matches('.'));
+    }
+    text = format!("{text} [SQLSTATE {}]", answer.code().code());
+    let advice = match answer.code().code() {
+        "42501" => "; grant it to the role of the address, see docs/postgres.md",
+        "53300" => "; max_connections of the server, or the limit of the role, must allow duly's connections",
+        "53100" => "; free space on the server's disk",
+        "3D000" => "; create the database with createdb, or name another",
+        _ => "",
+    };
+    format!("{text}{advice}")
 }

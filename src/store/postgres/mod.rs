@@ -5,11 +5,17 @@
 //! the schema.
 
 pub(crate) mod address;
+mod connect;
 mod fault;
+mod password_file;
 mod reach;
 mod schema;
 mod server;
+mod session;
 mod tables;
+#[cfg(test)]
+mod testing;
+mod tls;
 mod workbench;
 
 use std::any::Any;

@@ -1,22 +1,51 @@
-//! One session with the server: the only place where its transactions begin, and where its statements are prepared.
+//! One session with the server: the only place where its transactions begin and end, and where its statements are prepared.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use postgres::types::ToSql;
-use postgres::{Client, NoTls, Row, Statement};
+use postgres::types::{ToSql, Type};
+use postgres::{Client, Error, Row, Statement};
 
 use crate::clock::Timestamp;
-use crate::store::fault::Fault;
+use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::connect::{Haste, connect};
+use crate::store::postgres::fault;
+use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text};
+use crate::store::sqlite::file::Durability;
 
 /// The class of duly's advisory locks of two integers: `(CLASS, oid of the schema)` is the lock of the schema.
-const CLASS: i32 = 0x6475_6c79;
+pub(crate) const CLASS: i32 = 0x6475_6c79;
 
-/// One statement locks, and the next reads: a statement that does both would read what was there before it waited.
-const LOCK: &str = "SELECT pg_advisory_xact_lock($1, $2)";
+const MILLIS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-const TIME: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+/// A session keeps at most this many prepared statements, and then forgets all of them.
+const PREPARED: usize = 400;
+
+/// How often a lost connection is made again in order to ask for the outcome of a commit, and the first and the longest wait between
+/// two questions: about 20 s altogether, which a restart of the server takes at most.
+const QUESTIONS: u32 = 26;
+const FIRST_WAIT: Duration = Duration::from_millis(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const HASTE: Haste = Haste { limit: Some(Duration::from_secs(2)) };
+
+/// How often the beginning of a transaction is repeated: with a new connection, after a frozen holder, for a schema created meanwhile.
+const BEGINNINGS: usize = 4;
+
+/// Ends the session that holds the lock of the schema, if it does nothing: it has been in its transaction for more than 4 s, and waits
+/// for its client. No timeout of the server ends a session whose client does not read its answer.
+const END_FROZEN: &str = "
+    WITH holder AS MATERIALIZED (
+        SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'this machine') AS host, a.state, a.wait_event,
+               (a.wait_event = 'ClientWrite' OR a.state LIKE 'idle in transaction%')
+                   AND a.xact_start < clock_timestamp() - interval '4 s' AS frozen
+        FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.pid <> pg_backend_pid()
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND l.classid::bigint = $1 AND l.objid::bigint = $2)
+    SELECT pid, application_name, host, coalesce(state, 'unknown'), coalesce(wait_event, ''),
+           CASE WHEN frozen THEN pg_terminate_backend(pid) ELSE false END
+    FROM holder";
 
 /// What a transaction may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,43 +56,97 @@ pub(crate) enum Access {
     Write,
 }
 
-/// A connection, its prepared statements, and whether a transaction is open.
-pub(crate) struct Server {
+/// A live connection and what it knows.
+struct Link {
     client: Client,
-    address: Address,
+    session: Session,
     prepared: HashMap<String, Statement>,
-    /// The oid of the schema.
-    schema: i32,
-    open: bool,
+}
+
+/// An open transaction.
+#[derive(Clone, Debug)]
+struct Open {
+    access: Access,
+    /// The number of a transaction that writes, and where it was given.
+    number: Option<(String, Timeline)>,
+    /// Whether a statement failed, so that nothing can be committed.
+    failed: bool,
+}
+
+/// A connection, its prepared statements, and whether a transaction is open.
+///
+/// A connection that breaks is made again when the next transaction begins.
+pub(crate) struct Server {
+    link: Option<Link>,
+    address: Address,
+    terms: Terms,
+    /// The oid of the schema, 0 before it exists.
+    schema: i64,
+    open: Option<Open>,
+    /// Whether no session but duly's own may serve.
+    alone: bool,
+    /// The history on which an owner has claimed runs: see [`Server::keep_to_timeline`].
+    kept: Option<Timeline>,
+    /// Whether the loss of the connection was reported, and its recovery was not.
+    lost: bool,
+    losses: u64,
+    /// Whether the last transaction was undone for a reason that its repetition removes.
+    repeat: bool,
     transactions: u64,
     /// Statements and other messages that waited for an answer.
     round_trips: u64,
+    /// Statements that were prepared: each waited for an answer too.
+    prepares: u64,
 }
 
 impl Server {
     pub(crate) fn connect(address: &Address) -> Result<Self, Fault> {
-        let client = address.config().connect(NoTls)?;
+        Self::connect_for(address, Durability::Full)
+    }
+
+    pub(crate) fn connect_for(address: &Address, durability: Durability) -> Result<Self, Fault> {
         let mut server = Server {
-            client,
+            link: None,
             address: address.clone(),
-            prepared: HashMap::new(),
+            terms: Terms { lock_timeout: session::LOCK, durability, read_only: false },
             schema: 0,
-            open: false,
+            open: None,
+            alone: false,
+            kept: None,
+            lost: false,
+            losses: 0,
+            repeat: false,
             transactions: 0,
             round_trips: 0,
+            prepares: 0,
         };
-        server
-            .batch(&format!("SET search_path = {}, pg_temp; SET duly.store = 'on'", server.address.quoted_schema()))?;
+        server.reconnect(Haste::default())?;
         Ok(server)
+    }
+
+    /// Requires a session of duly's own from now on, as a scheduler does: its lock on a session would be another client's behind a pooler.
+    pub(crate) fn require_session(&mut self) -> Result<(), Fault> {
+        self.alone = true;
+        if self.link.is_none() {
+            return self.reconnect(Haste::default());
+        }
+        self.refuse_pooler()
+    }
+
+    fn refuse_pooler(&self) -> Result<(), Fault> {
+        if self.alone && self.link.as_ref().is_some_and(|link| link.session.pooled) {
+            let reason = "a connection pooler such as pgbouncer stands before the server, and a scheduler needs a session of its own; \
+                          name the address of PostgreSQL itself: clients that only add and look up may use the pooler";
+            return Err(session::unusable(&self.address, reason.to_owned()));
+        }
+        Ok(())
     }
 
     /// Reads the oid of the schema, after it exists.
     pub(crate) fn find_schema(&mut self) -> Result<(), Fault> {
         let schema = self.address.schema().to_owned();
         let rows = self.query("SELECT oid::bigint FROM pg_namespace WHERE nspname = $1", &[&schema])?;
-        let oid: i64 = rows.first().map_or(0, |row| row.get(0));
-        // The two halves of an oid's range: a lock's key is a signed number.
-        self.schema = (oid as u32).cast_signed();
+        self.schema = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
         Ok(())
     }
 
@@ -71,25 +154,143 @@ impl Server {
         &self.address
     }
 
-    /// Begins a transaction, takes the lock if it writes, and returns the server's time.
+    /// Returns the history of the database that the server continued when it was last asked.
+    pub(crate) fn timeline(&self) -> Option<&Timeline> {
+        self.link.as_ref().map(|link| &link.session.timeline)
+    }
+
+    /// Refuses to write from now on with [`Class::Lost`] as soon as the server continues another history than this one, until this is
+    /// called again: an owner that has claimed runs calls it when it registers.
+    pub(crate) fn keep_to_timeline(&mut self, timeline: Option<Timeline>) {
+        self.kept = timeline;
+    }
+
+    /// Begins a transaction, takes the lock if it writes, and returns the server's time. A broken connection is made again.
     pub(crate) fn begin(&mut self, access: Access) -> Result<Timestamp, Fault> {
-        match access {
-            Access::Read => self.batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")?,
-            Access::Write => self.batch("BEGIN ISOLATION LEVEL READ COMMITTED")?,
+        self.roll_back();
+        self.repeat = false;
+        let mut ended = false;
+        for _ in 0..BEGINNINGS {
+            let fresh = self.link.is_none();
+            if fresh {
+                self.reconnect(Haste::default())?;
+            }
+            let fault = match self.try_begin(access) {
+                Ok(Some(now)) => {
+                    self.transactions += u64::from(access == Access::Write);
+                    return Ok(now);
+                }
+                // The schema was created or restored meanwhile, and has another lock.
+                Ok(None) => {
+                    self.roll_back();
+                    continue;
+                }
+                Err(fault) => fault,
+            };
+            if self.link.is_none() {
+                if fresh {
+                    return Err(fault);
+                }
+                continue;
+            }
+            self.roll_back();
+            let waited = fault::code(&fault).is_some_and(|code| code.code() == "55P03");
+            if !waited || ended || !self.end_frozen_holder() {
+                return Err(fault);
+            }
+            ended = true;
         }
-        self.open = true;
+        Err(odd("every time with another schema"))
+    }
+
+    /// One message: the lock has a statement of its own, for a statement that locks and reads would read what was before it waited.
+    fn try_begin(&mut self, access: Access) -> Result<Option<Timestamp>, Fault> {
+        let Server { link, address, terms, schema, .. } = self;
+        let Some(link) = link else { return Err(gone()) };
+        let mut message = match access {
+            Access::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
+            Access::Write => "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(),
+        };
+        if link.session.pooled {
+            message = format!("{message}; {}", terms.for_transaction(address));
+        }
+        let number = match access {
+            Access::Read => "SELECT '', ''",
+            Access::Write => {
+                // The two halves of an oid's range: a lock's key is a signed number.
+                let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
+                message = format!("{message}; SELECT pg_advisory_xact_lock({CLASS}, {key})");
+                "SELECT pg_current_xact_id(), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+            }
+        };
+        let oid = format!("(SELECT oid::bigint FROM pg_namespace WHERE nspname = '{}')", address.schema());
+        let message = format!("{message}; {number}, {MILLIS}, pg_backend_pid(), coalesce({oid}, 0)");
+        self.open = Some(Open { access, number: None, failed: true });
+        self.round_trips += 1;
+        let answer = link.client.simple_query(&message);
+        let answer = answer.map_err(|error| self.failed(error))?;
+        let row = last(&answer);
+        let (now, backend, oid) = (session::number(row, 2), session::number(row, 3), session::number(row, 4));
+        let Some(link) = &mut self.link else { return Err(gone()) };
+        if backend != link.session.backend && !link.session.pooled {
+            // The settings are those of another session: the next beginning sets them for its transaction.
+            link.session.pooled = true;
+            self.refuse_pooler()?;
+            return Ok(None);
+        }
         if access == Access::Write {
-            self.transactions += 1;
-            let schema = self.schema;
-            self.query(LOCK, &[&CLASS, &schema])?;
+            link.session.timeline.id = text(row, 1).to_owned();
+            let timeline = link.session.timeline.clone();
+            self.check_timeline(&timeline)?;
+            if std::mem::replace(&mut self.schema, oid) != oid {
+                return Ok(None);
+            }
+            self.open = Some(Open { access, number: Some((text(row, 0).to_owned(), timeline)), failed: false });
+        } else {
+            self.open = Some(Open { access, number: None, failed: false });
         }
-        self.time()
+        Ok(Some(Timestamp::from_millis(now)))
+    }
+
+    fn check_timeline(&self, found: &Timeline) -> Result<(), Fault> {
+        match &self.kept {
+            Some(kept) if kept != found => {
+                let text = format!(
+                    "the server continues {found}, and the runs were claimed on {kept}: the last commits may be lost"
+                );
+                Err(Fault::Store(Class::Lost, text.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the holder of the lock if it is frozen. Returns whether it did.
+    fn end_frozen_holder(&mut self) -> bool {
+        let rows = match self.query(END_FROZEN, &[&i64::from(CLASS), &self.schema.clone()]) {
+            Ok(rows) => rows,
+            Err(fault) => {
+                log::warn!("cannot look for the holder of the lock of schema {:?}: {fault}", self.address.schema());
+                return false;
+            }
+        };
+        let mut ended = false;
+        for row in rows {
+            let (Ok(pid), Ok(true)) = (row.try_get::<_, i32>(0), row.try_get::<_, bool>(5)) else { continue };
+            let column = |at| row.try_get::<_, String>(at).unwrap_or_default();
+            let (application, host, state, event) = (column(1), column(2), column(3), column(4));
+            log::warn!(
+                "ended session {pid} of {application:?} on {host}: it held the lock of schema {:?} for more than 4 s without working \
+                 ({state}, {event}); its transaction is undone",
+                self.address.schema()
+            );
+            ended = true;
+        }
+        ended
     }
 
     pub(crate) fn time(&mut self) -> Result<Timestamp, Fault> {
-        let rows = self.query(TIME, &[])?;
-        let millis: i64 = rows.first().map_or(0, |row| row.get(0));
-        Ok(Timestamp::from_millis(millis))
+        let rows = self.query(&format!("SELECT {MILLIS}"), &[])?;
+        Ok(Timestamp::from_millis(rows.first().map_or(Ok(0), |row| row.try_get(0))?))
     }
 
     /// Returns the server's identifier and the name of the database.
@@ -99,65 +300,286 @@ impl Server {
         Ok((rows[0].try_get(0)?, rows[0].try_get(1)?))
     }
 
+    /// Commits. If the answer is lost, asks the server whether it has committed.
     pub(crate) fn commit(&mut self) -> Result<(), Fault> {
-        self.batch("COMMIT")?;
-        self.open = false;
-        Ok(())
+        let Some(open) = self.open.take() else { return Err(odd("that no transaction is open")) };
+        let Some(link) = self.link.as_mut().filter(|_| !open.failed) else {
+            self.open = Some(open);
+            self.roll_back();
+            return Err(Fault::Store(
+                Class::Other,
+                "a statement of the transaction has failed: nothing is committed".into(),
+            ));
+        };
+        self.round_trips += 1;
+        let Err(error) = link.client.batch_execute("COMMIT") else { return Ok(()) };
+        if !fault::ends_connection(&error) && !link.client.is_closed() {
+            self.repeat = fault::is_repeatable(&error);
+            return Err(error.into());
+        }
+        self.lose(&error);
+        match open.number {
+            None if open.access == Access::Read => Ok(()),
+            None => Err(error.into()),
+            Some((number, timeline)) => self.ask_outcome(&number, &timeline),
+        }
+    }
+
+    /// Asks what has become of a transaction whose commit was not answered.
+    fn ask_outcome(&mut self, number: &str, timeline: &Timeline) -> Result<(), Fault> {
+        let mut wait = FIRST_WAIT;
+        let mut trouble = None;
+        for _ in 0..QUESTIONS {
+            match self.outcome(number, timeline) {
+                Ok(Some(Outcome::Committed)) => return Ok(()),
+                Ok(Some(Outcome::Undone)) => {
+                    self.repeat = true;
+                    let text = "the connection broke during a commit, and the server has undone the transaction";
+                    return Err(Fault::Store(Class::Busy, text.into()));
+                }
+                Ok(None) => trouble = None,
+                Err(fault @ Fault::Store(Class::Lost, _)) => return Err(fault),
+                Err(fault) => trouble = Some(fault),
+            }
+            std::thread::sleep(wait);
+            wait = LONGEST_WAIT.min(wait * 2);
+        }
+        let trouble = trouble.map_or_else(|| "it is still in progress".to_owned(), |fault| fault.to_string());
+        let text = format!(
+            "the connection broke during a commit, and whether transaction {number} was committed is unknown: {trouble}"
+        );
+        Err(Fault::Store(Class::Lost, text.into()))
+    }
+
+    /// Returns what has become of a transaction; `None` while the server has not noticed that its client is gone.
+    fn outcome(&mut self, number: &str, timeline: &Timeline) -> Result<Option<Outcome>, Fault> {
+        if self.link.is_none() {
+            self.reconnect(HASTE)?;
+        }
+        let Some(link) = &mut self.link else { return Err(gone()) };
+        // A number means another transaction in another history: see SPEC S11.6.
+        if link.session.timeline != *timeline {
+            let found = &link.session.timeline;
+            let text = format!(
+                "the connection broke during a commit on {timeline}, and the server continues {found}: it may be lost"
+            );
+            return Err(Fault::Store(Class::Lost, text.into()));
+        }
+        self.round_trips += 1;
+        let answer =
+            link.client.simple_query(&format!("SELECT coalesce(pg_xact_status('{number}'::xid8), 'forgotten')"));
+        match answer.map_err(|error| self.failed(error)).map(|answer| text(last(&answer), 0).to_owned()) {
+            Ok(status) => match status.as_str() {
+                "committed" => Ok(Some(Outcome::Committed)),
+                "aborted" => Ok(Some(Outcome::Undone)),
+                "in progress" => Ok(None),
+                other => {
+                    let text = format!(
+                        "the connection broke during a commit, and the server says of transaction {number}: {other}"
+                    );
+                    Err(Fault::Store(Class::Lost, text.into()))
+                }
+            },
+            // The transaction is in the future of this server.
+            Err(Fault::Store(Class::Item, source)) => Err(Fault::Store(Class::Lost, source)),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Ends the transaction, if one is open, without its changes.
     pub(crate) fn roll_back(&mut self) {
-        if self.open {
-            self.open = false;
-            // A connection that cannot answer has no transaction any more.
-            let _ = self.batch("ROLLBACK");
+        if self.open.take().is_none() {
+            return;
+        }
+        let Some(link) = &mut self.link else { return };
+        self.round_trips += 1;
+        // A connection that cannot answer has no transaction any more.
+        if let Err(error) = link.client.batch_execute("ROLLBACK") {
+            self.lose(&error);
         }
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.open
+        self.open.is_some()
     }
 
+    /// Returns whether the last transaction was undone for a reason that its repetition removes, and forgets it.
+    pub(crate) fn take_repeat(&mut self) -> bool {
+        std::mem::take(&mut self.repeat)
+    }
+
+    /// Runs statements without parameters, in one message.
     pub(crate) fn batch(&mut self, statements: &str) -> Result<(), Fault> {
+        let own = self.wrap()?;
+        let Some(link) = &mut self.link else { return Err(gone()) };
         self.round_trips += 1;
-        Ok(self.client.batch_execute(statements)?)
+        let done = link.client.batch_execute(statements).map_err(|error| self.failed(error));
+        self.unwrap(own, done)
     }
 
     pub(crate) fn query(&mut self, statement: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Fault> {
-        let prepared = self.prepared(statement)?;
-        self.round_trips += 1;
-        Ok(self.client.query(&prepared, params)?)
+        self.run(statement, &mut |client, text| match text {
+            Form::Prepared(statement) => client.query(*statement, params),
+            Form::Text(text) => client.query_typed(text, &typed(params)),
+        })
     }
 
     pub(crate) fn execute(&mut self, statement: &str, params: &[&(dyn ToSql + Sync)]) -> Result<u64, Fault> {
-        let prepared = self.prepared(statement)?;
-        self.round_trips += 1;
-        Ok(self.client.execute(&prepared, params)?)
+        self.run(statement, &mut |client, text| match text {
+            Form::Prepared(statement) => client.execute(*statement, params),
+            Form::Text(text) => client.execute_typed(text, &typed(params)),
+        })
     }
 
-    fn prepared(&mut self, statement: &str) -> Result<Statement, Fault> {
-        if let Some(known) = self.prepared.get(statement) {
-            return Ok(known.clone());
+    fn run<T>(
+        &mut self,
+        statement: &str,
+        send: &mut dyn FnMut(&mut Client, &Form<'_>) -> Result<T, Error>,
+    ) -> Result<T, Fault> {
+        let own = self.wrap()?;
+        let done = self.send(statement, send);
+        self.unwrap(own, done)
+    }
+
+    fn send<T>(
+        &mut self,
+        statement: &str,
+        send: &mut dyn FnMut(&mut Client, &Form<'_>) -> Result<T, Error>,
+    ) -> Result<T, Fault> {
+        for _ in 0..2 {
+            let (prepared, known) = match self.prepared(statement) {
+                Ok(prepared) => prepared,
+                Err(error) => return Err(self.failed(error)),
+            };
+            let Some(link) = &mut self.link else { return Err(gone()) };
+            self.round_trips += 1;
+            let form = prepared.as_ref().map_or(Form::Text(statement), Form::Prepared);
+            match send(&mut link.client, &form) {
+                Ok(answer) => return Ok(answer),
+                Err(error) if known && fault::is_stale(&error) => {
+                    link.prepared.clear();
+                    if self.open.is_some() {
+                        self.repeat = true;
+                        let Fault::Store(_, source) = self.failed(error) else { return Err(gone()) };
+                        return Err(Fault::Store(Class::Busy, source));
+                    }
+                }
+                Err(error) => return Err(self.failed(error)),
+            }
         }
-        let new = self.client.prepare(statement)?;
-        self.prepared.insert(statement.to_owned(), new.clone());
-        Ok(new)
+        Err(odd("every time that a statement is not prepared"))
+    }
+
+    /// Returns the prepared statement, and whether it was prepared before; no statement for a session that is not duly's own.
+    fn prepared(&mut self, statement: &str) -> Result<(Option<Statement>, bool), Error> {
+        let Some(link) = self.link.as_mut().filter(|link| !link.session.pooled) else { return Ok((None, false)) };
+        if let Some(known) = link.prepared.get(statement) {
+            return Ok((Some(known.clone()), true));
+        }
+        self.prepares += 1;
+        let new = link.client.prepare(statement)?;
+        if link.prepared.len() >= PREPARED {
+            link.prepared.clear();
+        }
+        link.prepared.insert(statement.to_owned(), new.clone());
+        Ok((Some(new), false))
+    }
+
+    /// Makes the connection again outside of a transaction, and begins one of its own where the settings do not hold otherwise. Returns
+    /// whether it did.
+    fn wrap(&mut self) -> Result<bool, Fault> {
+        match (&self.open, &self.link) {
+            (Some(_), Some(_)) => return Ok(false),
+            (Some(_), None) => return Err(gone()),
+            (None, None) => self.reconnect(Haste::default())?,
+            (None, Some(_)) => {}
+        }
+        let Some(link) = self.link.as_mut().filter(|link| link.session.pooled) else { return Ok(false) };
+        self.round_trips += 1;
+        let begun = link.client.batch_execute(&format!("BEGIN; {}", self.terms.for_transaction(&self.address)));
+        begun.map_err(|error| self.failed(error))?;
+        self.open = Some(Open { access: Access::Write, number: None, failed: false });
+        Ok(true)
+    }
+
+    fn unwrap<T>(&mut self, own: bool, done: Result<T, Fault>) -> Result<T, Fault> {
+        match (own, &done) {
+            (false, _) => done,
+            (true, Ok(_)) => self.commit().and(done),
+            (true, Err(_)) => {
+                self.roll_back();
+                done
+            }
+        }
+    }
+
+    /// Notes that a statement failed.
+    fn failed(&mut self, error: Error) -> Fault {
+        if let Some(open) = &mut self.open {
+            open.failed = true;
+        }
+        self.repeat |= self.open.is_some() && fault::is_repeatable(&error);
+        if fault::ends_connection(&error) || self.link.as_ref().is_some_and(|link| link.client.is_closed()) {
+            self.lose(&error);
+        }
+        error.into()
+    }
+
+    /// Gives up the connection. Its loss is reported once.
+    fn lose(&mut self, error: &Error) {
+        self.link = None;
+        if !std::mem::replace(&mut self.lost, true) {
+            self.losses += 1;
+            let cause = fault::text(error);
+            log::warn!("lost the connection to {}: {cause}; the next operation connects again", self.address);
+        }
+    }
+
+    fn reconnect(&mut self, haste: Haste) -> Result<(), Fault> {
+        self.link = None;
+        let mut client = connect(&self.address, haste)?;
+        self.round_trips += 2;
+        let session = session::prepare(&mut client, &self.address, &self.terms)?;
+        self.link = Some(Link { client, session, prepared: HashMap::new() });
+        if let Err(fault) = self.refuse_pooler() {
+            self.link = None;
+            return Err(fault);
+        }
+        if std::mem::take(&mut self.lost) {
+            log::info!("connected to {} again", self.address);
+        }
+        Ok(())
+    }
+
+    /// Returns how often the connection was lost, and whether it is.
+    pub(crate) fn losses(&self) -> (u64, bool) {
+        (self.losses, self.lost)
     }
 
     /// Returns a number that changes whenever another transaction has ended.
     pub(crate) fn data_version(&mut self) -> Result<i64, Fault> {
         let rows = self.query("SELECT hashtextextended(pg_current_snapshot()::text, 0)", &[])?;
-        Ok(rows[0].try_get(0)?)
+        Ok(rows.first().map_or(Ok(0), |row| row.try_get(0))?)
     }
 
     /// Makes the server refuse every write of this session from now on.
     #[cfg(feature = "page")]
     pub(crate) fn refuse_writes(&mut self) -> Result<(), Fault> {
-        self.batch("SET default_transaction_read_only = on")
+        self.terms.read_only = true;
+        self.set("default_transaction_read_only = on")
     }
 
     pub(crate) fn set_lock_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
-        self.batch(&format!("SET lock_timeout = {}", timeout.as_millis().max(1)))
+        self.terms.lock_timeout = timeout;
+        self.set(&format!("lock_timeout = {}", session::millis(timeout)))
+    }
+
+    /// Sets a setting of the session, now and after a loss. A session that is not duly's own has it in each transaction.
+    fn set(&mut self, setting: &str) -> Result<(), Fault> {
+        match &self.link {
+            Some(link) if !link.session.pooled => self.batch(&format!("SET {setting}")),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn transactions(&self) -> u64 {
@@ -168,13 +590,43 @@ impl Server {
         self.transactions = 0;
     }
 
+    /// Returns how many messages waited for an answer, except those that prepared a statement.
     pub(crate) fn round_trips(&self) -> u64 {
         self.round_trips
     }
+
+    pub(crate) fn prepares(&self) -> u64 {
+        self.prepares
+    }
+}
+
+enum Outcome {
+    Committed,
+    Undone,
+}
+
+/// A statement as it is sent.
+enum Form<'a> {
+    Prepared(&'a Statement),
+    Text(&'a str),
+}
+
+fn gone() -> Fault {
+    Fault::Store(Class::Other, "the connection to the server broke within the transaction".into())
+}
+
+/// Returns the parameters with their types, for a statement that is not prepared. The types are those of duly's statements.
+fn typed<'a>(params: &[&'a (dyn ToSql + Sync)]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+    let types = [Type::INT8, Type::TEXT, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::BOOL, Type::INT4, Type::BYTEA];
+    let fits = |param: &dyn ToSql, of: &Type| param.to_sql_checked(of, &mut Default::default()).is_ok();
+    params
+        .iter()
+        .map(|param| (*param, types.iter().find(|of| fits(*param, of)).cloned().unwrap_or(Type::UNKNOWN)))
+        .collect()
 }
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Server").field("address", &self.address).field("open", &self.open).finish_non_exhaustive()
     }
 }

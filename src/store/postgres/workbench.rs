@@ -87,20 +87,31 @@ impl Workbench {
 
     /// Ends the transaction, if the operation has not committed.
     pub(crate) fn end(&mut self) {
+        self.collided |= self.server.take_repeat();
         self.server.roll_back();
         self.reach = None;
     }
 
     /// Reads rows of a table that satisfy a condition. Rows that were read before stay as they were.
-    pub(crate) fn read(&mut self, table: &str, condition: &str, params: &[&(dyn ToSql + Sync)]) -> Result<usize, Fault> {
+    pub(crate) fn read(
+        &mut self,
+        table: &str,
+        condition: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<usize, Fault> {
         let Workbench { server, sheets, .. } = self;
         let Some(sheet) = sheets.iter_mut().find(|sheet| sheet.table.name == table) else {
             return Err(Error::store("read from the server", format!("no table {table}")).into());
         };
-        let columns: Vec<String> = sheet.table.columns.iter().map(|column| match column.kind {
-            Kind::Json => format!("t.{}::text", column.name),
-            Kind::Integer | Kind::Text => format!("t.{}", column.name),
-        }).collect();
+        let columns: Vec<String> = sheet
+            .table
+            .columns
+            .iter()
+            .map(|column| match column.kind {
+                Kind::Json => format!("t.{}::text", column.name),
+                Kind::Integer | Kind::Text => format!("t.{}", column.name),
+            })
+            .collect();
         let statement = format!("SELECT {}, t.xmin::text::bigint FROM {table} t {condition}", columns.join(", "));
         let found = server.query(&statement, params)?;
         for row in &found {
@@ -372,10 +383,13 @@ impl Changes<'_> {
         let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
         let places: Vec<String> =
             columns.iter().zip(1..).map(|(column, at)| format!("${at}::{}", array_type(column.kind))).collect();
-        let values: Vec<String> = columns.iter().map(|column| match column.kind {
-            Kind::Json => format!("o.{}::jsonb", column.name),
-            Kind::Integer | Kind::Text => format!("o.{}", column.name),
-        }).collect();
+        let values: Vec<String> = columns
+            .iter()
+            .map(|column| match column.kind {
+                Kind::Json => format!("o.{}::jsonb", column.name),
+                Kind::Integer | Kind::Text => format!("o.{}", column.name),
+            })
+            .collect();
         let chosen = if *numbered { format!("nextval('{name}_id_seq')") } else { "0".to_owned() };
         // The numbers are taken first, in order, and compared with those that SQLite chose.
         let statement = format!(

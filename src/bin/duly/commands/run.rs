@@ -19,6 +19,7 @@ use crate::cli::service_manager::ServiceManager;
 use crate::cli::signals::{self, Request};
 use crate::commands::apply;
 use crate::exec::environment::Environment;
+use crate::exec::guard::Guard;
 use crate::exec::{Commands, children};
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
@@ -26,7 +27,7 @@ use crate::output::forward::Forward;
 use crate::output::units::count_of;
 use crate::workers::options::MAX_WORKERS;
 use crate::workers::times::Times;
-use crate::workers::{WorkerOptions, Workers};
+use crate::workers::{Place, WorkerOptions, Workers};
 
 /// Interval at which changes that send no message are noticed.
 const POLL: Duration = Duration::from_secs(1);
@@ -88,12 +89,14 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     // Before the scheduler starts: an earlier signal would end the program while commands are running.
     signals::forward(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
     let environment = if args.clean_env { Environment::Clean } else { Environment::Inherited };
-    let commands = Commands::new(environment, forward);
+    let guard = Guard::start();
+    let commands = Commands::new(environment, forward, guard.clone());
     let manager = ServiceManager::from_env();
     let on_change = notify.clone();
     // If the channel is full, a notice is pending already.
     let on_change = move || drop(on_change.try_send(Notice::Change));
-    let mut programs = Workers::new(workers, times, file, environment, on_change).map_err(Failure::Refused)?;
+    let place = Place::new(file, environment, guard.clone()).map_err(Failure::Refused)?;
+    let mut programs = Workers::new(workers, times, place, on_change).map_err(Failure::Refused)?;
     let mut builder = Scheduler::builder(file)
         .workers(args.workers)
         .poll(manager.interval().map_or(args.poll, |turns| turns.min(args.poll)))
@@ -130,13 +133,26 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let alarms = Alarms::start(file, alarms, started)?;
     programs.start().map_err(|error| cannot("start a thread for a worker", error))?;
     let problems = RefCell::default();
-    let session = Session { scheduler, commands, programs, problems, notices, args, declared, clock, manager, status };
+    let session = Session {
+        scheduler,
+        commands,
+        programs,
+        problems,
+        notices,
+        args,
+        declared,
+        clock,
+        manager,
+        status,
+        guard: guard.clone(),
+    };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
     let exit = session.shut_down();
     if let Some(alarms) = alarms {
         alarms.finish();
     }
+    guard.finish();
     let exit = exit?;
     waited?;
     Ok(exit)
@@ -208,6 +224,7 @@ struct Session<'a> {
     manager: ServiceManager,
     /// What the service manager shows while the scheduler runs.
     status: String,
+    guard: Guard,
 }
 
 impl Session<'_> {
@@ -347,8 +364,10 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the next request of a signal that arrives within `limit`, reaps orphan processes, and reports to the service manager.
+    /// Returns the next request of a signal that arrives within `limit`, reaps orphan processes, looks after the guard, and reports to
+    /// the service manager.
     fn next_request(&self, limit: Duration) -> Option<Request> {
+        self.guard.check();
         children::reap();
         self.report_problems();
         self.manager.report_turns(self.scheduler.turns(), self.clock.now().monotonic, || self.status.clone());

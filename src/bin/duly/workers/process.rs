@@ -1,7 +1,7 @@
 //! The process of a worker: its start, and the end of its process group.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use duly::{Clock, SystemClock};
 
 use crate::exec::cannot_start;
 use crate::exec::environment::Environment;
+use crate::exec::guard::Guard;
 use crate::exec::system::{Group, KILL};
 use crate::workers::options::WorkerOptions;
 
@@ -22,6 +23,18 @@ pub(crate) struct Place {
     /// The absolute path of the database.
     pub(crate) database: PathBuf,
     pub(crate) environment: Environment,
+    pub(crate) guard: Guard,
+}
+
+impl Place {
+    /// Returns the place of the workers of a database.
+    ///
+    /// # Errors
+    /// If the current directory is not known.
+    pub(crate) fn new(file: &Path, environment: Environment, guard: Guard) -> Result<Self, String> {
+        let database = std::path::absolute(file).map_err(|error| format!("the path of the database: {error}"))?;
+        Ok(Place { database, environment, guard })
+    }
 }
 
 /// A process that was started.

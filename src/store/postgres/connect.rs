@@ -1,0 +1,101 @@
+//! Connects to one of the servers of an address, encrypted as the address asks.
+
+use std::error::Error as _;
+use std::io;
+use std::time::Duration;
+
+use postgres::config::SslMode;
+use postgres::error::SqlState;
+use postgres::{Client, Config, Error, NoTls};
+
+use crate::error::BoxError;
+use crate::store::fault::{Class, Fault};
+use crate::store::postgres::address::{Address, Place};
+use crate::store::postgres::fault;
+use crate::store::postgres::tls::Mode;
+
+/// The startup option by which a session of duly's own is known: poolers refuse it or drop it.
+const OWN: &str = "-c duly.store=on";
+
+/// How a connection is to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Haste {
+    /// A shorter limit of time than that of the address, for a caller that tries again.
+    pub(crate) limit: Option<Duration>,
+}
+
+/// Connects to the first server that accepts a session that writes.
+pub(crate) fn connect(address: &Address, haste: Haste) -> Result<Client, Fault> {
+    let places = address.places();
+    let mut failures = Vec::new();
+    for place in &places {
+        match connect_to(address, place, haste) {
+            Ok(client) => return Ok(client),
+            Err(fault) => failures.push((*place, fault)),
+        }
+    }
+    if let [_] = places[..] {
+        return Err(failures.remove(0).1);
+    }
+    let told = failures.iter().map(|(place, fault)| format!("{}:{}: {fault}", place.host, place.port));
+    Err(Fault::Store(Class::Other, told.collect::<Vec<_>>().join("; ").into()))
+}
+
+fn connect_to(address: &Address, place: &Place, haste: Haste) -> Result<Client, Fault> {
+    let modes: &[SslMode] = match address.tls().mode {
+        _ if place.is_socket() => &[SslMode::Disable],
+        Mode::Disable => &[SslMode::Disable],
+        Mode::Allow => &[SslMode::Disable, SslMode::Require],
+        Mode::Prefer => &[SslMode::Prefer, SslMode::Disable],
+        Mode::Require | Mode::VerifyCa | Mode::VerifyFull => &[SslMode::Require],
+    };
+    let mut config = place.config.clone();
+    if let Some(limit) = haste.limit {
+        let limit = config.get_connect_timeout().map_or(limit, |given| limit.min(*given));
+        config.connect_timeout(limit);
+    }
+    let plain = config.get_options().unwrap_or_default().to_owned();
+    let with_own = format!("{plain} {OWN}");
+    let mut modes = modes.iter().peekable();
+    let mut own = true;
+    while let Some(mode) = modes.peek() {
+        config.ssl_mode(**mode).options(if own { &with_own } else { &plain });
+        let error = match connect_once(address, &config, **mode)? {
+            Ok(client) => return Ok(client),
+            Err(error) => error,
+        };
+        if own && refuses_options(&error) {
+            own = false;
+            continue;
+        }
+        modes.next();
+        if modes.peek().is_none() || !(refuses_mode(&error) || fails_to_encrypt(&error)) {
+            return Err(error.into());
+        }
+    }
+    Err(Fault::Store(Class::Other, "no way to connect is left".into()))
+}
+
+/// Returns an error of the files of certificates as the outer error.
+fn connect_once(address: &Address, config: &Config, mode: SslMode) -> Result<Result<Client, Error>, Fault> {
+    if mode == SslMode::Disable {
+        return Ok(config.connect(NoTls));
+    }
+    let connector = address.tls().connector().map_err(|error: BoxError| Fault::Store(Class::Other, error))?;
+    Ok(config.connect(connector))
+}
+
+/// A pooler knows no startup option.
+fn refuses_options(error: &Error) -> bool {
+    error.code() == Some(&SqlState::PROTOCOL_VIOLATION) && fault::ends_connection(error)
+}
+
+/// No line of `pg_hba.conf` fits a connection of this kind.
+fn refuses_mode(error: &Error) -> bool {
+    error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
+}
+
+fn fails_to_encrypt(error: &Error) -> bool {
+    let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    cause.and_then(io::Error::get_ref).is_some_and(|cause| cause.is::<rustls::Error>())
+}
