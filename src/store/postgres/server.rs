@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::{ToSql, Type};
 use postgres::{Client, Error, Row, Statement};
 
@@ -148,6 +149,28 @@ impl Server {
         let rows = self.query("SELECT oid::bigint FROM pg_namespace WHERE nspname = $1", &[&schema])?;
         self.schema = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
         Ok(())
+    }
+
+    /// Returns the oid of the schema, as the key of a lock.
+    pub(crate) fn schema(&self) -> i32 {
+        // The two halves of an oid's range: a lock's key is a signed number.
+        (self.schema as u32).cast_signed()
+    }
+
+    /// Does not report the loss of this connection: that of another one is reported.
+    pub(crate) fn mute(&mut self) {
+        self.lost = true;
+    }
+
+    /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.
+    pub(crate) fn wait_for_notification(&mut self, limit: Duration) -> Result<bool, Fault> {
+        let Some(link) = &mut self.link else { return Err(gone()) };
+        let mut notifications = link.client.notifications();
+        let mut came = notifications.timeout_iter(limit).next()?.is_some();
+        while notifications.iter().next()?.is_some() {
+            came = true;
+        }
+        Ok(came)
     }
 
     pub(crate) fn address(&self) -> &Address {

@@ -104,6 +104,11 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         .lease(args.lease)
         .retention(args.keep.retention())
         .handler_type("command", commands.clone());
+    #[cfg(feature = "postgres")]
+    {
+        let guard = guard.clone();
+        builder = builder.on_lease(move |term, kill| guard.set_deadline(term, kill));
+    }
     if !args.create && args.tasks.is_none() {
         builder = builder.existing();
     }
