@@ -9,6 +9,8 @@ pub(crate) mod address;
 mod address_tests;
 mod connect;
 mod fault;
+mod holder;
+mod outcome;
 mod password_file;
 mod reach;
 mod schema;
