@@ -15,8 +15,12 @@ use serde::Serialize;
 
 use crate::client::Client;
 use crate::client::wake::Wake;
+#[cfg(feature = "postgres")]
+use crate::clock::since_boot;
 use crate::clock::{Clock, SystemClock};
 use crate::engine::event_loop::{EventLoop, Order};
+#[cfg(feature = "postgres")]
+use crate::engine::keeper::Keeper;
 use crate::engine::lanes::Lanes;
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
@@ -27,12 +31,16 @@ use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::model::vitals::Vitals;
 #[cfg(feature = "page")]
 use crate::page::{Page, Server};
-use crate::store::sqlite::connection::{Prepare, SqliteStore};
+use crate::store::place::Place;
+use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
+use crate::text::database_name::shown;
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
 use crate::worker::executor::{Executor, Waker};
 use crate::worker::executor_lane;
+#[cfg(feature = "postgres")]
+use crate::worker::fence::{Fence, OnLease};
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
@@ -59,6 +67,10 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
     prepare: Option<Arc<Prepare>>,
+    #[cfg(feature = "postgres")]
+    state: Option<PathBuf>,
+    #[cfg(feature = "postgres")]
+    on_lease: Option<Arc<OnLease>>,
     executors: Vec<Arc<dyn Executor>>,
     #[cfg(feature = "page")]
     page: Option<Page>,
@@ -270,7 +282,26 @@ impl Builder {
         self
     }
 
-    /// Sets the source of time. Default: the machine's clock.
+    /// With a database on a server: calls `extended` whenever the lease is extended, with the times at which the processes of attempts must
+    /// be asked to end and be dead, if the lease is not extended again. Both count from the start of the machine, with the time in
+    /// which it was suspended. For a guard process, which works while this one is frozen. The function must not block.
+    #[cfg(feature = "postgres")]
+    pub fn on_lease(mut self, extended: impl Fn(Duration, Duration) + Send + Sync + 'static) -> Self {
+        self.on_lease = Some(Arc::new(extended));
+        self
+    }
+
+    /// Sets the folder of the files of this host, if the database is on a server: lock files, and what its commands inherit. All
+    /// schedulers of a host need the same one, to know at once which of them ended. Default: `DULY_STATE_DIR`, else `duly` in
+    /// `XDG_STATE_HOME`, else `/var/lib/duly` for root and `~/.local/state/duly` for other users.
+    #[cfg(feature = "postgres")]
+    pub fn state_folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.state = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// Sets the source of time. Default: the machine's clock. If the database is on a server, the time of day is the server's, and only
+    /// durations are measured by this clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
@@ -300,10 +331,22 @@ impl Builder {
         let runtime = self.runtime_to_use(&wake);
         #[cfg(feature = "page")]
         let page = self.page.clone();
+        #[cfg(feature = "postgres")]
+        let (state, on_lease) = (self.state.clone(), self.on_lease.clone());
         let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, executors, .. } =
             self;
         handlers.check()?;
         settings.check()?;
+        let mut place = Place::of(&path)?;
+        #[cfg(feature = "postgres")]
+        if matches!(place, Place::Server(_)) {
+            settings.check_on_server()?;
+        }
+        #[cfg(feature = "postgres")]
+        if state.is_some() {
+            place.keep_state_in(state);
+        }
+        let clock = place.keep_time(clock);
         let others = 0;
         #[cfg(feature = "tokio")]
         let runtime = runtime?;
@@ -313,31 +356,42 @@ impl Builder {
         let page = page.map(|page| page.listen(&mut observers, &clock, &handlers.names())).transpose()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
         // Checked before the file is opened, and again with the owner's lock, which is taken when it is open.
-        if let Some(fault) = folder::foreign(&path) {
-            return Err(Error::UnusableDatabase { path, reason: fault.to_string() });
-        }
-        let store = SqliteStore::open(&path, missing, durability)?;
-        let mut own = SqliteStore::open(&path, Missing::Refuse, durability)?;
-        if let Some(fault) = folder::unsafe_parent(store.path()) {
+        place.check_owner()?;
+        let mut store = place.open(missing, durability)?;
+        let mut own = place.open(Missing::Refuse, durability)?;
+        if let Some(fault) = store.as_file().and_then(|file| folder::unsafe_parent(file.path())) {
             log::warn!("{fault}");
         }
-        let file: Arc<Path> = store.path().into();
-        let left = peers::remove_leftovers(&mut own, &file, clock.now().wall)?;
+        let file: Arc<Path> = place.anchor(&mut *store)?.into();
+        let left = peers::remove_leftovers(&mut *own, &file, clock.now().wall)?;
         let mut random = fastrand::Rng::new();
         let (owner, names, database) = (owner_lock::new_owner(&mut random), handlers.names(), file.to_path_buf());
         let lanes = Lanes::new(names.difference(&handlers.future_names()).cloned().collect());
-        let (store, handler_names) = (Box::new(store), names.clone());
+        let handler_names = names.clone();
         // Other processes see how many runs it takes at once.
         let registered = Settings { workers: settings.workers + others, ..settings };
         let parts = Parts { store, database, owner, handlers: handler_names, settings: registered, observers, random };
-        let poller = Poller::new(parts, clock.now())?;
-        let open = SqliteStore::opener(file.clone(), durability, prepare);
+        let open = place.opener(durability, prepare)?;
+        #[cfg(feature = "postgres")]
+        let since = since_boot();
+        #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
+        let mut poller = Poller::new(parts, clock.now())?;
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
         let beside = others + executors.len() * executor_lane::MOST;
         let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
+        #[cfg(feature = "postgres")]
+        let keeper = match poller.take_session() {
+            Some(session) => {
+                let fence = Arc::new(Fence::new(Arc::new(since_boot), settings.lease, since, on_lease));
+                let attempts = pool.attempts().clone();
+                let _ = attempts.fence.set(fence.clone());
+                Some(Keeper::start(session, fence, attempts, wake.clone())?)
+            }
+            None => None,
+        };
         let waker = Waker::new(wake.clone(), &poller.lock());
         executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
         for worker in left {
@@ -347,7 +401,7 @@ impl Builder {
         let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
         let (order, orders) = bounded(3);
         let (report, reports) = bounded(1);
-        let client = Client::new(Box::new(own), clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
+        let client = Client::new(own, clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
         let (in_flight, handed, next_look, waiting) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
         let now = clock.now();
@@ -356,7 +410,7 @@ impl Builder {
         #[cfg(feature = "page")]
         let page = match page {
             Some(page) => {
-                let reader = Box::new(SqliteStore::open(&path, Missing::Refuse, durability)?);
+                let reader = place.open(Missing::Refuse, durability)?;
                 Some(page.serve(reader, client.clone(), vitals.clone())?)
             }
             None => None,
@@ -377,6 +431,8 @@ impl Builder {
             reports: waiting,
             lanes,
             problems: problems.clone(),
+            #[cfg(feature = "postgres")]
+            keeper,
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
@@ -392,7 +448,7 @@ impl Builder {
             reports,
             vitals,
             thread: Some(thread),
-            path,
+            place,
             handlers: names,
             executors,
             wake,
@@ -438,7 +494,7 @@ pub struct Scheduler {
     reports: Receiver<usize>,
     vitals: Arc<Vitals>,
     thread: Option<JoinHandle<Result<()>>>,
-    path: PathBuf,
+    place: Place,
     handlers: BTreeSet<String>,
     executors: Vec<Arc<dyn Executor>>,
     wake: Sender<()>,
@@ -457,7 +513,8 @@ pub struct Shutdown {
 }
 
 impl Scheduler {
-    /// Begins to configure a scheduler for this file.
+    /// Begins to configure a scheduler for this file, or with the feature `postgres` for this address of a database on a server, as in
+    /// `postgres://user@host/database?schema=duly`.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder {
             path: path.as_ref().to_owned(),
@@ -468,6 +525,10 @@ impl Scheduler {
             clock: Arc::new(SystemClock::new()),
             observers: Vec::new(),
             prepare: None,
+            #[cfg(feature = "postgres")]
+            state: None,
+            #[cfg(feature = "postgres")]
+            on_lease: None,
             executors: Vec::new(),
             #[cfg(feature = "page")]
             page: None,
@@ -540,7 +601,7 @@ impl Deref for Scheduler {
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder")
-            .field("path", &self.path)
+            .field("path", &shown(&self.path))
             .field("handlers", &self.handlers)
             .field("settings", &self.settings)
             .field("durability", &self.durability)
@@ -550,6 +611,6 @@ impl std::fmt::Debug for Builder {
 
 impl std::fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scheduler").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Scheduler").field("path", &self.place.to_string()).finish_non_exhaustive()
     }
 }

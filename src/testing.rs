@@ -22,16 +22,18 @@ use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
 use crate::host::attempt_slots::Place;
-use crate::host::{owner_lock, platform};
+use crate::host::owner_lock;
 use crate::model::event::{Event, Observer};
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
 use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::schedule::Zone;
 use crate::store::Store;
-use crate::store::sqlite::connection::{Prepare, SqliteStore};
+use crate::store::place;
+use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::Slots;
+use crate::text::database_name::shown;
 use crate::worker::attempt::Tools;
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WorkerConnection, WriteQueue};
@@ -101,6 +103,8 @@ pub struct StepperBuilder {
     prepare: Option<Arc<Prepare>>,
     client: Option<Client>,
     after: Option<Crashed>,
+    #[cfg(feature = "postgres")]
+    state: Option<PathBuf>,
     #[cfg(feature = "tokio")]
     runtime: SharedRuntime,
 }
@@ -113,7 +117,7 @@ pub struct Crashed(Box<dyn Store>);
 impl std::fmt::Debug for StepperBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StepperBuilder")
-            .field("path", &self.path)
+            .field("path", &shown(&self.path))
             .field("handlers", &self.handlers)
             .field("settings", &self.settings)
             .finish_non_exhaustive()
@@ -235,6 +239,13 @@ impl StepperBuilder {
         self
     }
 
+    /// As [`Builder::state_folder`](crate::Builder::state_folder). Default: a folder of this user for tests, among the temporary files.
+    #[cfg(feature = "postgres")]
+    pub fn state_folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.state = Some(folder.as_ref().to_owned());
+        self
+    }
+
     /// Returns this client, of the same file and clock, from [`Stepper::client`] instead of opening another connection: for
     /// tests that start thousands of owners.
     pub fn client(mut self, client: &Client) -> Self {
@@ -256,6 +267,8 @@ impl StepperBuilder {
             prepare: self.prepare.clone(),
             client: None,
             after: None,
+            #[cfg(feature = "postgres")]
+            state: self.state.clone(),
             #[cfg(feature = "tokio")]
             runtime: self.runtime.clone(),
         }
@@ -267,36 +280,39 @@ impl StepperBuilder {
     /// As [`Builder::start`](crate::Builder::start).
     pub fn start(self) -> Result<Stepper> {
         let again = self.copy();
+        #[cfg(feature = "postgres")]
+        let state = self.state.clone();
         let StepperBuilder { path, clock, handlers, settings, seed, .. } = self;
         let StepperBuilder { busy_timeout, observers, prepare, client, after, .. } = self;
         handlers.check()?;
+        // A server's time is not asked for: that of a stepper is the test's.
+        #[cfg_attr(not(feature = "postgres"), expect(unused_mut, reason = "only a server has settings"))]
+        let mut place = place::Place::of(&path)?;
+        #[cfg(feature = "postgres")]
+        place.keep_state_in(state);
         // Relaxed: the process of a test may die, its machine does not.
         let durability = Durability::MayRepeatAfterPowerLoss;
         let open = |missing| {
-            let mut store = SqliteStore::open(&path, missing, durability)?;
+            let mut store = place.open(missing, durability)?;
             busy_timeout.map_or(Ok(()), |timeout| store.set_busy_timeout(timeout))?;
             Ok::<_, Error>(store)
         };
-        let (store, database): (Box<dyn Store>, PathBuf) = match after {
+        let mut store = match after {
             Some(Crashed(mut store)) => {
-                let database = store.as_file().map_or_else(PathBuf::new, |file| file.path().to_owned());
                 busy_timeout.map_or(Ok(()), |timeout| store.set_busy_timeout(timeout))?;
-                if !platform::real_path(&path).is_ok_and(|path| path == database) {
-                    let reason = format!("expected {}, found a stepper of {}", path.display(), database.display());
+                if !place.holds(&mut *store) {
+                    let reason = format!("expected a stepper of {place}, found one of another database");
                     return Err(Error::InvalidConfig { field: "after", reason });
                 }
-                (store, database)
+                store
             }
-            None => {
-                let store = open(Missing::Create)?;
-                let database = store.path().to_owned();
-                (Box::new(store), database)
-            }
+            None => open(Missing::Create)?,
         };
+        let database = place.anchor(&mut *store)?;
         let file: Arc<Path> = database.as_path().into();
         let client = match client {
             Some(client) => client,
-            None => Client::new(Box::new(open(Missing::Refuse)?), Arc::new(clock.clone()), None),
+            None => Client::new(open(Missing::Refuse)?, Arc::new(clock.clone()), None),
         };
         // Two steppers of one test that sets no seed must not draw the same id.
         let owner = owner_lock::new_owner(&mut fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..))));
@@ -310,7 +326,7 @@ impl StepperBuilder {
         }
         let client = client.observed_by(poller.observers());
         let workers = settings.workers;
-        let open = SqliteStore::opener(file.clone(), durability, prepare);
+        let open = place.opener(durability, prepare)?;
         let settings = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let connection = Arc::new(Mutex::new(WorkerConnection::new(settings)));
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
@@ -334,7 +350,7 @@ impl StepperBuilder {
 }
 
 impl Stepper {
-    /// Begins to configure a stepper for this file, at this time.
+    /// Begins to configure a stepper for this file, or for this address of a database on a server, at this time.
     pub fn builder(path: impl AsRef<Path>, at: Timestamp) -> StepperBuilder {
         StepperBuilder {
             path: path.as_ref().to_owned(),
@@ -347,6 +363,8 @@ impl Stepper {
             prepare: None,
             client: None,
             after: None,
+            #[cfg(feature = "postgres")]
+            state: None,
             #[cfg(feature = "tokio")]
             runtime: Arc::default(),
         }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::host::platform;
 use crate::model::progress_meter::Progress;
 use crate::store::FileStore;
-use crate::store::sqlite;
+use crate::store::place::Place;
 use crate::store::sqlite::file::{Durability, Missing};
 
 const DOING: &str = "make a backup";
@@ -107,7 +107,7 @@ impl Client {
 
 /// Opens an existing database, and calls `f` with its [`FileStore`].
 fn with_file<T>(path: &Path, f: impl FnOnce(&mut dyn FileStore) -> Result<T>) -> Result<T> {
-    let mut store = sqlite::open(path, Missing::Refuse, Durability::Full)?;
+    let mut store = Place::File(path.to_owned()).open(Missing::Refuse, Durability::Full)?;
     f(store.as_file().ok_or_else(|| refused(path, "it is not a file"))?)
 }
 

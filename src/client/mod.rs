@@ -16,6 +16,8 @@ pub(crate) mod matching;
 pub(crate) mod outbox;
 pub(crate) mod prune;
 pub(crate) mod runs;
+#[cfg(feature = "postgres")]
+pub(crate) mod server;
 pub(crate) mod status;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
@@ -38,9 +40,11 @@ use crate::model::request::{Added, Existing};
 use crate::model::run::{Attempt, Effect, Run, RunFilter};
 use crate::model::task::Task;
 use crate::store::Store;
-use crate::store::sqlite;
+use crate::store::place::Place;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::worker::job::JobKind;
+
+const LOOK: &str = "look at the database";
 
 /// Adds, changes and looks up tasks in one file, beside the schedulers that run them. Cheap to clone.
 ///
@@ -67,7 +71,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a database, and creates it if it does not exist.
+    /// Opens a database, and creates it if it does not exist. With the feature `postgres`, the text may also be the address of a
+    /// database on a server, as in `postgres://user@host/database?schema=duly`.
     ///
     /// # Errors
     /// [`Error::UnusableDatabase`] if the file is not, or cannot become, a database of this version of duly.
@@ -93,8 +98,9 @@ impl Client {
     }
 
     fn open_if(path: impl AsRef<Path>, missing: Missing) -> Result<Self> {
-        let store = sqlite::open(path.as_ref(), missing, Durability::Full)?;
-        Ok(Client::new(store, Arc::new(SystemClock::new()), None))
+        let mut place = Place::of(path.as_ref())?;
+        let clock = place.keep_time(Arc::new(SystemClock::new()));
+        Ok(Client::new(place.open(missing, Durability::Full)?, clock, None))
     }
 
     pub(crate) fn new(store: Box<dyn Store>, clock: Arc<dyn Clock>, wake: Option<Wake>) -> Self {
@@ -163,6 +169,8 @@ impl Client {
     /// latency: the scheduler sees it within its poll interval.
     pub fn wake(&self) {
         let _ = self.wake.as_ref().map(Wake::now);
+        #[cfg(feature = "postgres")]
+        self.store().notify();
     }
 
     fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
@@ -176,7 +184,12 @@ impl Client {
 
     /// Wakes the scheduler, unless all of these tasks are due after its next poll.
     fn wake_for(&self, added: &[Added]) {
-        let _ = self.wake.as_ref().map(|wake| wake.for_added(added, self.now()));
+        let now = self.now();
+        let _ = self.wake.as_ref().map(|wake| wake.for_added(added, now));
+        #[cfg(feature = "postgres")]
+        if wake::hastens(added, now, POLL) {
+            self.store().notify();
+        }
     }
 
     /// Pauses a task: its schedule does not count until it is resumed. What is due is resolved first. Running runs go on, and
@@ -276,8 +289,9 @@ impl Client {
     /// # Errors
     /// [`Error::UnusableDatabase`] if the path no longer names the open file.
     pub fn data_version(&self) -> Result<i64> {
-        self.path_in_place()?;
-        self.store().data_version()
+        let mut store = self.store();
+        store.as_file().map_or(Ok(()), |file| file.check_in_place()).map_err(|fault| fault.into_error(LOOK))?;
+        store.data_version()
     }
 
     /// Reports whether a scheduler with these handlers has nothing to do now.
@@ -287,15 +301,16 @@ impl Client {
 
     /// Returns the path of the file, if it still names the open file.
     pub(crate) fn path_in_place(&self) -> Result<PathBuf> {
-        let request = "look at the database";
-        let refused = || Error::Refused { request: request.into(), reason: "it is not a file".into() };
+        let refused = || Error::Refused { request: LOOK.into(), reason: "it is on a server, and not a file".into() };
         let mut store = self.store();
         let file = store.as_file().ok_or_else(refused)?;
-        file.check_in_place().map_err(|fault| fault.into_error(request))?;
+        file.check_in_place().map_err(|fault| fault.into_error(LOOK))?;
         Ok(file.path().to_owned())
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
+    /// Returns the time by which requests are made: that of the server, if the database is on one, else of the machine or of the
+    /// [`Clock`] of the scheduler.
+    pub fn now(&self) -> Timestamp {
         self.clock.now().wall
     }
 
@@ -323,6 +338,10 @@ impl Client {
         }
     }
 }
+
+/// How often the schedulers on a server look for changes, as far as is known.
+#[cfg(feature = "postgres")]
+const POLL: Duration = Duration::from_secs(1);
 
 /// Refuses a time before any that the tables accept: that of a clock that was never set.
 fn check_clock(now: Timestamp) -> Result<()> {

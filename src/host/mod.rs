@@ -12,3 +12,5 @@ pub(crate) mod panics;
 pub(crate) mod platform;
 pub(crate) mod process;
 pub(crate) mod shared_input;
+#[cfg(feature = "postgres")]
+pub(crate) mod state_folder;

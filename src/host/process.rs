@@ -11,7 +11,7 @@ use crate::host::platform;
 
 /// The leader of a process group, distinguished from any later process with the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Leader {
+pub struct Leader {
     pub(crate) pid: u32,
     /// In the kernel's ticks since the machine booted.
     started: u64,
@@ -43,7 +43,7 @@ pub(crate) enum Group {
 impl Leader {
     /// Identifies a child that has not been waited for. `None` where the system does not report the data, and where
     /// `/proc` shows another PID namespace than that of this process.
-    pub(crate) fn identify(pid: u32) -> Option<Self> {
+    pub fn identify(pid: u32) -> Option<Self> {
         let (pid_ns, stat) = (own_namespace().ok()?, stat(pid).ok()??);
         Some(Leader {
             pid,
@@ -52,6 +52,22 @@ impl Leader {
             pid_ns: Some(pid_ns),
             session: Some(stat.session),
         })
+    }
+
+    /// Returns its pid, which is also the number of its group.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether this is the process, alive or a zombie. Only for what `/proc` shows where [`Leader::is_local`].
+    pub fn is(&self, process: &Process) -> bool {
+        (self.pid, self.started) == (process.pid, process.started)
+    }
+
+    /// Whether it was recorded since the last boot, in the PID namespace of this process, which `/proc` shows. `false` also if
+    /// that cannot be known.
+    pub fn is_local(&self) -> bool {
+        boot_id().is_ok_and(|boot| boot == self.boot) && own_namespace().is_ok_and(|own| self.pid_ns == Some(own))
     }
 
     /// Observes the group.
@@ -101,7 +117,7 @@ impl Leader {
 
 /// Returns whether a process was started with all of these variables, each as `NAME=value`. `false` also if its
 /// environment cannot be read.
-pub(crate) fn was_started_with(pid: u32, variables: &[String]) -> bool {
+pub fn was_started_with(pid: u32, variables: &[String]) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let has = |variable: &String| environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes());
     variables.iter().all(has)

@@ -93,7 +93,7 @@ impl Drop for Scheduler {
     fn drop(&mut self) {
         let order = if is_on_only_thread_of_runtime() { Order::DrainWorkers } else { Order::Drain };
         if let Err(error) = self.end(order, DRAIN) {
-            log::error!("the scheduler of {} had stopped: {error}", self.path.display());
+            log::error!("the scheduler of {} had stopped: {error}", self.place);
         }
     }
 }

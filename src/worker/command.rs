@@ -36,6 +36,8 @@ use crate::error::excerpt;
 use crate::host::fault_points;
 pub use crate::host::orphan::Orphan;
 use crate::host::orphan::{self, Input, PayloadFile};
+#[doc(hidden)]
+pub use crate::host::process::{Leader, was_started_with};
 pub use crate::host::process::{Process, processes};
 use crate::model::finished::{Report, ReportKind};
 use crate::worker::attempt::Notice;

@@ -236,7 +236,7 @@ fn overdue_work_and_invalid_tasks_are_reported_while_they_last() {
     let hook = Hook::start(&[Answer::Status(200)]);
     let mut sidecar = Sidecar::start(&db, &fast(&["--alert-url", &hook.url]));
     client.add(NewTask::once("orphaned", at("2020-01-01T00:00:00Z")).handler("missing")).expect("a task");
-    db.plain().execute_batch(&insert("broken", "cron", "every day")).expect("a row");
+    db.execute(&insert("broken", "cron", "every day"));
     let began = ["began 1"];
     // A look before the first turn sees the due task, a later one the run that no scheduler starts.
     let overdue = |last: &str| hook.of("overdue").last().is_some_and(|state| state == last);
@@ -403,9 +403,7 @@ fn a_command_receives_an_alarm_about_a_long_text() {
     let (db, client) = TestDb::with_client();
     let script = Script::new(&db);
     client.add(NewTask::manual("digest").handler("digest")).expect("a task");
-    db.plain()
-        .execute_batch("UPDATE scheduled_tasks SET status = 'invalid', invalid_reason = hex(zeroblob(200000))")
-        .expect("a row");
+    db.execute("UPDATE scheduled_tasks SET status = 'invalid', invalid_reason = hex(zeroblob(200000))");
     let mut sidecar = Sidecar::start(&db, &fast(&["--alert-command", &script.line]));
     eventually("it is delivered", || script.of("invalid") == ["began 1"] || sidecar.log().contains("cannot be"));
     sidecar.terminate();
@@ -419,7 +417,7 @@ fn the_ping_stops_while_check_finds_a_problem() {
     let mut sidecar = Sidecar::start(&db, &["--ping", &hook.url, "--ping-interval", "20ms"]);
     let pings = || hook.requests().len();
     eventually("it pings", || pings() >= 2);
-    db.plain().execute_batch(&insert("broken", "cron", "every day")).expect("a row");
+    db.execute(&insert("broken", "cron", "every day"));
     eventually("check finds it", || problems(&client).iter().any(|line| line.starts_with("invalid")));
     // A ping that was judged before may still arrive.
     let mut quiet = (pings(), std::time::Instant::now());

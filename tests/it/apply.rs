@@ -126,11 +126,11 @@ fn a_task_paused_by_prune_is_resumed_after_its_events_have_expired() {
     client.pause("by-person").unwrap();
     for status in ["active", "paused"] {
         let set = format!("UPDATE scheduled_tasks SET status = '{status}' WHERE name = 'by-sql'");
-        db.plain().execute_batch(&set).unwrap();
+        db.execute(&set);
     }
     // An edit of the schedule does not change why it is paused.
     let edit = "UPDATE scheduled_tasks SET schedule_value = '20m' WHERE name = 'edited'";
-    db.plain().execute_batch(edit).unwrap();
+    db.execute(edit);
     for claim in &claims {
         stepper.finish(claim, Outcome::succeeded());
     }

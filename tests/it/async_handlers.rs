@@ -28,7 +28,7 @@ async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 pub(crate) fn builder(db: &TestDb, runtime: &Runtime) -> Builder {
-    Scheduler::builder(db.file()).workers(2).poll(Duration::from_millis(50)).runtime(runtime.handle().clone())
+    Scheduler::builder(db.address()).workers(2).poll(Duration::from_millis(50)).runtime(runtime.handle().clone())
 }
 
 /// The status of each run and the outcomes of its unsuccessful attempts, by task.
@@ -112,7 +112,7 @@ fn outcomes_and_panics_are_those_of_closures() {
 #[test]
 fn a_missing_runtime_is_an_error_and_the_current_one_is_used() {
     let db = TestDb::new();
-    let with = || Scheduler::builder(db.file()).async_handler("ok", |_: Context| async { Ok::<_, Error>(()) });
+    let with = || Scheduler::builder(db.address()).async_handler("ok", |_: Context| async { Ok::<_, Error>(()) });
     let error = with().start().unwrap_err().to_string();
     assert!(error.contains(r#"expected a tokio runtime for the handler "ok""#), "{error}");
     assert!(with().handler("ok", |_: &Context| Ok::<_, Error>(())).start().is_err(), "registered twice");
@@ -285,7 +285,7 @@ fn effects_are_performed_once_and_finish_commits_with_the_outcome() {
         }
     };
     let scheduler = builder(&db, &runtime).async_handler("import", import).start().unwrap();
-    db.plain().execute_batch("CREATE TABLE imported (receipt INTEGER) STRICT").unwrap();
+    db.execute("CREATE TABLE imported (receipt INTEGER) STRICT");
     scheduler.add(crate::fixtures::retry_soon(overdue("import").handler("import"), 5)).unwrap();
     eventually("it has ended", || all_final(&db, 1));
     assert_eq!(ended(&db), ["import|succeeded|1|failed"]);
@@ -301,7 +301,7 @@ fn a_clone_of_the_context_records_nothing_after_the_attempt() {
     let db = TestDb::new();
     let (sender, contexts) = channel();
     let keep = move |run: &Context| sender.send(run.clone()).map_err(BoxError::from);
-    let scheduler = Scheduler::builder(db.file()).handler("keep", keep).start().unwrap();
+    let scheduler = Scheduler::builder(db.address()).handler("keep", keep).start().unwrap();
     scheduler.add(overdue("keep").handler("keep")).unwrap();
     let late = contexts.recv_timeout(seconds(30)).unwrap();
     eventually("it has ended", || all_final(&db, 1));

@@ -158,7 +158,7 @@ fn an_attempt_with_an_input_file_or_a_recorded_process_counts_as_begun() {
     assert_eq!(first.claim(0).unwrap().len(), 3);
     first.crash();
     std::fs::write(db.input_file(), "").unwrap();
-    db.plain().execute("UPDATE task_runs SET process = '{\"pid\":2000000000,\"started\":1}' WHERE id = 2", []).unwrap();
+    db.execute("UPDATE task_runs SET process = '{\"pid\":2000000000,\"started\":1}' WHERE id = 2");
     db.stepper(NOON).step().unwrap();
     let expected = [
         format!("a-input|dead|1|0|{LOST}"),
@@ -200,7 +200,7 @@ fn a_start_is_reported_by_the_worker_that_starts_the_run() {
     let starts = Arc::new(Mutex::new(Vec::new()));
     let recorded = starts.clone();
     let (gate, opened) = crossbeam_channel::bounded::<()>(0);
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .workers(1)
         .poll(Duration::from_millis(10))
         .observe(move |event: &Event| {

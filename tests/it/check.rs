@@ -94,7 +94,7 @@ fn a_completed_task_with_a_next_run_is_due_work() {
     let (clock, client) = (stepper.clock().clone(), stepper.client().clone());
     stepper.stop().expect("an end");
     let next = at("2027-03-14T12:10:00Z").as_millis();
-    db.plain().execute_batch(&format!("UPDATE scheduled_tasks SET next_run = {next}")).expect("an update");
+    db.execute(&format!("UPDATE scheduled_tasks SET next_run = {next}"));
     assert_eq!(kinds(&client), []);
     clock.advance(minutes(10));
     assert_eq!(kinds(&client), [("no_scheduler", None, None)]);
@@ -192,7 +192,7 @@ fn dead_runs_failing_tasks_and_invalid_rows_are_problems() {
 
     let row = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, created_at, active_since)
                VALUES ('broken', 'work', 'cron', 'every day', 1805025600000, 1805025600000)";
-    db.plain().execute(row, []).expect("a row");
+    db.execute(row);
     stepper.step().expect("a turn");
     assert_eq!(kinds(&client), [about("invalid", "broken", None)]);
 }
@@ -209,7 +209,7 @@ fn an_on_dead_task_that_cannot_run_is_a_problem() {
     stepper.finish(over, Outcome::succeeded());
     stepper.step().expect("a turn");
     assert_eq!(kinds(&client), [], "the on_dead task exists");
-    db.plain().execute("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'alarm'", []).expect("a slip");
+    db.execute("UPDATE scheduled_tasks SET schedule_value = 'soon' WHERE name = 'alarm'");
     stepper.step().expect("a turn");
     // A completed task no longer needs its on_dead task.
     assert_eq!(kinds(&client), [about("invalid", "alarm", None), about("on_dead", "waits", None)]);
@@ -295,7 +295,7 @@ fn blocked_runs_that_nothing_blocks_are_problems() {
         step(&mut stepper, 0);
         client.trigger("task").expect("a run");
         let harm = format!("UPDATE task_runs SET blocked = '{reason}', concurrency_key = {of_key}");
-        db.plain().execute(&harm, []).expect("harm");
+        db.execute(&harm);
         assert_eq!(kinds(&client), [], "it may be temporary");
         stepper.clock().advance(minutes(6));
         assert_eq!(kinds(&client), [about("blocked", "task", Some(1))], "{reason}");

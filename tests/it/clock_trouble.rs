@@ -95,7 +95,7 @@ fn a_clock_event_is_recorded_when_the_database_can_be_written() {
 /// Tasks of each kind that were resolved or counted by a clock that is two hours ahead.
 fn two_hours_ahead(db: &TestDb, now: Timestamp) -> Stepper {
     let ahead = now.plus(minutes(120));
-    let mut stepper = Stepper::builder(db.file(), ahead).accept("work").start().expect("a stepper");
+    let mut stepper = Stepper::builder(db.address(), ahead).accept("work").start().expect("a stepper");
     let client = stepper.client();
     client.add(NewTask::cron("cron", "* * * * *").handler("work")).expect("a task");
     client.add(NewTask::interval("interval", minutes(10)).handler("work")).expect("a task");
@@ -215,7 +215,7 @@ fn a_start_with_a_clock_that_is_behind_is_a_warning() {
             let ahead = two_hours_ahead(&db, at(NOON));
             ahead.stop().expect("it leaves");
             if forgotten {
-                db.plain().execute_batch("DELETE FROM scheduler_instances").expect("a removal");
+                db.execute("DELETE FROM scheduler_instances");
             }
             let (mut behind, events) = db.stepper_with_events(wall);
             behind.step().expect("a step");
@@ -241,9 +241,9 @@ fn a_scheduler_with_threads_compares_the_clock_with_the_tasks() {
         let client = Client::open(db.file()).expect("a client");
         client.add(NewTask::cron("digest", "0 7 * * *").handler("work")).expect("a task");
         let change = format!("UPDATE scheduled_tasks SET active_since = active_since + {ahead}");
-        db.plain().execute_batch(&change).expect("a change");
+        db.execute(&change);
         let (observer, events) = listen();
-        let scheduler = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, BoxError>(()));
+        let scheduler = Scheduler::builder(db.address()).handler("work", |_: &Context| Ok::<_, BoxError>(()));
         let scheduler = scheduler.observe(observer).start().expect("a scheduler");
         let found = || db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_behind'");
         if warns {
@@ -263,14 +263,10 @@ fn a_scheduler_with_threads_compares_the_clock_with_the_tasks() {
 fn a_scheduler_that_finds_the_clock_wrong_does_not_warn_that_schedules_wait() {
     let (db, client) = TestDb::with_client();
     client.add(NewTask::cron("digest", "0 7 * * *").handler("work")).expect("a task");
-    db.plain()
-        .execute_batch(
-            "UPDATE scheduled_tasks SET active_since = active_since + 86400000;
+    db.execute("UPDATE scheduled_tasks SET active_since = active_since + 86400000;
              INSERT INTO scheduler_instances (id, host, pid, version, workers, lease_ms, started_at, seen_at, stopped_at)
              SELECT 'old', 'host', 1, '1', 4, 60000, active_since, active_since, active_since FROM scheduled_tasks;
-             INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', 'another');",
-        )
-        .expect("a clock that was a day ahead");
+             INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', 'another');");
     // The first turn waits from before the start has compared the clock until after that.
     let writer = Arc::new(Mutex::new(db.plain()));
     let (sender, events) = channel();
@@ -283,7 +279,7 @@ fn a_scheduler_that_finds_the_clock_wrong_does_not_warn_that_schedules_wait() {
             drop(sender.send(event.to_string()));
         }
     };
-    let scheduler = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, BoxError>(()));
+    let scheduler = Scheduler::builder(db.address()).handler("work", |_: &Context| Ok::<_, BoxError>(()));
     let scheduler = scheduler.observe(observer).start().expect("a scheduler");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_wrong'"), "0");
     writer.lock().expect("a connection").execute_batch("COMMIT").expect("an end");
@@ -352,15 +348,13 @@ fn next_agrees_with_list() {
     db.client().add(NewTask::cron("overdue", "@hourly").handler("work")).expect("a task");
     db.client().add(NewTask::cron("by-hand", "@yearly").handler("work")).expect("a task");
     db.client().add(NewTask::once("over", at("2999-01-01T00:00:00Z")).handler("work")).expect("a task");
-    db.plain()
-        .execute_batch(
-            "UPDATE scheduled_tasks SET next_run = 1767225600000 WHERE name = 'overdue';
+    db.execute(
+        "UPDATE scheduled_tasks SET next_run = 1767225600000 WHERE name = 'overdue';
              UPDATE scheduled_tasks SET next_run = 1767225601234 WHERE name = 'by-hand';
              UPDATE scheduled_tasks SET status = 'completed', next_run = NULL, planned = 1 WHERE name = 'over';
              INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
              VALUES ('unplanned', 'work', 'cron', '@daily')",
-        )
-        .expect("rows");
+    );
     for (task, expected) in [
         ("cron", None),
         ("interval", None),

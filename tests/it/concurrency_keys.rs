@@ -69,7 +69,7 @@ fn the_next_run_behind_a_key_is_freed_when_a_newer_occurrence_replaces_the_first
     let moved = NewTask::cron("first", "0 * * * *").handler("work").concurrency_key("other").priority(0);
     client.replace(moved.overlap(Overlap::CancelRunning)).unwrap();
     client.pause("third").unwrap();
-    db.plain().execute("UPDATE scheduled_tasks SET next_run = next_run + 1 WHERE name = 'second'", []).unwrap();
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run + 1 WHERE name = 'second'");
     stepper.clock().set_wall(at("2027-03-14T13:00:00Z"));
     stepper.step().unwrap();
     assert_eq!(waiting(&db)[..3], ["second|-", "third|paused", "first|-"]);

@@ -247,7 +247,7 @@ fn a_delay_counts_from_the_cancellation_of_a_waiting_run() {
         stepper.clock().set_wall(at("2027-03-14T12:15:00Z"));
         if by_sql {
             let asked = "UPDATE task_runs SET cancel_requested = 1 WHERE status = 'failed'";
-            assert_eq!(db.plain().execute(asked, []).unwrap(), 1);
+            assert_eq!(db.execute(asked), 1);
         } else {
             stepper.client().cancel(subject.run_id).unwrap();
         }
@@ -260,7 +260,7 @@ fn a_delay_counts_from_the_cancellation_of_a_waiting_run() {
 #[test]
 fn a_run_that_ends_before_an_sql_edit_is_planned_counts() {
     let (db, mut stepper, subject) = begun(every_ten());
-    db.plain().execute("UPDATE scheduled_tasks SET overlap = 'buffer_one' WHERE name = 't'", []).unwrap();
+    db.execute("UPDATE scheduled_tasks SET overlap = 'buffer_one' WHERE name = 't'");
     end(&mut stepper, &subject);
     assert_eq!(next_run(&stepper, "t"), Some(at("2027-03-14T12:25:00Z")));
 }
@@ -271,8 +271,8 @@ fn a_completed_delay_stays_completed_when_its_handler_is_changed() {
     end(&mut stepper, &subject);
     let state = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 't'";
     assert_eq!(db.rows(state), ["completed|-|1"], "12:25 would be too late");
-    db.plain().execute("UPDATE scheduled_tasks SET handler = 'other' WHERE name = 't'", []).unwrap();
-    db.plain().execute("UPDATE scheduled_tasks SET handler = 'work' WHERE name = 't'", []).unwrap();
+    db.execute("UPDATE scheduled_tasks SET handler = 'other' WHERE name = 't'");
+    db.execute("UPDATE scheduled_tasks SET handler = 'work' WHERE name = 't'");
     assert!(stepper.step().unwrap().is_empty());
     assert_eq!(db.rows(state), ["completed|-|1"]);
     assert_eq!(db.history("t").len(), 1);
@@ -281,7 +281,7 @@ fn a_completed_delay_stays_completed_when_its_handler_is_changed() {
 #[test]
 fn a_resolved_instant_that_sql_sets_again_waits_for_the_run() {
     let (db, mut stepper, subject) = begun(every_ten());
-    db.plain().execute("UPDATE scheduled_tasks SET next_run = resolved_until WHERE name = 't'", []).unwrap();
+    db.execute("UPDATE scheduled_tasks SET next_run = resolved_until WHERE name = 't'");
     stepper.step().unwrap();
     assert_eq!(next_run(&stepper, "t"), None);
     end(&mut stepper, &subject);

@@ -132,7 +132,7 @@ fn claimable_runs_that_must_wait_are_found() {
         let (db, client) = TestDb::with_client();
         client.add(NewTask::cron("task", "@yearly").handler("work")).expect("a task");
         assert_eq!(broken(&client), [""; 0]);
-        db.plain().execute_batch(&harm).unwrap_or_else(|error| panic!("{harm}: {error}"));
+        db.execute(&harm);
         assert_eq!(broken(&client), [rule]);
     }
 }
@@ -141,7 +141,7 @@ fn claimable_runs_that_must_wait_are_found() {
 fn a_damaged_page_is_found_and_nothing_is_written() {
     let (db, stepper) = busy();
     stepper.crash();
-    db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("a checkpoint");
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)");
     let root: u64 = db.number("SELECT rootpage FROM sqlite_schema WHERE name = 'task_runs_claimable'");
     let size: u64 = db.number("PRAGMA page_size");
     {
@@ -206,7 +206,7 @@ fn a_write_that_leaves_few_rows_is_not_blamed_for_earlier_damage() {
                 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
                 INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
                 SELECT 2, 'work', 1805000000000 + i, 'manual', 'cancelled', 1805000000000, 1805000000000 FROM n";
-    db.plain().execute_batch(many).expect("rows");
+    db.execute(many);
     client.remove("crowded").expect("a removal");
     assert_eq!(broken(&client), ["a completed task has no next run"]);
 }
@@ -218,7 +218,7 @@ fn a_write_that_plans_is_not_blamed_for_earlier_damage() {
     let free = "BEGIN; UPDATE task_runs SET blocked = NULL WHERE blocked = 'key';
                 INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)
                 VALUES ('by-hand', 'work', 'null', 'once', '2030-01-01T00:00:00Z'); COMMIT";
-    db.plain().execute_batch(free).expect("rows");
+    db.execute(free);
     stepper.step().expect("a turn");
     assert_eq!(db.ask("SELECT planned FROM scheduled_tasks WHERE name = 'by-hand'"), "1");
 }

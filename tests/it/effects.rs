@@ -33,7 +33,7 @@ fn stepper_with(
     let stepper = db.builder(NOON).handler("work", handler).start().unwrap();
     stepper.client().add(once("subject")).unwrap();
     let bystander = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 999, 'intent', 1)";
-    db.plain().execute(bystander, []).unwrap();
+    db.execute(bystander);
     stepper
 }
 
@@ -135,7 +135,7 @@ fn a_failed_effect_is_repeated_and_an_unknown_one_is_in_doubt() {
             } else {
                 "DELETE FROM task_effects WHERE run_id = 1 AND key = 'pay'"
             };
-            assert_eq!(db.plain().execute(settle, []).unwrap(), 1);
+            assert_eq!(db.execute(settle), 1);
             stepper.client().retry(1).unwrap();
             stepper.run_until(at(END)).unwrap();
             let result = if was_done { "\"found\"" } else { "\"paid 1\"" };
@@ -160,7 +160,7 @@ fn the_error_of_a_doubt_names_the_effect_the_run_and_the_remedy() {
     dead.step().unwrap();
     // An attempt of the first run began the effect, and the run is dead.
     let begun = "INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('pay', 1, 'intent', 1)";
-    db.plain().execute(begun, []).unwrap();
+    db.execute(begun);
     let claims = stepper.step().unwrap();
     let hopeless = "hopeless".to_owned();
     let (how, retry) = (duly::FailureKind::Failed, duly::Retry::GiveUp);
@@ -252,11 +252,11 @@ fn an_effect_that_cannot_be_recorded_is_in_doubt() {
     let outside = world.clone();
     let mut stepper = stepper_with(&db, move |run| run.effect("pay", || Ok(outside.record("paid"))));
     let full = "CREATE TRIGGER full BEFORE UPDATE ON task_effects BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
-    db.plain().execute_batch(full).unwrap();
+    db.execute(full);
     stepper.run_until(at("2027-03-14T12:00:01Z")).unwrap();
     let error = "cannot record an effect: the disk is full";
     assert_eq!(run_outcome(&db, 1), (RunStatus::Failed, None, Some(error.to_owned())));
-    db.plain().execute_batch("DROP TRIGGER full").unwrap();
+    db.execute("DROP TRIGGER full");
     stepper.run_until(at(END)).unwrap();
     let (status, _, error) = run_outcome(&db, 1);
     assert_eq!((status, world.actions().len()), (RunStatus::Dead, 1));

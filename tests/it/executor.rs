@@ -96,7 +96,7 @@ impl Hands {
 }
 
 fn builder(db: &TestDb, executors: &[&Arc<Hands>]) -> Builder {
-    let builder = Scheduler::builder(db.file()).workers(2).poll(Duration::from_millis(50));
+    let builder = Scheduler::builder(db.address()).workers(2).poll(Duration::from_millis(50));
     executors.iter().fold(builder, |builder, executor| builder.executor((*executor).clone()))
 }
 
@@ -379,7 +379,7 @@ fn effects_are_performed_once_or_are_in_doubt() {
     second.record_effect("ship", "null").unwrap();
     assert_eq!(second.begin_effect("ship").unwrap(), EffectState::Done("null".into()));
     // Another scheduler has taken the run: nothing is begun any more.
-    db.plain().execute("UPDATE task_runs SET attempt = 3", []).unwrap();
+    db.execute("UPDATE task_runs SET attempt = 3");
     let superseded = second.begin_effect("refund").unwrap_err();
     assert!(matches!(superseded.downcast_ref::<Error>(), Some(Error::Superseded { .. })), "{superseded}");
     drop((second, scheduler));

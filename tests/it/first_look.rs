@@ -53,7 +53,7 @@ fn a_task_that_sql_makes_due_and_one_with_a_past_instant_start_at_the_first_turn
     step(&mut stepper, 0);
     advance_ms(&stepper, 100);
     let instant = stepper.clock().now().wall.as_millis();
-    db.plain().execute("UPDATE scheduled_tasks SET next_run = ?1", [instant]).expect("an update");
+    db.execute(&format!("UPDATE scheduled_tasks SET next_run = {instant}"));
     advance_ms(&stepper, 900);
     let claimed = claim(&mut stepper);
     assert!(succeed(&mut stepper, &claimed).is_empty());

@@ -1,5 +1,8 @@
-//! Shared helpers: a database file in a temporary folder, steppers and clients on it, its rows as text, common tasks, child
-//! processes, waits with a deadline.
+//! Shared helpers: a database in a temporary folder or on a server, steppers and clients on it, its rows as text, common tasks,
+//! child processes, waits with a deadline.
+
+#[cfg(feature = "postgres")]
+pub(crate) mod on_server;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,16 +16,22 @@ use duly::{Claim, Client, Event, Limits, NewTask, Outcome, RetryPolicy, Run, Run
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+#[cfg(feature = "postgres")]
+use crate::fixtures::on_server::OnServer;
+
 /// The time at which most steppers start; a Sunday.
 pub(crate) const NOON: &str = "2027-03-14T12:00:00Z";
 
 /// The longest wait for another process or thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A temporary folder and the path of a database in it.
+/// A temporary folder and a database: a file in it or, for the shared modules with `DULY_STORE=postgres`, a schema on a server. See
+/// `on_postgres`.
 pub(crate) struct TestDb {
     home: TempDir,
     file: PathBuf,
+    #[cfg(feature = "postgres")]
+    server: Option<OnServer>,
 }
 
 impl TestDb {
@@ -57,24 +66,46 @@ impl TestDb {
     }
 
     fn of(home: TempDir) -> Self {
-        let file = home.path().join("agent.db");
-        TestDb { home, file }
+        TestDb {
+            file: home.path().join("agent.db"),
+            home,
+            #[cfg(feature = "postgres")]
+            server: crate::on_postgres::database().map(OnServer::at),
+        }
     }
 
     /// Puts the database into a subfolder, on which another file system can be mounted.
     pub(crate) fn with_folder(folder: &str) -> Self {
-        let TestDb { home, .. } = TestDb::new();
-        let file = home.path().join(folder).join("agent.db");
-        std::fs::create_dir(home.path().join(folder)).expect("a folder");
-        TestDb { home, file }
+        let mut db = TestDb::new();
+        std::fs::create_dir(db.home().join(folder)).expect("a folder");
+        db.file = db.home().join(folder).join("agent.db");
+        db
     }
 
     pub(crate) fn home(&self) -> &Path {
         self.home.path()
     }
 
+    /// The path of the file, for tests that are about files.
     pub(crate) fn file(&self) -> &Path {
+        assert!(!self.is_on_server(), "a test of a file runs with DULY_STORE=sqlite");
         &self.file
+    }
+
+    /// What a client or a scheduler opens: the path of the file, or the address of the server.
+    pub(crate) fn address(&self) -> &Path {
+        #[cfg(feature = "postgres")]
+        if let Some(server) = &self.server {
+            return Path::new(server.address());
+        }
+        &self.file
+    }
+
+    pub(crate) fn is_on_server(&self) -> bool {
+        #[cfg(feature = "postgres")]
+        return self.server.is_some();
+        #[cfg(not(feature = "postgres"))]
+        false
     }
 
     /// The folder of the lock files.
@@ -107,7 +138,7 @@ impl TestDb {
     /// The program `duly` on this database, started in the folder, with UTC as its local zone.
     pub(crate) fn duly(&self, arguments: &[&str]) -> Command {
         let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
-        duly.arg("--db").arg(&self.file).args(arguments).current_dir(self.home()).env("TZ", "UTC");
+        duly.arg("--db").arg(self.address()).args(arguments).current_dir(self.home()).env("TZ", "UTC");
         duly
     }
 
@@ -132,30 +163,58 @@ impl TestDb {
 
     /// A stepper to be configured.
     pub(crate) fn builder(&self, now: &str) -> StepperBuilder {
-        Stepper::builder(&self.file, at(now))
+        Stepper::builder(self.address(), at(now))
     }
 
     /// A client with the machine's clock.
     pub(crate) fn client(&self) -> Client {
-        Client::open(&self.file).expect("a client")
+        Client::open(self.address()).expect("a client")
     }
 
-    /// A connection as another program opens it, with SQLite's default settings.
+    /// A connection to the file as another program opens it, with SQLite's default settings.
     pub(crate) fn plain(&self) -> Connection {
-        let plain = Connection::open(&self.file).expect("a plain connection");
+        let plain = Connection::open(self.file()).expect("a plain connection");
         plain.busy_timeout(Duration::from_secs(5)).expect("a busy timeout");
         plain
+    }
+
+    /// Executes statements as another program does. Returns the number of rows that the last of them wrote.
+    pub(crate) fn try_execute(&self, sql: &str) -> Result<usize, String> {
+        #[cfg(feature = "postgres")]
+        if let Some(server) = &self.server {
+            return server.execute(sql);
+        }
+        let plain = self.plain();
+        plain.execute_batch(sql).map_err(|error| error.to_string())?;
+        Ok(plain.changes() as usize)
+    }
+
+    /// As [`TestDb::try_execute`], of statements that must be accepted.
+    #[track_caller]
+    pub(crate) fn execute(&self, sql: &str) -> usize {
+        self.try_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// Calls `look` with a connection that reads the rows: to the file, or to a copy of the tables of the server.
+    fn read<T>(&self, look: impl FnOnce(&Connection) -> T) -> T {
+        #[cfg(feature = "postgres")]
+        if let Some(server) = &self.server {
+            return look(&server.copy());
+        }
+        look(&self.plain())
     }
 
     /// Returns the one value of a query as text; `NULL` for none.
     pub(crate) fn ask(&self, query: &str) -> String {
         use rusqlite::types::ValueRef;
-        let answer = self.plain().query_row(query, [], |row| {
-            Ok(match row.get_ref(0)? {
-                ValueRef::Null => "NULL".to_owned(),
-                ValueRef::Integer(number) => number.to_string(),
-                ValueRef::Real(number) => number.to_string(),
-                ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).into_owned(),
+        let answer = self.read(|tables| {
+            tables.query_row(query, [], |row| {
+                Ok(match row.get_ref(0)? {
+                    ValueRef::Null => "NULL".to_owned(),
+                    ValueRef::Integer(number) => number.to_string(),
+                    ValueRef::Real(number) => number.to_string(),
+                    ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).into_owned(),
+                })
             })
         });
         answer.unwrap_or_else(|error| panic!("{query}: {error}"))
@@ -169,22 +228,25 @@ impl TestDb {
 
     /// Returns every row of a query, its columns joined by a bar.
     pub(crate) fn rows(&self, query: &str) -> Vec<String> {
-        let plain = self.plain();
-        let mut statement = plain.prepare(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-        let columns = statement.column_count();
-        let rows = statement.query_map([], |row| {
-            let cells = (0..columns).map(|column| {
-                row.get::<_, rusqlite::types::Value>(column).map(|value| match value {
-                    rusqlite::types::Value::Null => "-".to_owned(),
-                    rusqlite::types::Value::Integer(number) => number.to_string(),
-                    rusqlite::types::Value::Real(number) => number.to_string(),
-                    rusqlite::types::Value::Text(text) => text,
-                    rusqlite::types::Value::Blob(blob) => format!("{blob:?}"),
-                })
-            });
-            Ok(cells.collect::<Result<Vec<_>, _>>()?.join("|"))
+        use rusqlite::types::Value;
+        let rows = self.read(|tables| {
+            let mut statement = tables.prepare(query)?;
+            let columns = statement.column_count();
+            let rows = statement.query_map([], |row| {
+                let cells = (0..columns).map(|column| {
+                    row.get::<_, Value>(column).map(|value| match value {
+                        Value::Null => "-".to_owned(),
+                        Value::Integer(number) => number.to_string(),
+                        Value::Real(number) => number.to_string(),
+                        Value::Text(text) => text,
+                        Value::Blob(blob) => format!("{blob:?}"),
+                    })
+                });
+                Ok(cells.collect::<Result<Vec<_>, _>>()?.join("|"))
+            })?;
+            rows.collect::<rusqlite::Result<_>>()
         });
-        rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{query}: {error}"))
+        rows.unwrap_or_else(|error| panic!("{query}: {error}"))
     }
 
     /// Asserts that `doctor` finds nothing and that no run has more forgiven attempts than attempts.
@@ -193,9 +255,9 @@ impl TestDb {
         assert_eq!(self.ask("SELECT count(*) FROM task_runs WHERE attempt < forgiven"), "0");
     }
 
-    /// A client on the existing file.
+    /// A client on the existing database.
     fn reader(&self) -> Client {
-        Client::open_existing(&self.file).expect("a client")
+        Client::open_existing(self.address()).expect("a client")
     }
 
     /// Returns every row of the tasks' table.

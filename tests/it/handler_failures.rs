@@ -311,7 +311,7 @@ fn a_backoff_that_panics_leaves_that_of_the_task_and_a_lost_attempt_does_not_cal
 #[test]
 fn a_backoff_of_an_unknown_handler_or_a_second_one_is_refused() {
     let db = TestDb::new();
-    let builder = || Scheduler::builder(db.file()).handler("mail", |_| Ok::<_, Error>(()));
+    let builder = || Scheduler::builder(db.address()).handler("mail", |_| Ok::<_, Error>(()));
     let refused = |builder: duly::Builder| builder.start().unwrap_err().to_string();
     let error = refused(builder().backoff("mial", linear));
     assert!(error.contains("expected the name of a registered handler, found \"mial\""), "{error}");
@@ -332,7 +332,7 @@ fn the_backoff_of_a_handler_type_applies_on_worker_threads_too() {
         }
     }
     let db = TestDb::new();
-    let scheduler = Scheduler::builder(db.file()).handler_type("mail", Mailer).start().unwrap();
+    let scheduler = Scheduler::builder(db.address()).handler_type("mail", Mailer).start().unwrap();
     scheduler.add(NewTask::manual("t").handler("mail")).unwrap();
     let id = scheduler.trigger("t").unwrap();
     eventually("it has failed", || scheduler.run(id).unwrap().unwrap().status == RunStatus::Failed);

@@ -22,7 +22,7 @@ fn id(db: &TestDb, name: &str) -> i64 {
 fn insert(db: &TestDb, id: &str, name: &str) {
     let row = format!("({id}, '{name}', 'work', 'once', '2027-03-14T12:00:00Z')");
     let insert = format!("INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value) VALUES {row}");
-    db.plain().execute_batch(&insert).unwrap();
+    db.execute(&insert);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn few_additions_leave_no_gap_and_many_get_reserved_ids() {
     // The next hundred: the newest is removed, and its id is never used again.
     add(&one, "one", 200..202);
     assert_eq!(id(&db, "one-200"), first + RESERVED + 3);
-    db.plain().execute_batch("DELETE FROM scheduled_tasks WHERE name = 'one-201'").unwrap();
+    db.execute("DELETE FROM scheduled_tasks WHERE name = 'one-201'");
     let newer = db.client();
     add(&one, "one", 202..203);
     add(&newer, "newer", 0..1);
@@ -107,15 +107,13 @@ fn a_refused_task_uses_no_id() {
 fn a_task_that_a_trigger_ignores_is_not_reported_as_created() {
     let (db, client) = TestDb::with_client();
     add(&client, "one", 0..UNRESERVED + 2);
-    db.plain()
-        .execute_batch("CREATE TRIGGER no BEFORE INSERT ON scheduled_tasks BEGIN SELECT RAISE(IGNORE); END")
-        .unwrap();
+    db.execute("CREATE TRIGGER no BEFORE INSERT ON scheduled_tasks BEGIN SELECT RAISE(IGNORE); END");
     let refusal = r#"cannot add task "one-18": a trigger on scheduled_tasks ignores it, with RAISE(IGNORE)"#;
     assert_eq!(client.add(once("one-18")).unwrap_err().to_string(), refusal);
     assert_eq!(client.add_all([once("one-18")]).unwrap_err().to_string(), refusal);
     assert_eq!(client.add(once("one-3")).unwrap().change, Change::Unchanged);
     assert!(matches!(client.add(once("one-3").priority(0)).unwrap_err(), Error::TaskDiffers { .. }));
-    db.plain().execute_batch("DROP TRIGGER no").unwrap();
+    db.execute("DROP TRIGGER no");
     add(&client, "one", 18..20);
     assert_eq!(id(&db, "one-19"), id(&db, "one-17") + 1);
 }
@@ -143,7 +141,7 @@ fn without_a_usable_sequence_sqlite_assigns_the_ids() {
     for count in ["DELETE FROM sqlite_sequence", "UPDATE sqlite_sequence SET seq = 9223372036854775800"] {
         let (db, client) = TestDb::with_client();
         add(&client, "one", 0..UNRESERVED);
-        db.plain().execute_batch(&format!("{count} WHERE name = 'scheduled_tasks'")).unwrap();
+        db.execute(&format!("{count} WHERE name = 'scheduled_tasks'"));
         add(&client, "one", UNRESERVED..UNRESERVED + 3);
         let ids = "SELECT max(id) - min(id) FROM scheduled_tasks WHERE name IN ('one-16', 'one-18')";
         assert_eq!(db.ask(ids), "2", "{count}");

@@ -85,6 +85,9 @@ mod fixtures;
 mod folders;
 /// Text that is not UTF-8 or holds NUL.
 mod garbled;
+/// The guard process of `duly run` ends the commands of a scheduler that was killed, and no other process.
+#[cfg(feature = "cli")]
+mod guard;
 /// Failures that say what follows, custom backoff, and payloads that cannot be read.
 mod handler_failures;
 /// The examples in the help of each command.
@@ -129,6 +132,9 @@ mod nanoclaw;
 mod observers;
 /// Consequences of a dead run: on_dead tasks, pauses, manual retries.
 mod on_dead;
+/// The shared modules on PostgreSQL.
+#[cfg(feature = "postgres")]
+mod on_postgres;
 /// Opening a file: which files are refused, and nothing is written before that is known.
 mod opening;
 /// Orphan processes: commands that outlive their scheduler.
@@ -177,6 +183,9 @@ mod page_timeline;
 mod panics;
 /// Twenty concurrent programs that change the same tasks.
 mod parallel_clients;
+/// A PostgreSQL server for the tests, and the tables there.
+#[cfg(feature = "postgres")]
+mod postgres;
 /// The process of `duly run`: inherited state, signals, foreign children, a terminal.
 mod process;
 /// Progress, results and output of runs.

@@ -30,15 +30,13 @@ fn add_and_trigger(client: &Client, task: NewTask, runs: usize) {
 /// Adds final runs of a task, in the order of their ids, scheduled at the milliseconds after noon.
 fn add_final(db: &TestDb, task: &str, status: &str, runs: usize) {
     let noon = at(NOON).as_millis();
-    db.plain()
-        .execute_batch(&format!(
+    db.execute(&format!(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {runs})
              INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, payload,
                                     attempt)
              SELECT t.id, t.handler, {noon} + i, 'manual', '{status}', {noon} + i, {noon} + i, '{{\"n\":' || i || '}}', '{status}' = 'succeeded'
                FROM n JOIN scheduled_tasks t ON t.name = '{task}'"
-        ))
-        .expect("runs");
+        ));
 }
 
 fn changed(report: &BulkReport) -> (usize, usize, usize) {
@@ -141,7 +139,7 @@ fn beside_a_scheduler_whose_retries_die_at_once_each_run_is_retried_once() {
     let (db, client) = TestDb::with_client();
     client.add(manual("a").overlap(duly::Overlap::Allow).at_most_once()).expect("a task");
     add_final(&db, "a", "dead", 3 * MANY);
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .poll(Duration::from_millis(10))
         .handler("work", |_: &Context| -> Result<(), Failure> { Err(Failure::give_up("no")) })
         .start()

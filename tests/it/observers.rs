@@ -49,7 +49,7 @@ fn a_waiting_run_that_a_client_cancels_is_reported_once() {
 fn a_running_scheduler_reports_what_its_client_cancels() {
     let db = TestDb::new();
     let (observer, reported) = cancellation_observer();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .observe(observer)
         .handler("work", |_: &Context| Ok::<_, Error>(()))
         .start()

@@ -137,17 +137,17 @@ fn an_on_dead_task_that_cannot_run_is_reported_by_an_event() {
 
     let invalid = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
                    VALUES ('alarm', 'alarm', 'cron', 'every day')";
-    db.plain().execute(invalid, []).unwrap();
+    db.execute(invalid);
     step(&mut stepper, 0);
     assert!(trigger_and_give_up(&mut stepper, "subject").1.is_empty());
     assert!(reported().is_some_and(|says| says.starts_with("subject alarm it is invalid: invalid schedule")));
 
     // The death is recorded although the table refuses the `on_dead` run.
-    db.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'alarm'", []).unwrap();
+    db.execute("DELETE FROM scheduled_tasks WHERE name = 'alarm'");
     stepper.client().add(on_demand("alarm")).unwrap();
     let refuses = "CREATE TRIGGER no BEFORE INSERT ON task_runs WHEN NEW.origin = 'on_dead'
                    BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
-    db.plain().execute_batch(refuses).unwrap();
+    db.execute(refuses);
     let (dead, claims) = trigger_and_give_up(&mut stepper, "subject");
     assert!(claims.is_empty());
     assert_eq!(db.run(dead).status, RunStatus::Dead);
@@ -232,7 +232,7 @@ fn a_task_is_paused_after_consecutive_dead_runs() {
     client.resume("subject").unwrap();
     assert_eq!(client.task("subject").unwrap().unwrap().failure_count, 0);
     assert_eq!(deaths_until_paused(&mut stepper, "subject"), 3);
-    db.plain().execute("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'", []).unwrap();
+    db.execute("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
     stepper.step().unwrap();
     finish_all(&mut stepper, &Outcome::succeeded());
     stepper.step().unwrap();
@@ -346,7 +346,7 @@ fn only_a_finished_unsuccessful_run_is_retried() {
     let claimed = claim(&mut stepper);
     succeed(&mut stepper, &claimed);
     let make_invalid = "UPDATE scheduled_tasks SET schedule_type = 'cron', schedule_value = 'x', status = 'active'";
-    db.plain().execute(make_invalid, []).unwrap();
+    db.execute(make_invalid);
     step(&mut stepper, 0);
     assert!(refused(run).contains("its task \"subject\" is invalid"), "{}", refused(run));
 
@@ -366,11 +366,7 @@ fn a_policy_that_cannot_be_read_pauses_nothing_and_the_outcome_is_stored() {
     client.add(on_demand("subject").handler("work").pause_after_failures(1)).unwrap();
     client.trigger("subject").unwrap();
     let dead = claim(&mut stepper);
-    db.plain()
-        .execute_batch(
-            "PRAGMA ignore_check_constraints = ON; UPDATE scheduled_tasks SET pause_after_failures = 5000000000",
-        )
-        .unwrap();
+    db.execute("PRAGMA ignore_check_constraints = ON; UPDATE scheduled_tasks SET pause_after_failures = 5000000000");
     stepper.finish(&dead, give_up());
     stepper.step().unwrap();
     assert_eq!(db.ask("SELECT status FROM task_runs"), "dead");

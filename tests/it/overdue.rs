@@ -26,7 +26,7 @@ fn status_counts_the_tasks_that_check_names() {
          UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'paused';
          UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'again'"
     );
-    db.plain().execute_batch(&by_sql).unwrap();
+    db.execute(&by_sql);
     let status = client.status().unwrap();
     assert_eq!((status.due, status.overdue), (2, 0), "a row that no scheduler has seen yet is due at once");
     stepper.clock().advance(minutes(70));

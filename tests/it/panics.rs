@@ -80,7 +80,7 @@ fn due(name: &str, handler: &str) -> NewTask {
 
 /// Starts a scheduler with one worker, and a handler `work` that succeeds.
 fn one_worker(db: &TestDb) -> Builder {
-    Scheduler::builder(db.file()).workers(1).handler("work", |_: &Context| Ok::<_, BoxError>(()))
+    Scheduler::builder(db.address()).workers(1).handler("work", |_: &Context| Ok::<_, BoxError>(()))
 }
 
 /// Checks that the worker still runs attempts.
@@ -134,7 +134,7 @@ fn a_panic_of_an_observer_loses_no_worker_and_not_the_loop() {
 fn values_of_handlers_may_panic_when_dropped_at_shutdown() {
     let db = TestDb::new();
     let (held, seen) = (Arc::new(PanicsOnDropOnce), Arc::new(PanicsOnDropOnce));
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .handler("work", move |_: &Context| Ok::<_, BoxError>(held.to_string()))
         .observe(move |_: &Event| drop(seen.to_string()))
         .start()

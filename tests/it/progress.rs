@@ -66,7 +66,7 @@ fn progress_is_written_at_most_once_a_second_with_the_newest_text() {
     let db = TestDb::new();
     let (open, gate) = channel::<()>();
     let gate = Mutex::new(gate);
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .workers(2)
         // Only the progress wakes the loop.
         .poll(seconds(600))
@@ -85,13 +85,11 @@ fn progress_is_written_at_most_once_a_second_with_the_newest_text() {
     scheduler.add(overdue("words")).unwrap();
     eventually("the first words are shown", || progress(&db) == ["words|running|begun"]);
     // Each write of the progress leaves a trace.
-    db.plain()
-        .execute_batch(
-            "CREATE TABLE written (words TEXT) STRICT;
+    db.execute(
+        "CREATE TABLE written (words TEXT) STRICT;
              CREATE TRIGGER words_written AFTER UPDATE OF progress ON task_runs WHEN NEW.status = 'running'
              BEGIN INSERT INTO written VALUES (NEW.progress); END",
-        )
-        .unwrap();
+    );
     let begin = std::time::Instant::now();
     open.send(()).unwrap();
     eventually("the newest words are shown", || progress(&db) == ["words|running|step 9999"]);
@@ -139,7 +137,7 @@ fn output_of_a_superseded_attempt_is_not_stored() {
     let (sender, contexts) = channel();
     let (open, gate) = channel::<()>();
     let (sender, gate) = (Mutex::new(sender), Mutex::new(gate));
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .workers(2)
         .handler("work", move |run: &Context| {
             sender.lock().unwrap().send(run.clone())?;
@@ -155,8 +153,8 @@ fn output_of_a_superseded_attempt_is_not_stored() {
     let output = |run: &Context| db.run(run.run_id()).output.unwrap_or_default();
     CommandContext::of(taken).report_output("mine");
     eventually("the first output is stored", || output(taken) == "mine");
-    let sql = "UPDATE task_runs SET locked_by = 'another', output = 'theirs' WHERE id = ?1";
-    db.plain().execute(sql, [taken.run_id()]).unwrap();
+    let run = taken.run_id();
+    db.execute(&format!("UPDATE task_runs SET locked_by = 'another', output = 'theirs' WHERE id = {run}"));
     CommandContext::of(taken).report_output("stale");
     // The second report is due a second after the first, and so after the stale one.
     for text in ["first", "second"] {

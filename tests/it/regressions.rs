@@ -107,7 +107,7 @@ fn a_cancel_by_sql_survives_a_pause_or_edit_of_the_task() {
         }
         let run = owner.client().trigger("hourly").unwrap();
         step(&mut owner, 0);
-        db.plain().execute("UPDATE task_runs SET cancel_requested = 1", []).unwrap();
+        db.execute("UPDATE task_runs SET cancel_requested = 1");
         match change {
             "pause" => owner.client().pause("hourly").unwrap(),
             "resume" => owner.client().resume("hourly").unwrap(),
@@ -162,7 +162,7 @@ fn next_run_set_to_now_does_not_start_a_delay_before_starts_at() {
     let delay = NewTask::delay("late", minutes(10)).handler("work").misfire(Misfire::Skip, seconds(0));
     owner.client().add(delay.starts_at(at(&time_of_day("15:00")))).unwrap();
     let now = at(NOON).as_millis();
-    db.plain().execute("UPDATE scheduled_tasks SET next_run = ?1", [now]).unwrap();
+    db.execute(&format!("UPDATE scheduled_tasks SET next_run = {now}"));
     step_at(&mut owner, "12:30", 0);
     db.assert_history("late", &["2027-03-14 12:00:00 schedule missed"]);
     assert_eq!(db.next("late"), "2027-03-14 15:00:00 active");
@@ -170,8 +170,8 @@ fn next_run_set_to_now_does_not_start_a_delay_before_starts_at() {
 
 /// Sets `next_run` of a task by SQL.
 fn set_next_run(db: &TestDb, name: &str, time: &str) {
-    let text = "UPDATE scheduled_tasks SET next_run = ?2 WHERE name = ?1";
-    db.plain().execute(text, (name, at(&time_of_day(time)).as_millis())).unwrap();
+    let next = at(&time_of_day(time)).as_millis();
+    db.execute(&format!("UPDATE scheduled_tasks SET next_run = {next} WHERE name = '{name}'"));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn due_occurrences_are_resolved_before_a_pause_despite_a_cancel_by_sql() {
     owner.client().add(task).unwrap();
     step_at(&mut owner, "12:00", 0);
     owner.clock().set_wall(at(&time_of_day("13:00")));
-    db.plain().execute("UPDATE task_runs SET cancel_requested = 1", []).unwrap();
+    db.execute("UPDATE task_runs SET cancel_requested = 1");
     owner.client().pause("hourly").unwrap();
     step(&mut owner, 0);
     let rows = ["2027-03-14 12:00:00 schedule cancelled", "2027-03-14 13:00:00 schedule queued"];
@@ -256,7 +256,7 @@ fn a_run_started_beside_a_resolved_occurrence_is_recorded_as_started() {
     step_at(&mut owner, "11:00", 0);
     owner.client().replace(task("second").starts_at(at(&time_of_day("11:30")))).unwrap();
     owner.client().add_all(["first", "third"].map(task)).unwrap();
-    db.plain().execute("UPDATE scheduled_tasks SET priority = 0 WHERE name = 'first'", []).unwrap();
+    db.execute("UPDATE scheduled_tasks SET priority = 0 WHERE name = 'first'");
     owner.clock().set_wall(at(&time_of_day("12:00")));
     let started: Vec<i64> = owner.step().unwrap().iter().map(|claim| claim.run_id).collect();
     let running = db.rows("SELECT id FROM task_runs WHERE status = 'running' ORDER BY id");
@@ -290,10 +290,9 @@ fn retention_counts_from_the_turn_that_completes_a_task() {
     let run = claim(&mut owner);
     succeed(&mut owner, &run);
     // It is resumed, and no scheduler reads the file for a month; it has no occurrence left.
-    let shell = db.plain();
-    shell.execute("UPDATE scheduled_tasks SET status = 'active'", []).unwrap();
+    db.execute("UPDATE scheduled_tasks SET status = 'active'");
     let start = at(NOON).as_millis();
-    shell.execute("UPDATE scheduled_tasks SET updated_at = ?1, active_since = ?1", [start]).unwrap();
+    db.execute(&format!("UPDATE scheduled_tasks SET updated_at = {start}, active_since = {start}"));
     let mut pass = |time| {
         step_after(&mut owner, time, 0);
     };

@@ -47,8 +47,8 @@ fn run_of(db: &TestDb, task: &str) -> i64 {
     db.number(&format!("{query}'{task}')"))
 }
 
-fn set_columns(db: &TestDb, task: &str, values: &str) -> rusqlite::Result<usize> {
-    db.plain().execute(&format!("UPDATE task_runs SET {values} WHERE id = {}", run_of(db, task)), [])
+fn set_columns(db: &TestDb, task: &str, values: &str) -> Result<usize, String> {
+    db.try_execute(&format!("UPDATE task_runs SET {values} WHERE id = {}", run_of(db, task)))
 }
 
 fn reopened_runs(client: &Client) -> Vec<String> {

@@ -73,7 +73,7 @@ fn a_completed_task_with_a_new_next_run_stays_and_runs_again() {
     stepper.clock().advance(days(40));
     let now = stepper.clock().now().wall.as_millis();
     let again = format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'again'");
-    db.plain().execute_batch(&again).unwrap();
+    db.execute(&again);
     let keep = Retention::default();
     assert_eq!((client.would_prune(keep).unwrap().tasks, client.prune(keep).unwrap().tasks), (1, 1));
     assert_eq!(task_names(&db), ["again"]);
@@ -218,7 +218,7 @@ fn a_retry_that_never_runs_keeps_only_its_chain() {
     stepper.finish(&dead, Outcome::failed("no"));
     step(&mut stepper, 0);
     client.pause("subject").unwrap();
-    db.plain().execute("UPDATE scheduled_tasks SET handler = 'absent'", []).unwrap();
+    db.execute("UPDATE scheduled_tasks SET handler = 'absent'");
     let retry = client.retry(run).unwrap();
     assert_eq!(count_runs(&db), "7");
     advance_and_step(&mut stepper, days(3));
@@ -292,7 +292,7 @@ fn old_events_and_stopped_schedulers_are_deleted() {
     let old = "DELETE FROM scheduler_events;
                WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
                INSERT INTO scheduler_events (at, kind) SELECT 1700000000000, 'paused' FROM n";
-    db.plain().execute_batch(old).unwrap();
+    db.execute(old);
     advance_and_step(&mut stepper, minutes(1));
     assert!(stepper.sleeps() <= Duration::from_millis(100), "{:?}", stepper.sleeps());
 }
@@ -339,11 +339,10 @@ fn with_every_case(db: &TestDb) -> Stepper {
         )
     };
     let old = "t.created_at";
-    let plain = db.plain();
-    plain.execute_batch(&insert_runs("many", 1, "queued", "NULL")).unwrap();
-    plain.execute_batch(&insert_runs("many", 1300, "cancelled", old)).unwrap();
-    plain.execute_batch(&insert_runs("many", 30, "dead", "t.created_at + 7776000000")).unwrap();
-    plain.execute_batch(&insert_runs("retried", 1200, "dead", old)).unwrap();
+    db.execute(&insert_runs("many", 1, "queued", "NULL"));
+    db.execute(&insert_runs("many", 1300, "cancelled", old));
+    db.execute(&insert_runs("many", 30, "dead", "t.created_at + 7776000000"));
+    db.execute(&insert_runs("retried", 1200, "dead", old));
     advance_and_step(&mut stepper, minutes(1));
     stepper
 }
@@ -390,11 +389,9 @@ fn a_task_that_a_trigger_keeps_is_not_counted_as_deleted() {
     let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add_all(["kept", "gone"].map(|name| NewTask::once(name, at(NOON)).handler("work"))).unwrap();
     work_off(&mut stepper);
-    db.plain()
-        .execute_batch(
-            "CREATE TRIGGER keep BEFORE DELETE ON scheduled_tasks WHEN OLD.name = 'kept' BEGIN SELECT RAISE(IGNORE); END",
-        )
-        .unwrap();
+    db.execute(
+        "CREATE TRIGGER keep BEFORE DELETE ON scheduled_tasks WHEN OLD.name = 'kept' BEGIN SELECT RAISE(IGNORE); END",
+    );
     stepper.clock().advance(days(2));
     let pruned = stepper.client().prune(Retention { once: seconds(1), ..Retention::default() }).unwrap();
     assert_eq!((pruned.tasks, pruned.runs), (1, 0));

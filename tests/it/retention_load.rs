@@ -20,7 +20,6 @@ fn expired_history_is_deleted_at_any_rate_of_additions() {
         client.trigger("oldest").unwrap();
         work_off(&mut stepper);
     }
-    let plain = db.plain();
     let mut added = 0;
     let mut minute = || {
         let now = stepper.clock().now().wall.as_millis();
@@ -31,7 +30,7 @@ fn expired_history_is_deleted_at_any_rate_of_additions() {
              SELECT 'new:' || ({added} + i), 'work', 'once', '2027-03-14T12:00:00Z', 'completed', 1, {now}, {now}, {now}
                FROM n"
         );
-        plain.execute_batch(&add).unwrap();
+        db.execute(&add);
         added += NEW;
         advance_and_step(&mut stepper, minutes(1));
         let left = |table: &str| db.ask(&format!("SELECT count(*) FROM {table} WHERE task_id = 1"));
@@ -61,12 +60,12 @@ fn a_crash_loop_leaves_a_bounded_number_of_instances() {
                   INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, locked_by, locked_until)
                   SELECT id, handler, created_at, 'manual', 'running', created_at, 1, 'holder', created_at
                     FROM scheduled_tasks";
-    db.plain().execute_batch(by_sql).unwrap();
+    db.execute(by_sql);
     let (mut crashed, mut last) = (None, String::new());
     let mut time = crate::fixtures::at(NOON);
     for _ in 0..150 {
         time = time.plus(Duration::from_secs(1));
-        let builder = duly::testing::Stepper::builder(db.file(), time).client(&client).accept("work");
+        let builder = duly::testing::Stepper::builder(db.address(), time).client(&client).accept("work");
         let builder = match crashed.take() {
             Some(crashed) => builder.after(crashed),
             None => builder,

@@ -283,7 +283,7 @@ fn a_further_attempt_uses_the_current_handler_of_the_task() {
             let mut pair = Pair::running(as_is);
             if by_sql {
                 let change = "UPDATE scheduled_tasks SET handler = 'repaired' WHERE name = 'subject'";
-                assert_eq!(pair.db.plain().execute(change, []).unwrap(), 1);
+                assert_eq!(pair.db.execute(change), 1);
             } else {
                 pair.stepper.client().replace(hourly("subject").handler("repaired")).unwrap();
             }
@@ -349,7 +349,7 @@ fn a_run_that_another_owner_has_claimed_is_not_claimed() {
     // A waiting run with a cancel request is not claimed, though its status is still failed.
     taken.iter().for_each(|claim| second.finish(claim, Outcome::failed("again")));
     second.step().unwrap();
-    pair.db.plain().execute("UPDATE task_runs SET cancel_requested = 1 WHERE id = 1", []).unwrap();
+    pair.db.execute("UPDATE task_runs SET cancel_requested = 1 WHERE id = 1");
     pair.stepper.clock().advance(seconds(20));
     let claims = pair.stepper.step().unwrap();
     assert_eq!(claims.iter().map(|claim| (claim.run_id, claim.attempt)).collect::<Vec<_>>(), [(2, 3)]);

@@ -20,10 +20,13 @@ mod newer_version;
 mod observer;
 mod occurrences;
 mod on_dead;
+#[cfg(feature = "postgres")]
+mod on_server;
 mod policies;
 mod retention;
 mod rows;
 mod scenario;
+mod shell;
 mod snapshot_reader;
 mod starts;
 mod transitions;

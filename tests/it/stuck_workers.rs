@@ -26,7 +26,7 @@ fn with_hanging(db: &TestDb) -> (Builder, Receiver<i64>, crossbeam_channel::Send
         let _ = gate.recv();
         Err::<(), _>("it hung")
     };
-    (Scheduler::builder(db.file()).poll(Duration::from_millis(50)).handler("hang", hang), begins, open)
+    (Scheduler::builder(db.address()).poll(Duration::from_millis(50)).handler("hang", hang), begins, open)
 }
 
 #[test]
@@ -115,8 +115,12 @@ fn a_handler_that_stops_on_request_is_not_replaced() {
     let db = TestDb::new();
     let (observer, events) = listen();
     let stops_on_request = |run: &Context| if run.wait_cancelled(seconds(30)) { Err("out of time") } else { Ok(()) };
-    let scheduler =
-        Scheduler::builder(db.file()).workers(1).handler("hang", stops_on_request).observe(observer).start().unwrap();
+    let scheduler = Scheduler::builder(db.address())
+        .workers(1)
+        .handler("hang", stops_on_request)
+        .observe(observer)
+        .start()
+        .unwrap();
     scheduler.add(hanging_task("stops")).unwrap();
     eventually("it has ended", || db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'") == "1");
     scheduler.shutdown(seconds(30)).unwrap();

@@ -164,9 +164,9 @@ fn an_owner_that_returns_before_its_death_is_recorded_keeps_its_runs() {
     pair.stepper.clock().advance(seconds(61));
     // The second finds the first dead, and cannot record it.
     let broken = "CREATE TRIGGER broken AFTER INSERT ON scheduler_events BEGIN SELECT no_such_function(); END";
-    pair.db.plain().execute_batch(broken).unwrap();
+    pair.db.execute(broken);
     second.step().unwrap();
-    pair.db.plain().execute_batch("DROP TRIGGER broken").unwrap();
+    pair.db.execute("DROP TRIGGER broken");
 
     pair.stepper.step().unwrap();
     pair.stepper.clock().advance(seconds(1));
@@ -188,7 +188,7 @@ fn an_owner_that_was_declared_dead_and_continues_counts_as_alive() {
 #[test]
 fn a_late_outcome_of_a_deleted_run_becomes_an_event() {
     let (mut pair, _second) = after_takeover();
-    pair.db.plain().execute("DELETE FROM scheduled_tasks WHERE name = 'subject'", []).unwrap();
+    pair.db.execute("DELETE FROM scheduled_tasks WHERE name = 'subject'");
     pair.settle(result("[7]"));
     assert_eq!(pair.db.ask("SELECT count(*) FROM task_attempts WHERE run_id = 1"), "0");
     let events = pair.db.rows("SELECT run_id, detail FROM scheduler_events WHERE kind = 'late_outcome'");
@@ -200,7 +200,7 @@ fn a_late_outcome_of_a_deleted_run_becomes_an_event() {
 fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     let db = TestDb::new();
     let (sender, receiver) = unbounded();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .handler("work", move |run: &Context| {
             let _ = sender.send((run.attempt(), "begins"));
             let stopped = run.wait_cancelled(seconds(30));
@@ -214,7 +214,7 @@ fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     assert_eq!(next(), (1, "begins"));
     // As an owner does that declares this one dead. Then this one claims the run again.
     let recover = "UPDATE task_runs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = run_at";
-    db.plain().execute_batch(recover).unwrap();
+    db.execute(recover);
     scheduler.wake();
     let mut both = [next(), next()];
     both.sort_unstable();

@@ -125,7 +125,7 @@ fn edits_and_steps_of_the_clock_between_two_stretches_are_seen() {
     let mut stepper = working(&db).observe(observer).start().expect("a stepper");
     stepper.client().add(NewTask::cron("t", "0 7 * * *").handler("work")).expect("a task");
     assert_eq!(stepper.run_for(minutes(24 * 60)).expect("a day").len(), 1);
-    db.plain().execute_batch("UPDATE scheduled_tasks SET schedule_value = '*/10 * * * *'").expect("an edit");
+    db.execute("UPDATE scheduled_tasks SET schedule_value = '*/10 * * * *'");
     assert_eq!(stepper.run_for(minutes(60)).expect("an hour").len(), 7, "12:00 to 13:00");
     assert!(events.try_iter().all(|event| !matches!(event, duly::Event::ClockStepped { .. })));
     stepper.clock().set_wall(stepper.clock().now().wall + minutes(180));
@@ -233,7 +233,7 @@ fn local_starts_show_the_change_of_daylight_saving() {
     let hours = |from: &str, days: u64, line: &str| {
         let db = TestDb::new();
         let noon = local_time(from, rome).expect("a local time");
-        let mut stepper = Stepper::builder(db.file(), noon).handler("work", ok).start().expect("a stepper");
+        let mut stepper = Stepper::builder(db.address(), noon).handler("work", ok).start().expect("a stepper");
         stepper.client().add(NewTask::cron("t", line).time_zone(rome).handler("work")).expect("a task");
         stepper.run_for(minutes(days * 24 * 60)).expect("some days");
         stepper.local_starts("t", rome).expect("local times")
@@ -264,7 +264,7 @@ mod with_tokio {
     #[test]
     fn async_handlers_run_under_a_stepper() {
         let db = TestDb::new();
-        db.plain().execute_batch("CREATE TABLE sent (address TEXT)").expect("a table");
+        db.execute("CREATE TABLE sent (address TEXT)");
         let mut stepper = db
             .builder(NOON)
             .async_handler("mail", |run: Context| async move {

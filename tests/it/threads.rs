@@ -28,7 +28,7 @@ fn gated_handler() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Rec
 fn a_panic_is_a_failed_attempt_and_the_worker_continues() {
     let db = TestDb::new();
     let (observer, events) = listen();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .workers(1)
         .observe(observer)
         .handler("work", |run: &Context| match run.task() {
@@ -67,7 +67,7 @@ impl std::error::Error for PanicsWhenDisplayed {}
 #[test]
 fn an_error_that_panics_when_displayed_is_a_panic_of_the_handler() {
     let db = TestDb::new();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .workers(1)
         .handler("work", |run: &Context| if run.task() == "bad" { Err(PanicsWhenDisplayed) } else { Ok(()) })
         .start()
@@ -84,7 +84,7 @@ fn an_error_that_panics_when_displayed_is_a_panic_of_the_handler() {
 #[test]
 fn the_result_of_a_handler_decides_the_outcome() {
     let db = TestDb::new();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .handler("work", |run: &Context| match run.task() {
             "gives-up" => Err(BoxError::from(Failure::give_up("gone for good"))),
             "waits" => Err(Failure::retry_after(seconds(7_200), "come back later").into()),
@@ -110,7 +110,7 @@ fn a_failure_after_a_cancel_request_is_a_cancellation() {
     let db = TestDb::new();
     let (begun, begins) = channel();
     let begun = Mutex::new(begun);
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .handler("work", move |run: &Context| {
             let _ = begun.lock().unwrap().send(run.run_id());
             if run.wait_cancelled(seconds(30)) { Err("stopped") } else { Ok(()) }
@@ -127,7 +127,7 @@ fn a_failure_after_a_cancel_request_is_a_cancellation() {
 #[test]
 fn a_handler_past_its_limit_is_asked_to_stop_and_recorded_when_it_returns() {
     let db = TestDb::new();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .handler("work", |run: &Context| {
             assert!(run.deadline().is_some());
             if run.wait_cancelled(seconds(30)) { Err(Failure::give_up("half is sent")) } else { Ok(()) }
@@ -147,7 +147,7 @@ fn a_handler_past_its_limit_is_asked_to_stop_and_recorded_when_it_returns() {
 fn a_shutdown_waits_for_running_attempts_and_releases_the_others() {
     let db = TestDb::new();
     let (handler, begins, gate) = gated_handler();
-    let scheduler = Scheduler::builder(db.file()).workers(1).handler("work", handler).start().unwrap();
+    let scheduler = Scheduler::builder(db.address()).workers(1).handler("work", handler).start().unwrap();
     let client = scheduler.client().clone();
     client.add(overdue("first")).unwrap();
     client.add(overdue("second").priority(3)).unwrap();
@@ -161,7 +161,7 @@ fn a_shutdown_waits_for_running_attempts_and_releases_the_others() {
     assert_eq!(db.registered_schedulers(), 0);
     assert_eq!(db.lock_files(), [""; 0], "no lock file is left");
     // The attempt that had not begun is left to the next scheduler.
-    let next = Scheduler::builder(db.file()).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
+    let next = Scheduler::builder(db.address()).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let ends = "SELECT group_concat(status || ' ' || (attempt - forgiven)) FROM task_runs";
     eventually("both have succeeded", || db.ask(ends) == "succeeded 1,succeeded 1");
     next.shutdown(seconds(30)).unwrap();
@@ -172,7 +172,7 @@ fn a_shutdown_waits_for_running_attempts_and_releases_the_others() {
 fn a_handler_that_returns_after_the_deadline_still_records_its_outcome() {
     let db = TestDb::new();
     let (handler, begins, gate) = gated_handler();
-    let scheduler = Scheduler::builder(db.file()).handler("work", handler).start().unwrap();
+    let scheduler = Scheduler::builder(db.address()).handler("work", handler).start().unwrap();
     let client = scheduler.client().clone();
     client.add(overdue("long")).unwrap();
     let run = begins.recv_timeout(seconds(30)).unwrap();
@@ -191,18 +191,18 @@ fn a_handler_that_returns_after_the_deadline_still_records_its_outcome() {
 fn a_shutdown_counts_an_outcome_that_could_not_be_recorded() {
     let db = TestDb::new();
     let (observer, events) = listen();
-    let builder = Scheduler::builder(db.file()).lease(seconds(1)).observe(observer);
+    let builder = Scheduler::builder(db.address()).lease(seconds(1)).observe(observer);
     let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let client = scheduler.client().clone();
     let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.status = 'succeeded'
                   BEGIN SELECT RAISE(ABORT, 'not today'); END";
-    db.plain().execute_batch(refuse).unwrap();
+    db.execute(refuse);
     client.add(overdue("short")).unwrap();
     assert!(events.iter().any(|event| matches!(event, Event::SetAside { .. })));
     assert_eq!(scheduler.shutdown(Duration::ZERO).unwrap().unfinished, 1, "its handler has returned");
     assert_eq!(db.count(RunStatus::Running), 1);
 
-    db.plain().execute_batch("DROP TRIGGER refuse").unwrap();
+    db.execute("DROP TRIGGER refuse");
     wait_for_status(&client, "short", RunStatus::Succeeded);
 }
 
@@ -214,7 +214,7 @@ fn claims_that_no_worker_begins_are_released_and_do_not_count() {
     let (begun, gate) = (Mutex::new(begun), Mutex::new(gate));
     let (observer, events) = listen();
     // Quick runs let the scheduler read ahead; then one hangs, and the claims that were read ahead wait behind it.
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .workers(1)
         .observe(observer)
         .handler("work", move |run: &Context| {
@@ -242,7 +242,7 @@ fn claims_that_no_worker_begins_are_released_and_do_not_count() {
 #[test]
 fn an_observer_that_panics_stops_nothing() {
     let db = TestDb::new();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .observe(|_: &Event| panic!("an observer's own fault"))
         .handler("work", |_: &Context| Ok::<_, Error>(()))
         .start()
@@ -263,7 +263,7 @@ fn two_schedulers_in_one_process_share_the_runs() {
             starts.fetch_add(1, Ordering::Relaxed);
             Ok::<_, Error>(())
         };
-        Scheduler::builder(db.file()).workers(2).handler("work", handler).start().unwrap()
+        Scheduler::builder(db.address()).workers(2).handler("work", handler).start().unwrap()
     };
     let (one, other) = (start(), start());
     one.add_all((0..500).map(|n| overdue(&format!("task-{n}")).retry(RetryPolicy::default()))).unwrap();
@@ -279,7 +279,7 @@ fn workers_write_one_after_another_without_busy_errors() {
     let (patience, work) = (Duration::from_millis(1500), Duration::from_millis(250));
     assert!(work * (WORKERS - 1) > patience, "the last one would lose it");
     let db = TestDb::new();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .workers(WORKERS as usize)
         .on_connect(move |connection| Ok(connection.busy_timeout(patience)?))
         .handler("work", move |run: &Context| {
@@ -303,7 +303,7 @@ fn handlers_are_asked_to_stop_when_the_file_is_removed() {
     let (begun, begins) = channel();
     let (sender, receiver) = channel();
     let (begun, sender) = (Mutex::new(begun), Mutex::new(sender));
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .lease(seconds(1))
         .handler("work", move |run: &Context| {
             let _ = begun.lock().unwrap().send(());
@@ -325,12 +325,12 @@ fn invalid_settings_are_refused_by_name() {
     let db = TestDb::new();
     let fine = |_: &Context| Ok::<_, Error>(());
     let refusals = [
-        (Scheduler::builder(db.file()).workers(0).start(), "workers"),
-        (Scheduler::builder(db.file()).workers(257).start(), "workers"),
-        (Scheduler::builder(db.file()).lease(seconds(0)).start(), "lease"),
-        (Scheduler::builder(db.file()).poll(seconds(86_400)).start(), "poll"),
-        (Scheduler::builder(db.file()).handler("a", fine).handler("a", fine).start(), "handler"),
-        (Scheduler::builder(db.file()).handler("", fine).start(), "handler"),
+        (Scheduler::builder(db.address()).workers(0).start(), "workers"),
+        (Scheduler::builder(db.address()).workers(257).start(), "workers"),
+        (Scheduler::builder(db.address()).lease(seconds(0)).start(), "lease"),
+        (Scheduler::builder(db.address()).poll(seconds(86_400)).start(), "poll"),
+        (Scheduler::builder(db.address()).handler("a", fine).handler("a", fine).start(), "handler"),
+        (Scheduler::builder(db.address()).handler("", fine).start(), "handler"),
     ];
     for (refused, expected) in refusals {
         match refused {
@@ -345,7 +345,7 @@ fn invalid_settings_are_refused_by_name() {
 fn count_begun_before(once: NewTask) -> Option<usize> {
     let db = TestDb::new();
     let (work, begins, open) = gated_handler();
-    let scheduler = Scheduler::builder(db.file()).workers(2).handler("work", work).start().unwrap();
+    let scheduler = Scheduler::builder(db.address()).workers(2).handler("work", work).start().unwrap();
     scheduler.add_all((0..200).map(|number| overdue(&format!("bulk-{number}")))).unwrap();
     let next = || begins.recv_timeout(seconds(30)).unwrap();
     let more = || {
@@ -374,7 +374,7 @@ fn the_number_of_turns_grows_unless_the_loop_is_blocked() {
     let (begun, started) = channel();
     let (release, blocked) = channel::<()>();
     let blocked = Mutex::new(blocked);
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .poll(Duration::from_millis(10))
         .handler("work", |_: &Context| Ok::<_, BoxError>(()))
         .observe(move |event: &Event| {
@@ -410,7 +410,7 @@ fn the_number_of_turns_grows_unless_the_loop_is_blocked() {
 fn turns_continue_in_each_poll_interval_while_a_refused_write_is_retried() {
     let db = TestDb::new();
     let (observer, events) = listen();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .poll(Duration::from_millis(10))
         .lease(seconds(1))
         .observe(observer)

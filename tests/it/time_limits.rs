@@ -20,7 +20,7 @@ fn run_outcomes(db: &TestDb) -> Vec<String> {
 fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
     let db = TestDb::new();
     let (observer, events) = listen();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .observe(observer)
         .handler("work", |run: &Context| {
             assert!(run.task() == "quick" || run.wait_cancelled(seconds(30)));

@@ -47,7 +47,7 @@ fn a_thousand_tasks_that_are_not_due_cost_heartbeats_only() {
 
     // A commit of another program to its own table is read, and nothing is written for it.
     let transactions = stepper.transactions();
-    db.plain().execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')").expect("a note");
+    db.execute("CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine')");
     step(&mut stepper, 0);
     assert_eq!(stepper.transactions(), transactions);
     assert_eq!(run_turns_for(&mut stepper, seconds(9)), 9);
@@ -177,7 +177,7 @@ fn refuse_all_of(db: &TestDb, last: usize) {
         "CREATE TRIGGER no_run BEFORE INSERT ON task_runs WHEN NEW.task_id <= {last} {raise};
          CREATE TRIGGER no_status BEFORE UPDATE OF status ON scheduled_tasks WHEN NEW.id <= {last} {raise};"
     );
-    db.plain().execute_batch(&triggers).expect("triggers");
+    db.execute(&triggers);
 }
 
 #[test]
@@ -205,9 +205,9 @@ fn a_run_behind_a_refused_claim_starts_in_the_same_turn() {
     }
     let triggers = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id <= 2
                     BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
-    db.plain().execute_batch(triggers).expect("a trigger");
+    db.execute(triggers);
     assert_eq!(claim(&mut stepper).task, "next");
-    db.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
+    db.execute("DROP TRIGGER no");
     db.assert_sound();
 }
 
@@ -218,7 +218,7 @@ fn a_task_that_was_set_aside_is_on_time_after_its_repair() {
     refuse_all_of(&db, 1);
     step(&mut stepper, 0);
     step_after(&mut stepper, minutes(1), 0);
-    db.plain().execute_batch("DROP TRIGGER no_run; DROP TRIGGER no_status").expect("no triggers");
+    db.execute("DROP TRIGGER no_run; DROP TRIGGER no_status");
     let late = claim_after(&mut stepper, seconds(20));
     stepper.finish(&late, Outcome::succeeded());
     step(&mut stepper, 0);
@@ -234,14 +234,14 @@ fn a_refused_outcome_is_retried_until_it_is_accepted() {
     let claims = step(&mut stepper, 2);
     let triggers = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
                     BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
-    db.plain().execute_batch(triggers).expect("a trigger");
+    db.execute(triggers);
     claims.iter().for_each(|claim| stepper.finish(claim, Outcome::Succeeded { result: Some("7".to_owned()) }));
     step(&mut stepper, 0);
     let runs = || db.rows("SELECT status, result FROM task_runs ORDER BY id");
     assert_eq!(runs(), ["running|-", "succeeded|7"]);
     assert!(run_turns_for(&mut stepper, minutes(1)) <= 65, "it looks for changes, and does not spin");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'set_aside'"), "1");
-    db.plain().execute_batch("DROP TRIGGER no").expect("no trigger");
+    db.execute("DROP TRIGGER no");
     run_turns_for(&mut stepper, seconds(20));
     assert_eq!(runs(), ["succeeded|7", "succeeded|7"]);
     db.assert_sound();
@@ -262,7 +262,7 @@ fn a_failed_read_after_a_committed_turn_loses_no_claim() {
     stepper.client().add_all(due_tasks(3, NOON)).expect("tasks");
     let claims = step(&mut stepper, 2);
     let taken = "UPDATE task_runs SET status = 'queued', locked_by = NULL, locked_until = NULL, blocked = 'key'";
-    db.plain().execute(&format!("{taken} WHERE id = ?1"), [claims[1].run_id]).expect("a takeover");
+    db.execute(&format!("{taken} WHERE id = {}", claims[1].run_id));
     stepper.clock().advance(seconds(20));
     stepper.finish(&claims[0], Outcome::succeeded());
     assert_eq!(stepper.step().expect("what was claimed is handed over").len(), 1);
@@ -283,7 +283,7 @@ fn a_failing_retention_does_not_block_outcomes() {
     let run = client.trigger("subject").expect("a run");
     let last = claim(&mut stepper);
     let obstacle = "CREATE TRIGGER obstacle BEFORE DELETE ON task_runs BEGIN SELECT abs(-9223372036854775807 - 1); END";
-    db.plain().execute_batch(obstacle).expect("a trigger");
+    db.execute(obstacle);
     stepper.clock().advance(seconds(70));
     stepper.finish(&last, Outcome::succeeded());
     for _ in 0..3 {
@@ -333,7 +333,7 @@ fn an_outcome_that_cannot_be_stored_as_it_is_leaves_the_others_that_arrive_with_
         stepper.client().add_all(due_tasks(5, NOON)).expect("tasks");
         let claims = step(&mut stepper, 5);
         assert_eq!(claims.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
-        db.plain().execute_batch(meddling).expect("another program");
+        db.execute(meddling);
         claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         step(&mut stepper, 0);
         let states = format!(
@@ -361,7 +361,7 @@ fn an_outcome_that_cannot_be_stored_as_it_is_leaves_the_others_that_arrive_with_
         });
         assert!(turns.count() <= 130, "{meddling}");
         assert_eq!(db.rows(&format!("{states} WHERE id <> 3")), ["succeeded|1|-"; 4], "{meddling}");
-        db.plain().execute_batch("DROP TRIGGER IF EXISTS no").expect("no trigger");
+        db.execute("DROP TRIGGER IF EXISTS no");
         stepper.clock().advance(seconds(20));
         stepper.step().expect("a step");
         if recorded == "set_aside" {
@@ -385,7 +385,7 @@ fn a_row_that_a_trigger_leaves_out_of_a_statement_for_many_harms_itself_only() {
         let mut stepper = db.builder(NOON).accept("work").workers(5).start().expect("a stepper");
         stepper.client().add_all(due_tasks(5, NOON)).expect("tasks");
         let trigger = format!("CREATE TRIGGER no BEFORE {ignored} BEGIN SELECT RAISE(IGNORE); END");
-        db.plain().execute_batch(&trigger).expect("a trigger");
+        db.execute(&trigger);
         for claim in step(&mut stepper, claimed) {
             assert_eq!(db.run(claim.run_id).task, claim.task);
             stepper.finish(&claim, Outcome::succeeded());

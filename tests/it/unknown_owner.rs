@@ -11,14 +11,14 @@ fn a_run_of_an_unregistered_owner_is_named_and_recovered() {
     let ours = step(&mut stepper, 2).remove(0);
     assert_eq!((problems(&client), findings(&client)), (vec![], vec![]));
     let take = "UPDATE task_runs SET locked_by = 'my-script', locked_until = 64060588800000 WHERE id = 2";
-    db.plain().execute(take, []).expect("an update");
+    db.execute(take);
     let rule = "each running run has a registered owner: run 2 of task theirs is running for owner my-script";
     assert_eq!(findings(&client), [rule]);
     let line = "unknown_owner: run 2 of theirs is running for owner my-script, which is not registered and has no lock file: \
                 a scheduler recovers it when its lease has not changed for a full lease (duly run); only schedulers may claim runs";
     assert_eq!(problems(&client), [line]);
     // With its lease in the past it is one problem, not two.
-    db.plain().execute("UPDATE task_runs SET locked_until = started_at WHERE id = 2", []).expect("an update");
+    db.execute("UPDATE task_runs SET locked_until = started_at WHERE id = 2");
     assert_eq!(problems(&client), [line]);
 
     // Its lease is first seen in its present value after 14 s.
@@ -43,7 +43,7 @@ fn a_scheduler_whose_row_was_deleted_is_named_while_alive_and_when_dead() {
     step(&mut other, 0);
     let owner = stepper.owner().to_owned();
     let remove = format!("DELETE FROM scheduler_instances WHERE id = '{owner}'");
-    db.plain().execute(&remove, []).expect("a removal");
+    db.execute(&remove);
     let begin = format!("unknown_owner: run 1 of ours is running for owner {owner}, which is not registered");
     let advice = "its row was removed while it was running; it registers again at its next heartbeat";
     assert_eq!(problems(&client), [format!("{begin} and is alive: {advice}")]);
@@ -64,7 +64,7 @@ fn a_scheduler_whose_row_was_deleted_registers_again_at_its_next_heartbeat() {
     let rows = "SELECT id, host, pid, workers, lease_ms, stopped_at FROM scheduler_instances ORDER BY id";
     let before = db.rows(rows);
     let remove = format!("DELETE FROM scheduler_instances WHERE id = '{}'", stepper.owner());
-    db.plain().execute(&remove, []).expect("a removal");
+    db.execute(&remove);
     for scheduler in [&mut stepper, &mut other] {
         step_after(scheduler, seconds(30), 0);
     }

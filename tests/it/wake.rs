@@ -16,7 +16,7 @@ fn task(name: &str, at: Timestamp) -> NewTask {
 fn a_request_of_the_own_client_wakes_the_scheduler() {
     let db = TestDb::new();
     let (sender, receiver) = unbounded();
-    let scheduler = Scheduler::builder(db.file())
+    let scheduler = Scheduler::builder(db.address())
         .poll(minutes(60))
         // A heartbeat every eight hours.
         .lease(seconds(86_400))
@@ -56,9 +56,7 @@ fn a_request_of_the_own_client_wakes_the_scheduler() {
     passes("farther");
     client.add(task("rests", now().plus(minutes(3 * 60)))).unwrap();
     client.pause("rests").unwrap();
-    db.plain()
-        .execute("UPDATE scheduled_tasks SET schedule_value = ?1 WHERE name = 'rests'", [past.to_string()])
-        .unwrap();
+    db.execute(&format!("UPDATE scheduled_tasks SET schedule_value = '{past}' WHERE name = 'rests'"));
     client.resume("rests").unwrap();
     passes("rests");
     client.apply("tasks.toml", [task("declared", past)], Apply::default()).unwrap();

@@ -65,12 +65,6 @@ impl Place {
 }
 
 impl Address {
-    /// Returns whether a text that names a database is an address of PostgreSQL. Anything else is the path of a file.
-    pub(crate) fn is_one(text: &str) -> bool {
-        rest(text).is_some()
-    }
-
-    /// Reads an address. What it does not say is taken from libpq's environment variables and password file.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         Self::read(text, &|name| std::env::var(name).ok())
     }
@@ -89,6 +83,12 @@ impl Address {
             fastrand::shuffle(&mut places);
         }
         places
+    }
+
+    /// Returns the same address with another schema.
+    #[cfg(test)]
+    pub(crate) fn in_schema(&self, schema: &str) -> Self {
+        Address { schema: schema.to_owned(), ..self.clone() }
     }
 
     pub(crate) fn tls(&self) -> &Tls {

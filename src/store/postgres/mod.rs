@@ -8,9 +8,13 @@ pub(crate) mod address;
 #[cfg(test)]
 mod address_tests;
 mod connect;
+mod examine;
 mod fault;
 mod holder;
+mod look_ahead;
 mod outcome;
+mod owner_session;
+mod owners;
 mod password_file;
 mod reach;
 mod schema;
@@ -22,16 +26,19 @@ mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
+mod turn;
 #[cfg(test)]
 mod tls_tests;
 mod workbench;
+mod write_back;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{ServerClock, Timestamp};
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
@@ -55,13 +62,16 @@ use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::SqliteStore;
-use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::owner_session::{Session, channel};
 use crate::store::postgres::reach::Reach;
+use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
-use crate::store::{FileStore, Store};
+use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::file::Missing;
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
+use crate::store::{FileStore, OwnerSession, Store};
 
 /// How often a transaction is repeated because another program changed what it had read.
 const TRIES: usize = 5;
@@ -81,17 +91,55 @@ pub(crate) struct PostgresStore {
     memory: SqliteStore,
     bench: Shared,
     time: Time,
+    /// Learns the server's time from each transaction.
+    clock: Option<Arc<ServerClock>>,
+    address: Address,
+    /// Whether each turn is rehearsed with all rows, and must do the same with those that it reads.
+    rehearses: bool,
+    /// Of the owner that registered on this connection, until a thread of its own takes it.
+    session: Option<Session>,
+    /// Whether each operation reads all rows.
+    #[cfg(test)]
+    reads_all: bool,
 }
 
 impl PostgresStore {
-    /// Connects, and creates the tables if `create` says so.
-    pub(crate) fn open(address: &Address, time: Time) -> Result<Self> {
-        Self::try_open(address, time).map_err(|fault| fault.into_error("open the database"))
+    /// Connects, and creates the tables if `missing` says so.
+    pub(crate) fn open(address: &Address, missing: Missing, time: Time) -> Result<Self> {
+        Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
     }
 
-    fn try_open(address: &Address, time: Time) -> Result<Self, Fault> {
+    /// Corrects a clock by the server's time, now and at each transaction.
+    pub(crate) fn keep_time(&mut self, clock: Arc<ServerClock>) -> Result<()> {
+        let before = clock.before();
+        let now = self.bench.lock().server.time().map_err(|fault| fault.into_error("ask the server for its time"))?;
+        clock.learn(now, before);
+        self.clock = Some(clock);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Workbench> {
+        self.bench.lock()
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Sets the path beside which the lock files of schedulers of this host are.
+    pub(crate) fn stand_beside(&mut self, anchor: PathBuf) {
+        self.memory.stand_beside(anchor);
+    }
+
+    /// Returns the server's identifier and the name of the database, which together no other database has.
+    pub(crate) fn identity(&mut self) -> Result<(String, String)> {
+        let asked = self.bench.lock().server.identity();
+        asked.map_err(|fault| fault.into_error("ask the server for its identity"))
+    }
+
+    fn try_open(address: &Address, missing: Missing, time: Time) -> Result<Self, Fault> {
         let mut server = Server::connect(address)?;
-        schema::prepare(&mut server)?;
+        schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
             let bench = Shared::new(Workbench::new(server, tables)?);
@@ -99,17 +147,27 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time })
+        Ok(PostgresStore {
+            memory,
+            bench,
+            time,
+            clock: None,
+            address: address.clone(),
+            rehearses: turn::rehearses(),
+            session: None,
+            #[cfg(test)]
+            reads_all: false,
+        })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
     fn change<T>(
         &mut self,
         given: Timestamp,
-        reach: Reach,
+        reach: impl Into<Reach>,
         mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
     ) -> Result<T> {
-        let mut tries = 1;
+        let (reach, mut tries) = (reach.into(), 1);
         loop {
             let now = self.begin(Access::Write, given, reach.clone())?;
             let answer = f(&mut self.memory, now);
@@ -125,10 +183,10 @@ impl PostgresStore {
     fn look_up<T>(
         &mut self,
         given: Timestamp,
-        reach: Reach,
+        reach: impl Into<Reach>,
         mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
     ) -> Result<T> {
-        let now = self.begin(Access::Read, given, reach)?;
+        let now = self.begin(Access::Read, given, reach.into())?;
         let answer = f(&mut self.memory, now);
         self.end();
         answer
@@ -140,9 +198,20 @@ impl PostgresStore {
 
     fn try_begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp, Fault> {
         let mut bench = self.bench.lock();
+        let before = self.clock.as_ref().map(|clock| clock.before());
         let now = bench.server.begin(access)?;
+        if let (Some(clock), Some(before)) = (&self.clock, before) {
+            clock.learn(now, before);
+        }
+        #[cfg(test)]
+        let reach = if self.reads_all { Reach::Everything } else { reach };
         bench.aim(reach);
         Ok(if self.time == Time::Given { given } else { now })
+    }
+
+    /// Returns the time of the operations, if it is not the server's.
+    fn given(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.time == Time::Given).then_some(now)
     }
 
     /// Ends the transaction. Returns whether it must be repeated.
@@ -179,16 +248,7 @@ impl Store for PostgresStore {
     }
 
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
-        let mut tries = 1;
-        loop {
-            let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
-            let lease = work.until.since(work.now);
-            let done = Store::turn(&mut self.memory, &Work { now, until: now + lease, ..*work });
-            if !self.end() || tries == TRIES {
-                return done;
-            }
-            tries += 1;
-        }
+        self.take_turn(work)
     }
 
     fn look(
@@ -198,12 +258,7 @@ impl Store for PostgresStore {
         since: Option<i64>,
         now: Timestamp,
     ) -> Result<Option<Done>> {
-        let version = self.data_version()?;
-        if since == Some(version) {
-            return Ok(None);
-        }
-        let looked = self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
-        looked.map(|done| done.map(|done| Done { data_version: version, ..done }))
+        self.look_around(owner, handlers, since, now)
     }
 
     #[cfg(feature = "page")]
@@ -217,39 +272,63 @@ impl Store for PostgresStore {
     }
 
     fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
-        self.change(now, Reach::everything(), |memory, now| Store::apply(memory, declared.clone(), progress, now))
+        let reach = Request::Apply {
+            source: declared.source.to_owned(),
+            names: declared.tasks.names().map(str::to_owned).collect(),
+            limits: declared.limits.iter().map(Limit::on).collect(),
+        };
+        self.change(now, reach, |memory, now| Store::apply(memory, declared.clone(), progress, now))
     }
 
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
-        self.change(now, Reach::everything(), |memory, now| Store::trigger(memory, task, payload, key, now))
+        let reach = Request::Trigger { task: task.to_owned(), key: key.map(str::to_owned) };
+        self.change(now, reach, |memory, now| Store::trigger(memory, task, payload, key, now))
     }
 
     fn retry(&mut self, run: i64, now: Timestamp) -> Result<i64> {
-        self.change(now, Reach::everything(), |memory, now| Store::retry(memory, run, now))
+        self.change(now, Request::Retry { run }, |memory, now| Store::retry(memory, run, now))
     }
 
     fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
-        self.change(now, Reach::everything(), |memory, now| Store::cancel(memory, runs, now))
+        let reach = match runs {
+            Runs::One(run) => Request::Cancel { run },
+            Runs::OfTask(task) => Request::CancelAll { task: task.to_owned() },
+        };
+        self.change(now, reach, |memory, now| Store::cancel(memory, runs, now))
     }
 
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
-        self.change(now, Reach::everything(), |memory, now| Store::declare_gone(memory, runs, now))
+        let reach = match runs {
+            Runs::One(run) => Request::Gone { run },
+            Runs::OfTask(task) => Request::GoneAll { task: task.to_owned() },
+        };
+        self.change(now, reach, |memory, now| Store::declare_gone(memory, runs, now))
     }
 
-    fn change_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport, now: Timestamp) -> Result<Vec<Event>> {
-        self.change(now, Reach::everything(), |memory, now| Store::change_matching(memory, selection, pass, report, now))
+    fn change_matching(
+        &mut self,
+        selection: &Selection,
+        pass: &mut BulkPass,
+        report: &mut BulkReport,
+        now: Timestamp,
+    ) -> Result<Vec<Event>> {
+        self.change(now, Reach::everything(), |memory, now| {
+            Store::change_matching(memory, selection, pass, report, now)
+        })
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::count_matching(memory, selection, pass, report))
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| {
+            Store::count_matching(memory, selection, pass, report)
+        })
     }
 
     fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::set_limit(memory, limit))
+        self.change(Timestamp::MIN, Request::Limit { on: limit.on() }, |memory, _| Store::set_limit(memory, limit))
     }
 
     fn remove_limit(&mut self, on: &LimitOn) -> Result<bool> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::remove_limit(memory, on))
+        self.change(Timestamp::MIN, Request::Limit { on: on.clone() }, |memory, _| Store::remove_limit(memory, on))
     }
 
     fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>> {
@@ -281,7 +360,10 @@ impl Store for PostgresStore {
     }
 
     fn status(&mut self, now: Timestamp) -> Result<Status> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))
+        let status = self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))?;
+        let version = self.bench.lock().server.version().map_err(|fault| fault.into_error("read the status"))?;
+        let (path, server) = (PathBuf::from(self.address.to_string()), Some(format!("PostgreSQL {version}")));
+        Ok(Status { path, server, file_bytes: None, log_bytes: None, ..status })
     }
 
     fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
@@ -308,8 +390,17 @@ impl Store for PostgresStore {
         self.change(now, Reach::everything(), |memory, now| Store::update_alarms(memory, look, now))
     }
 
-    fn claim_alarm(&mut self, channel: &str, token: &str, pace: &AlarmPace, refused: Option<AlarmKind>, now: Timestamp) -> Result<AlarmTurn> {
-        self.change(now, Reach::everything(), |memory, now| Store::claim_alarm(memory, channel, token, pace, refused, now))
+    fn claim_alarm(
+        &mut self,
+        channel: &str,
+        token: &str,
+        pace: &AlarmPace,
+        refused: Option<AlarmKind>,
+        now: Timestamp,
+    ) -> Result<AlarmTurn> {
+        self.change(now, Request::Alarm { channel: channel.to_owned() }, |memory, now| {
+            Store::claim_alarm(memory, channel, token, pace, refused, now)
+        })
     }
 
     fn known_owners(&mut self) -> Result<KnownOwners> {
@@ -317,7 +408,28 @@ impl Store for PostgresStore {
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
-        self.change(now, Reach::everything(), |memory, now| Store::register(memory, new, random.clone(), now))
+        // Before its id can be read: an owner that is registered and has no session looks dead.
+        let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
+        self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
+        let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
+        let registered =
+            self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let given = self.given(now);
+        registered.map(|mut registered| {
+            owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
+            registered
+        })
+    }
+
+    fn notify(&mut self) {
+        let mut bench = self.bench.lock();
+        let channel = channel(bench.server.schema());
+        // After the commit: within a transaction it would hold a lock of the whole server until the end.
+        let _ = bench.server.batch(&format!("NOTIFY {channel}"));
+    }
+
+    fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
+        self.session.take().map(|session| Box::new(session) as Box<dyn OwnerSession>)
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
@@ -329,39 +441,42 @@ impl Store for PostgresStore {
     }
 
     fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::record_clock_events(memory, events))
+        self.change(Timestamp::MIN, Request::Record, |memory, _| Store::record_clock_events(memory, events))
     }
 
     fn stop(&mut self, owner: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::stop(memory, owner, now))
+        self.change(now, Request::Stop { owner: owner.to_owned() }, |memory, now| Store::stop(memory, owner, now))
     }
 
     fn begin_effect(&mut self, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
-        self.change(now, Reach::everything(), |memory, now| Store::begin_effect(memory, owner, claim, key, now))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(now, reach, |memory, now| Store::begin_effect(memory, owner, claim, key, now))
     }
 
     fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::check_claim(memory, owner, claim))
+        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| Store::check_claim(memory, owner, claim))
     }
 
     fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
-        self.change(now, Reach::everything(), |memory, now| Store::record_effect(memory, claim, key, value, now))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(now, reach, |memory, now| Store::record_effect(memory, claim, key, value, now))
     }
 
     fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()> {
-        self.change(Timestamp::MIN, Reach::everything(), |memory, _| Store::undo_effect(memory, owner, claim, key))
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(Timestamp::MIN, reach, |memory, _| Store::undo_effect(memory, owner, claim, key))
     }
 
     fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::pause(memory, task, now))
+        self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::pause(memory, task, now))
     }
 
     fn resume(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::resume(memory, task, now))
+        self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::resume(memory, task, now))
     }
 
     fn remove(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.change(now, Reach::everything(), |memory, now| Store::remove(memory, task, now))
+        self.change(now, Request::Remove { task: task.to_owned() }, |memory, now| Store::remove(memory, task, now))
     }
 
     fn names(&mut self) -> Result<Vec<String>> {
@@ -377,15 +492,20 @@ impl Store for PostgresStore {
     }
 
     fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
-        self.change(now, Reach::everything(), |memory, now| Store::add(memory, task.clone(), existing, now))
+        let reach = Request::Add { names: vec![task.name.clone()], replaces: existing == Existing::Replace };
+        self.change(now, reach, |memory, now| Store::add(memory, task.clone(), existing, now))
     }
 
     fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> {
-        self.change(now, Reach::everything(), |memory, now| Store::add_all(memory, tasks.clone(), now))
+        let reach = Request::Add {
+            names: tasks.iter().map(|(task, _)| task.name.clone()).collect(),
+            replaces: tasks.iter().any(|(_, existing)| *existing == Existing::Replace),
+        };
+        self.change(now, reach, |memory, now| Store::add_all(memory, tasks.clone(), now))
     }
 
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
-        self.change(now, Reach::everything(), |memory, now| Store::settle_alarm(memory, message, delivered, now))
+        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| Store::settle_alarm(memory, message, delivered, now))
     }
 
     #[cfg(feature = "page")]

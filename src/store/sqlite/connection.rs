@@ -42,7 +42,6 @@ impl Drop for Disposed {
 }
 
 /// Where the rows of a store in memory come from, and where they go.
-#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a server backs a store in memory"))]
 pub(crate) trait Backing: Send + std::fmt::Debug {
     /// Writes the rows that a transaction needs into its tables, which are empty.
     fn fill(&mut self, tables: &Transaction<'_>) -> Result<(), Fault>;
@@ -87,6 +86,12 @@ impl SqliteStore {
         let mut store = SqliteStore::on(connection, name, None);
         store.backing = Some(backing);
         Ok(store)
+    }
+
+    /// Sets the path beside which lock files are.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn stand_beside(&mut self, path: PathBuf) {
+        self.path = path;
     }
 
     /// Opens the database, creates its tables if `missing` says so, and migrates those of an older version.

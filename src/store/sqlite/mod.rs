@@ -50,7 +50,7 @@ pub(crate) mod runs;
 mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod settle;
-mod sql;
+pub(crate) mod sql;
 #[cfg(feature = "page")]
 mod task_pages;
 pub(crate) mod tasks;
@@ -88,14 +88,8 @@ use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
-use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, Store};
-
-/// Opens a database, makes its tables if `missing` says so, and migrates those of an older version.
-pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Box<dyn Store>> {
-    Ok(Box::new(SqliteStore::open(path, missing, durability)?))
-}
 
 /// Implements methods by functions whose first argument is the store.
 macro_rules! by_functions {

@@ -5,7 +5,7 @@
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 10] = [
+pub(crate) const SHARED: [(&str, &str); 11] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -16,6 +16,8 @@ pub(crate) const SHARED: [(&str, &str); 10] = [
     ("claimable", ".locked_by IS NULL AND (.status = 'queued' OR .status = 'failed') AND .blocked IS NULL"),
     // task_runs_one_per_occurrence, task_runs_unfinished: 0 for a scheduled run, which its occurrence identifies; else the id.
     ("unscheduled_id", "(iif(.origin = 'schedule' OR .origin = 'catch_up', 0, .id))"),
+    // The same in PostgreSQL.
+    ("unscheduled_case", "(CASE WHEN .origin = 'schedule' OR .origin = 'catch_up' THEN 0 ELSE .id END)"),
     // scheduled_tasks_due: active tasks whose next_run stands.
     ("active_planned", ".status = 'active' AND .planned = 1"),
     // The fencing condition: this attempt of this owner is the running one.

@@ -135,7 +135,7 @@ impl Scenario {
     }
 
     /// Records what a statement of the shell has changed. It is refused while the shell holds the write lock.
-    pub(crate) fn record_sql(&mut self, done: rusqlite::Result<usize>, action: Action, what: &str) -> Check {
+    pub(crate) fn record_sql(&mut self, done: Result<usize, String>, action: Action, what: &str) -> Check {
         match done {
             Ok(1) => self.record(&action, what),
             Ok(_) => self.record(&Action::Nothing, &format!("{what}, in vain")),

@@ -125,7 +125,7 @@ impl Scenario {
 
     /// Another program begins to write, and keeps the lock.
     fn hold_write_lock(&mut self) -> Check {
-        if !self.write_locked && self.database.shell.execute_batch("BEGIN IMMEDIATE").is_ok() {
+        if !self.write_locked && self.database.shell.lock().is_ok() {
             self.write_locked = true;
             self.fault("write lock held");
             return self.record(&Action::Nothing, "another program holds the write lock");

@@ -7,7 +7,7 @@ use crate::simulation::scenario::Scenario;
 
 /// What a newer version would do.
 const RAISE: &str = "
-    BEGIN IMMEDIATE;
+    BEGIN;
     ALTER TABLE scheduled_tasks ADD COLUMN colour TEXT;
     UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version';
     COMMIT";

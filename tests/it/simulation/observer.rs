@@ -1,13 +1,13 @@
 //! A connection that reads the tables after every step, and returns what has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::rc::Rc;
 
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{OptionalExtension, Row};
 
 use crate::simulation::rows::{Changes, RunRow, Tables, at, run, task_of};
+use crate::simulation::shell::Shell;
 
 /// A recorded attempt: its run, number, outcome and duration.
 pub(crate) type Kept = (i64, u32, String, Option<i64>);
@@ -43,7 +43,7 @@ const FULL_READ_EVERY: u32 = 32;
 
 /// A read-only connection, and the tables as it last read them.
 pub(crate) struct Observer {
-    connection: Connection,
+    shell: Shell,
     pub(crate) tables: Tables,
     /// By task: its newest occurrence that has a row, and the row, which grows if it is a skip.
     newest: BTreeMap<i64, (i64, i64)>,
@@ -55,18 +55,14 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(file: &Path) -> Self {
-        Observer::from_connection(Connection::open(file).expect("a look"))
+    pub(crate) fn new(shell: Shell) -> Self {
+        let (tables, newest) = (Tables::default(), BTreeMap::new());
+        Observer { shell, tables, newest, version: None, reads: 0, run: 0, attempt: 0, event: 0 }
     }
 
     /// Forgets all that it has read.
     pub(crate) fn reset(self) -> Self {
-        Observer::from_connection(self.connection)
-    }
-
-    fn from_connection(connection: Connection) -> Self {
-        let (tables, newest) = (Tables::default(), BTreeMap::new());
-        Observer { connection, tables, newest, version: None, reads: 0, run: 0, attempt: 0, event: 0 }
+        Observer::new(self.shell)
     }
 
     /// Has the next read compare every row, whether or not anything was committed.
@@ -77,14 +73,16 @@ impl Observer {
     /// Returns what has changed since the last read, if anything was committed. Rows that may not change any more are
     /// compared only in a full read.
     pub(crate) fn read_changes(&mut self) -> Option<(Changes, NewRows)> {
-        let version = self.value("PRAGMA data_version");
-        if self.version == Some(version) {
-            return None;
+        if !self.shell.is_on_server() {
+            let version = self.value("PRAGMA data_version");
+            if self.version == Some(version) {
+                return None;
+            }
+            self.version = Some(version);
         }
-        self.version = Some(version);
         self.reads += 1;
         // One snapshot: locks cost more than the rows.
-        self.connection.execute_batch("BEGIN").expect("a snapshot");
+        self.shell.begin_snapshot();
         let mut changes = Changes::default();
         let ends = self
             .rows(COUNTERS, [], |row| (at::<Option<i64>>(row, 0), [at(row, 1), at(row, 2), at(row, 3), at(row, 4)]));
@@ -103,7 +101,7 @@ impl Observer {
             fresh.events = self.rows(query, [self.event], |row| (at(row, 0), at(row, 1), at(row, 2)));
             self.event = event;
         }
-        self.connection.execute_batch("COMMIT").expect("its end");
+        self.shell.end_snapshot();
         Some((changes, fresh))
     }
 
@@ -137,7 +135,7 @@ impl Observer {
             rows.extend(self.rows(&format!("{RUNS} WHERE id <= ?1"), [self.run], differs).into_iter().flatten());
         } else {
             let one = format!("{RUNS} WHERE id = ?1");
-            let mut one = self.connection.prepare_cached(&one).expect("a statement");
+            let mut one = self.shell.tables().prepare_cached(&one).expect("a statement");
             let unfinished = &self.tables.unfinished;
             let newest = self.newest.values().map(|(_, id)| *id).filter(|id| !unfinished.contains_key(id));
             let may_change = unfinished.keys().copied().chain(newest);
@@ -188,12 +186,12 @@ impl Observer {
     }
 
     pub(crate) fn value<T: FromSql>(&self, query: &str) -> T {
-        let mut statement = self.connection.prepare_cached(query).expect(query);
+        let mut statement = self.shell.tables().prepare_cached(query).expect(query);
         statement.query_row([], |row| row.get(0)).expect(query)
     }
 
     pub(crate) fn rows<T>(&self, query: &str, given: impl rusqlite::Params, read: impl Fn(&Row<'_>) -> T) -> Vec<T> {
-        let mut statement = self.connection.prepare_cached(query).expect(query);
+        let mut statement = self.shell.tables().prepare_cached(query).expect(query);
         let rows = statement.query_map(given, |row| Ok(read(row))).expect(query);
         rows.collect::<Result<_, _>>().expect(query)
     }

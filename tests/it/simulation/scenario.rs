@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +15,6 @@ use crate::simulation::claim_order::Order;
 use crate::simulation::databases::Database;
 use crate::simulation::effects::{self, ExpectedEffects, LEDGER, Script};
 use crate::simulation::history::{Action, Check, History, Owner, Turn};
-use crate::simulation::observer::Observer;
 use crate::simulation::retention;
 
 /// Every handler that a task may have.
@@ -74,7 +72,7 @@ impl Scenario {
         let beginning: Timestamp = START_TIMES[rng.usize(..START_TIMES.len())].parse().expect("an instant");
         database.clock.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
         database.clear();
-        let observer = database.observer.take().unwrap_or_else(|| Observer::new(&database.file));
+        let observer = database.observer.take().unwrap_or_else(|| database.new_observer());
         let history = History::new(observer, retention::draw(&mut rng));
         let mut scenario = Scenario {
             rng,
@@ -107,8 +105,8 @@ impl Scenario {
     }
 
     /// Executes a statement as another program would.
-    pub(crate) fn execute(&self, text: &str, given: impl rusqlite::Params) -> rusqlite::Result<usize> {
-        self.database.shell.prepare_cached(text)?.execute(given)
+    pub(crate) fn execute(&self, text: &str, given: impl rusqlite::Params) -> Result<usize, String> {
+        self.database.shell.execute(text, given)
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -168,7 +166,7 @@ impl Scenario {
         let refused = Arc::new(AtomicBool::new(false));
         let tell = refused.clone();
         let id = self.schedulers.len();
-        let mut builder = Stepper::builder(&self.database.file, self.now().wall)
+        let mut builder = Stepper::builder(&self.database.address, self.now().wall)
             .clock(&self.database.clock)
             .client(&self.database.client)
             .workers(workers)
@@ -197,7 +195,7 @@ impl Scenario {
         match builder.start() {
             Ok(stepper) => {
                 let name = stepper.owner().to_owned();
-                let lock = PathBuf::from(format!("{}-owners", self.database.file.display())).join(&name);
+                let lock = self.database.lock_folder.join(&name);
                 let clock_known = self.history.tables.seen_at.unwrap_or_default();
                 self.history.owners.push(Owner {
                     name,

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 
 use duly::{RunStatus, Timestamp};
-use rusqlite::{Connection, Row};
+use rusqlite::Row;
 
 use crate::simulation::history::Check;
 use crate::simulation::rows::Tables;
 use crate::simulation::scenario::Scenario;
+use crate::simulation::shell::Shell;
 use crate::store_sql::constants;
 
 /// The rules, each a query that finds violations. They are evaluated in this connection's snapshot.
@@ -18,27 +19,26 @@ const LATE: &str = "9223372036854775807";
 /// A task is overdue after this many milliseconds.
 const OVERDUE: i64 = 300_000;
 
-#[derive(Debug)]
 pub(crate) struct Reader {
-    connection: Connection,
+    shell: Shell,
     /// The tables when its snapshot began.
     began: Option<Tables>,
 }
 
 impl Reader {
-    pub(crate) fn new(connection: Connection) -> Self {
-        Reader { connection, began: None }
+    pub(crate) fn new(shell: Shell) -> Self {
+        Reader { shell, began: None }
     }
 
     fn begin(&mut self, tables: &Tables) {
-        self.connection.execute_batch("BEGIN; SELECT count(*) FROM scheduled_tasks").expect("a snapshot");
+        self.shell.begin_snapshot();
         self.began = Some(tables.clone());
     }
 
     /// Ends the snapshot without reading.
     pub(crate) fn close(&mut self) {
         if self.began.take().is_some() {
-            self.connection.execute_batch("COMMIT").expect("the end of a snapshot");
+            self.shell.end_snapshot();
         }
     }
 
@@ -47,12 +47,12 @@ impl Reader {
         let Some(tables) = self.began.take() else { return Ok(()) };
         let checked =
             self.check_history(&tables).and_then(|()| self.check_views(&tables, now)).and_then(|()| self.check_rules());
-        self.connection.execute_batch("COMMIT").expect("the end of a snapshot");
+        self.shell.end_snapshot();
         checked
     }
 
     fn rows<T: Ord>(&self, query: &str, read: impl Fn(&Row<'_>) -> rusqlite::Result<T>) -> BTreeSet<T> {
-        let mut statement = self.connection.prepare_cached(query).expect(query);
+        let mut statement = self.shell.tables().prepare_cached(query).expect(query);
         let rows = statement.query_map([], |row| read(row)).expect(query);
         rows.collect::<Result<_, _>>().expect(query)
     }

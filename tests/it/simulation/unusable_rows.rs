@@ -146,7 +146,7 @@ impl Scenario {
         self.record_sql(done, Action::Edited { task: name, by_sql: true }, &what)
     }
 
-    fn set_displayed(&self, text: &str) -> rusqlite::Result<usize> {
+    fn set_displayed(&self, text: &str) -> Result<usize, String> {
         DISPLAYED.iter().try_fold(0, |_, (table, column)| {
             self.execute(&format!("UPDATE {table} SET {column} = {text} WHERE {column} IS NOT NULL"), []).map(|_| 0)
         })
@@ -211,7 +211,8 @@ impl Scenario {
         let runs: Vec<i64> = self.history.tables.unfinished().map(|run| run.id).collect();
         for _ in 0..self.rng.u32(1..4) {
             let Some(run) = self.rng.choice(runs.iter().copied()) else { return Ok(()) };
-            self.database.shell.execute("INSERT OR IGNORE INTO unwritable VALUES (?1)", [run]).expect("a row");
+            let unwritable = "INSERT INTO unwritable VALUES (?1) ON CONFLICT DO NOTHING";
+            self.database.shell.execute(unwritable, [run]).expect("a row");
             self.history.unwritable.insert(run, true);
             self.fault("run not writable");
             self.record(&Action::Nothing, &format!("run {run} cannot be written"))?;

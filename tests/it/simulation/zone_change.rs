@@ -35,10 +35,7 @@ impl Scenario {
     }
 
     fn count(&self, query: &str, given: impl rusqlite::Params) -> Check<i64> {
-        self.database
-            .shell
-            .prepare_cached(query)
-            .and_then(|mut query| query.query_row(given, |row| row.get(0)))
-            .map_err(|error| error.to_string())
+        let read = |tables: &rusqlite::Connection| tables.query_row(query, given, |row| row.get(0));
+        self.database.shell.read(read).map_err(|error| error.to_string())
     }
 }

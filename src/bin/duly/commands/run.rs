@@ -10,6 +10,7 @@ use std::time::Duration;
 
 #[cfg(feature = "page")]
 use duly::page::Page;
+use duly::text::database_name::shown;
 use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
 use crate::alarms::Alarms;
@@ -19,6 +20,7 @@ use crate::cli::service_manager::ServiceManager;
 use crate::cli::signals::{self, Request};
 use crate::commands::apply;
 use crate::exec::environment::Environment;
+use crate::exec::guard::Guard;
 use crate::exec::{Commands, children};
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
@@ -26,7 +28,7 @@ use crate::output::forward::Forward;
 use crate::output::units::count_of;
 use crate::workers::options::MAX_WORKERS;
 use crate::workers::times::Times;
-use crate::workers::{WorkerOptions, Workers};
+use crate::workers::{Place, WorkerOptions, Workers};
 
 /// Interval at which changes that send no message are noticed.
 const POLL: Duration = Duration::from_secs(1);
@@ -88,18 +90,25 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     // Before the scheduler starts: an earlier signal would end the program while commands are running.
     signals::forward(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
     let environment = if args.clean_env { Environment::Clean } else { Environment::Inherited };
-    let commands = Commands::new(environment, forward);
+    let guard = Guard::start();
+    let commands = Commands::new(environment, forward, guard.clone());
     let manager = ServiceManager::from_env();
     let on_change = notify.clone();
     // If the channel is full, a notice is pending already.
     let on_change = move || drop(on_change.try_send(Notice::Change));
-    let mut programs = Workers::new(workers, times, file, environment, on_change).map_err(Failure::Refused)?;
+    let place = Place::new(file, environment, guard.clone()).map_err(Failure::Refused)?;
+    let mut programs = Workers::new(workers, times, place, on_change).map_err(Failure::Refused)?;
     let mut builder = Scheduler::builder(file)
         .workers(args.workers)
         .poll(manager.interval().map_or(args.poll, |turns| turns.min(args.poll)))
         .lease(args.lease)
         .retention(args.keep.retention())
         .handler_type("command", commands.clone());
+    #[cfg(feature = "postgres")]
+    {
+        let guard = guard.clone();
+        builder = builder.on_lease(move |term, kill| guard.set_deadline(term, kill));
+    }
     if !args.create && args.tasks.is_none() {
         builder = builder.existing();
     }
@@ -122,7 +131,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     if let Some(address) = scheduler.page_address() {
         log::info!("status page on http://{address}/");
     }
-    let (path, workers) = (file.display().to_string(), args.workers);
+    let (path, workers) = (shown(file), args.workers);
     log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
     let times = [args.poll, args.lease, args.drain].map(duration_text);
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
@@ -130,13 +139,26 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let alarms = Alarms::start(file, alarms, started)?;
     programs.start().map_err(|error| cannot("start a thread for a worker", error))?;
     let problems = RefCell::default();
-    let session = Session { scheduler, commands, programs, problems, notices, args, declared, clock, manager, status };
+    let session = Session {
+        scheduler,
+        commands,
+        programs,
+        problems,
+        notices,
+        args,
+        declared,
+        clock,
+        manager,
+        status,
+        guard: guard.clone(),
+    };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
     let exit = session.shut_down();
     if let Some(alarms) = alarms {
         alarms.finish();
     }
+    guard.finish();
     let exit = exit?;
     waited?;
     Ok(exit)
@@ -208,6 +230,7 @@ struct Session<'a> {
     manager: ServiceManager,
     /// What the service manager shows while the scheduler runs.
     status: String,
+    guard: Guard,
 }
 
 impl Session<'_> {
@@ -347,8 +370,10 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the next request of a signal that arrives within `limit`, reaps orphan processes, and reports to the service manager.
+    /// Returns the next request of a signal that arrives within `limit`, reaps orphan processes, looks after the guard, and reports to
+    /// the service manager.
     fn next_request(&self, limit: Duration) -> Option<Request> {
+        self.guard.check();
         children::reap();
         self.report_problems();
         self.manager.report_turns(self.scheduler.turns(), self.clock.now().monotonic, || self.status.clone());

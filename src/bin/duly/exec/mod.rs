@@ -2,6 +2,7 @@
 
 pub(crate) mod children;
 pub(crate) mod environment;
+pub(crate) mod guard;
 pub(crate) mod orphans;
 pub(crate) mod payload;
 pub(crate) mod pipes;
@@ -21,6 +22,7 @@ use duly::command::{CommandContext, Orphan};
 use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 
 use crate::exec::environment::Environment;
+use crate::exec::guard::Guard;
 use crate::exec::payload::{PAYLOAD_FILE, Payload, dead_run};
 use crate::exec::pipes::Drain;
 use crate::exec::system::{Group, KILL, TERM};
@@ -47,12 +49,14 @@ pub(crate) struct Commands {
     environment: Environment,
     /// Where the lines that commands print are copied to.
     forward: Option<Forward>,
+    guard: Guard,
 }
 
 impl Commands {
-    /// Returns the handler. Its commands inherit this environment, and the lines that they print are copied to `forward`.
-    pub(crate) fn new(environment: Environment, forward: Option<Forward>) -> Self {
-        Commands { environment, forward, ..Commands::default() }
+    /// Returns the handler. Its commands inherit this environment, the lines that they print are copied to `forward`, and `guard`
+    /// ends them if this process is killed.
+    pub(crate) fn new(environment: Environment, forward: Option<Forward>, guard: Guard) -> Self {
+        Commands { environment, forward, guard, ..Commands::default() }
     }
 
     /// Returns the number of running commands.
@@ -185,6 +189,11 @@ impl Handler for Commands {
         }
         let _running = Running::begin(&self.running);
         let mut group = start(context, &payload, self.environment)?;
+        // Before the process is recorded, so that every recorded command is guarded. A scheduler that is killed before this line
+        // leaves an orphan process, as one without a guard does.
+        let variables =
+            vec![format!("DULY_RUN_ID={}", context.run_id()), format!("DULY_ATTEMPT={}", context.attempt())];
+        group.watch(&self.guard, TERM, variables);
         let command = CommandContext::of(context);
         command.record_process(group.id());
         let (sender, closed) = channel();
@@ -232,6 +241,9 @@ impl Commands {
             StopReason::Shutdown => {
                 self.was_cut_short.store(true, Ordering::SeqCst);
                 Failure::interrupted(format!("the scheduler stopped before the command had ended: {how}")).into()
+            }
+            StopReason::LeaseLost => {
+                Failure::interrupted(format!("the server did not answer before the lease ended: {how}")).into()
             }
             // The library puts the timeout before it.
             StopReason::TimeUp => how.into(),

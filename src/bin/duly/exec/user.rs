@@ -73,6 +73,16 @@ pub(crate) fn exists(name: &str) -> Option<bool> {
     system::look_up(name).ok().map(|account| account.is_some())
 }
 
+/// Returns this program, even if an upgrade has replaced its file.
+pub(crate) fn this_program() -> Command {
+    system::this_program()
+}
+
+/// Closes the descriptors after standard error, which this process has inherited. It must have opened none itself.
+pub(crate) fn close_inherited() -> std::io::Result<()> {
+    system::close_inherited()
+}
+
 /// In the role of the starter: becomes the user, and replaces this process by the command. Returns only if that fails, with a
 /// message and the exit code; `None` in any other role.
 pub(crate) fn become_user(words: impl Iterator<Item = OsString>) -> Option<(String, u8)> {

@@ -15,7 +15,6 @@ pub(crate) mod times;
 mod worker;
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -23,11 +22,10 @@ use std::time::Duration;
 use duly::executor::Executor;
 use duly::{Clock, SystemClock, Timestamp};
 
-use crate::exec::environment::Environment;
 use crate::workers::fleet::{Common, Fleet};
 use crate::workers::options::MAX_COPIES;
 pub(crate) use crate::workers::options::WorkerOptions;
-use crate::workers::process::Place;
+pub(crate) use crate::workers::process::Place;
 use crate::workers::supervisor::Order;
 use crate::workers::times::Times;
 
@@ -47,12 +45,11 @@ impl Workers {
     /// Prepares the workers of a database. `on_change`: called when one is ready for the first time, or given up.
     ///
     /// # Errors
-    /// If two have the same name, or one has too many copies; if the current directory is not known.
+    /// If two have the same name, or one has too many copies.
     pub(crate) fn new(
         options: Vec<WorkerOptions>,
         times: Times,
-        file: &Path,
-        environment: Environment,
+        place: Place,
         on_change: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let mut names: Vec<&str> = options.iter().map(|options| options.name.as_str()).collect();
@@ -64,8 +61,7 @@ impl Workers {
             let (name, copies) = (&options.name, options.copies);
             return Err(format!("worker {name:?}: copies: expected 1 to {MAX_COPIES}, found {copies}"));
         }
-        let database = std::path::absolute(file).map_err(|error| format!("the path of the database: {error}"))?;
-        let (place, common) = (Place { database, environment }, Arc::<Common>::default());
+        let common = Arc::<Common>::default();
         let on_change: Arc<dyn Fn() + Send + Sync> = Arc::new(on_change);
         let fleet = |options| Arc::new(Fleet::new(options, times, &place, common.clone(), &on_change));
         Ok(Workers { fleets: options.into_iter().map(fleet).collect(), threads: Vec::new(), common })
@@ -148,9 +144,10 @@ mod tests {
     use duly::{Clock, NewTask, Scheduler, SystemClock};
 
     use crate::exec::environment::Environment;
-    use crate::workers::Workers;
+    use crate::exec::guard::Guard;
     use crate::workers::options::WorkerOptions;
     use crate::workers::times::Times;
+    use crate::workers::{Place, Workers};
 
     /// Returns a worker of two processes for a shell. `on_run`: what it does with a run.
     fn two_copies(hello: &str, on_run: &str) -> WorkerOptions {
@@ -166,9 +163,13 @@ mod tests {
         WorkerOptions { name: "two".to_owned(), argv, cwd: None, env: BTreeMap::new(), copies: 2 }
     }
 
+    fn place(file: &Path) -> Place {
+        Place::new(file, Environment::Inherited, Guard::default()).unwrap()
+    }
+
     fn workers(file: &Path, options: WorkerOptions, times: &str) -> (Workers, Scheduler) {
         let times: Times = times.parse().unwrap();
-        let mut workers = Workers::new(vec![options], times, file, Environment::Inherited, || ()).unwrap();
+        let mut workers = Workers::new(vec![options], times, place(file), || ()).unwrap();
         let mut builder = Scheduler::builder(file);
         for executor in workers.executors() {
             builder = builder.executor(executor);
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused() {
         let refused = |options: Vec<WorkerOptions>| {
-            Workers::new(options, Times::default(), Path::new("t.db"), Environment::Inherited, || ()).err().unwrap()
+            Workers::new(options, Times::default(), place(Path::new("t.db")), || ()).err().unwrap()
         };
         let options = two_copies("", "");
         assert_eq!(refused(vec![options.clone(), options.clone()]), "two workers have the name \"two\"");

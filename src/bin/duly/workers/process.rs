@@ -1,15 +1,17 @@
 //! The process of a worker: its start, and the end of its process group.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use duly::text::database_name::is_address;
 use duly::{Clock, SystemClock};
 
 use crate::exec::cannot_start;
 use crate::exec::environment::Environment;
+use crate::exec::guard::Guard;
 use crate::exec::system::{Group, KILL};
 use crate::workers::options::WorkerOptions;
 
@@ -19,9 +21,22 @@ const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mil
 /// Where all workers run.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The absolute path of the database.
+    /// The absolute path of the database, or its address.
     pub(crate) database: PathBuf,
     pub(crate) environment: Environment,
+    pub(crate) guard: Guard,
+}
+
+impl Place {
+    /// Returns the place of the workers of a database.
+    ///
+    /// # Errors
+    /// If the current directory is not known.
+    pub(crate) fn new(file: &Path, environment: Environment, guard: Guard) -> Result<Self, String> {
+        let absolute = || std::path::absolute(file).map_err(|error| format!("the path of the database: {error}"));
+        let database = if is_address(file) { file.to_owned() } else { absolute()? };
+        Ok(Place { database, environment, guard })
+    }
 }
 
 /// A process that was started.

@@ -207,7 +207,9 @@ impl Supervisor {
     fn live_once(&self, waker: &Waker) -> Life {
         let started = waker.share_input().map_err(|error| format!("it was not started: cannot lock its file: {error}"));
         let started = started.and_then(|(input, locked)| {
-            let started = process::start(&self.options, self.copy, &self.place, &locked)?;
+            let mut started = process::start(&self.options, self.copy, &self.place, &locked)?;
+            // Nothing in its environment distinguishes it from its predecessors.
+            started.group.watch(&self.place.guard, self.times.term, Vec::new());
             // From here on, only the process has the file.
             drop(locked);
             input.record_process(started.group.id());

@@ -1,0 +1,228 @@
+//! The rows around those that an operation names: what the rules look at from there. Each function is one statement, whose work is
+//! in proportion to the rows that it returns.
+
+use crate::model::limit::LimitOn;
+use crate::store::fault::Fault;
+use crate::store::postgres::workbench::{Cell, Workbench};
+use crate::store::sqlite::limits::WINDOW;
+use crate::store::sqlite::sql::sql;
+
+/// Reads the version of the tables.
+pub(super) fn version(bench: &mut Workbench) -> Result<(), Fault> {
+    bench.read("scheduler_meta", "WHERE t.key = 'schema_version'", &[]).map(|_| ())
+}
+
+/// Reads tasks by their names.
+pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Workbench, names: &[S]) -> Result<(), Fault> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    bench.read("scheduled_tasks", "WHERE t.name = ANY ($1)", &[&names]).map(|_| ())
+}
+
+/// Reads the tasks of the runs that were read.
+pub(super) fn tasks_of_runs(bench: &mut Workbench) -> Result<(), Fault> {
+    let mut tasks = numbers(bench, "task_runs", "task_id");
+    let known = numbers(bench, "scheduled_tasks", "id");
+    tasks.retain(|task| known.binary_search(task).is_err());
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[&tasks]).map(|_| ())
+}
+
+/// Reads runs by their ids.
+pub(super) fn runs(bench: &mut Workbench, ids: &[i64]) -> Result<(), Fault> {
+    bench.read("task_runs", "WHERE t.id = ANY ($1)", &[&ids]).map(|_| ())
+}
+
+/// A run with the runs that it retries, down to the first.
+const CHAIN: &str = "
+    WHERE t.id = ANY (ARRAY(
+        WITH RECURSIVE chain (id, retry_of) AS (
+            SELECT r.id, r.retry_of FROM task_runs r WHERE r.id = $1
+            UNION ALL
+            SELECT r.id, r.retry_of FROM chain c JOIN task_runs r ON r.id = c.retry_of AND r.id < c.id)
+        SELECT c.id FROM chain c))";
+
+pub(super) fn chain(bench: &mut Workbench, run: i64) -> Result<(), Fault> {
+    bench.read("task_runs", CHAIN, &[&run]).map(|_| ())
+}
+
+/// The unfinished runs of a task; its newest scheduled run, which a skip extends; scheduled runs of its next occurrences, which a
+/// clock that was wrong has opened; and the last end, from which a `delay` counts that SQL wrote.
+const BEFORE_A_CHANGE: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM scheduled_tasks s CROSS JOIN LATERAL (
+            SELECT n.id FROM task_runs n WHERE n.task_id = s.id AND {unfinished:n}
+             UNION ALL
+            SELECT n.id FROM task_runs n
+             WHERE n.task_id = s.id AND {unscheduled_case:n} = 0 AND (s.next_run IS NOT NULL OR s.planned = 0)
+               AND n.scheduled_for >= coalesce(s.next_run, s.resolved_until, 0)
+             UNION ALL
+            (SELECT n.id FROM task_runs n
+              WHERE n.task_id = s.id AND {unscheduled_case:n} = 0 ORDER BY n.scheduled_for DESC LIMIT 1)
+             UNION ALL
+            (SELECT n.id FROM task_runs n
+              WHERE s.schedule_type = 'delay' AND (s.planned = 0 OR s.status = 'invalid')
+                AND n.task_id = s.id AND n.finished_at IS NOT NULL ORDER BY n.finished_at DESC LIMIT 1)) x
+         WHERE s.id = ANY ($1)))"};
+
+/// Reads what a change of tasks resolves and derives again.
+pub(super) fn before_a_change(bench: &mut Workbench, tasks: &[i64]) -> Result<(), Fault> {
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    bench.read("task_runs", BEFORE_A_CHANGE, &[&tasks]).map(|_| ())
+}
+
+
+/// Returns those of the tasks that were read with a value of a column.
+pub(super) fn tasks_with(bench: &Workbench, column: &str, value: &str) -> Vec<i64> {
+    let (ids, values) = (bench.column("scheduled_tasks", "id"), bench.column("scheduled_tasks", column));
+    let found = ids.into_iter().zip(values).filter(|(_, found)| *found == Cell::Text(value.to_owned()));
+    found.filter_map(|(id, _)| if let Cell::Integer(id) = id { Some(id) } else { None }).collect()
+}
+
+/// Reads the unfinished runs of the tasks that were read.
+pub(super) fn unfinished_of_tasks(bench: &mut Workbench) -> Result<(), Fault> {
+    let tasks = numbers(bench, "scheduled_tasks", "id");
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    bench.read("task_runs", sql! {"WHERE t.task_id = ANY ($1) AND {unfinished:t}"}, &[&tasks]).map(|_| ())
+}
+
+/// The first unfinished runs of the tasks of some runs, one more of each kind than there are of these runs.
+const FRONT: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM (SELECT DISTINCT r.task_id FROM task_runs r WHERE r.id = ANY ($1)) one CROSS JOIN LATERAL (
+            (SELECT n.id FROM task_runs n
+              WHERE n.task_id = one.task_id AND {unfinished:n} AND {unscheduled_case:n} = 0
+              ORDER BY n.scheduled_for LIMIT $2)
+             UNION ALL
+            (SELECT n.id FROM task_runs n
+              WHERE n.task_id = one.task_id AND {unfinished:n} AND {unscheduled_case:n} > 0
+              ORDER BY {unscheduled_case:n} LIMIT $2)) x
+         UNION ALL
+        SELECT r.id FROM task_runs r WHERE r.id = ANY ($1)))"};
+
+/// Reads runs that are about to end, and those behind which other runs of their tasks wait then.
+pub(super) fn runs_with_front(bench: &mut Workbench, runs: &[i64]) -> Result<(), Fault> {
+    let least = i64::try_from(runs.len()).unwrap_or(i64::MAX).saturating_add(1);
+    bench.read("task_runs", FRONT, &[&runs, &least]).map(|_| ())
+}
+
+/// One attempt of each run that shows that it has begun.
+const BEGAN: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM unnest($1::bigint[]) one (run) CROSS JOIN LATERAL (
+            SELECT a.id FROM task_attempts a WHERE a.run_id = one.run AND a.outcome <> 'released' LIMIT 1) x))";
+
+/// Reads whether the runs that were read have begun.
+pub(super) fn attempts_that_began(bench: &mut Workbench) -> Result<(), Fault> {
+    let runs = numbers(bench, "task_runs", "id");
+    if runs.is_empty() {
+        return Ok(());
+    }
+    bench.read("task_attempts", BEGAN, &[&runs]).map(|_| ())
+}
+
+/// What holds keys, and what goes first behind them: as many of each handler and priority as may start, and as many more as runs
+/// were read, all of which may end.
+const BEHIND_KEYS: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT r.id FROM task_runs r WHERE r.status = 'running' AND r.concurrency_key = ANY ($1)
+         UNION ALL
+        SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = ANY ($1)
+         UNION ALL
+        SELECT first.id
+          FROM unnest($1::text[]) one (key)
+         CROSS JOIN LATERAL (
+               WITH RECURSIVE found (handler) AS (
+                   SELECT min(r.handler) FROM task_runs r
+                    WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = one.key
+                    UNION ALL
+                   SELECT (SELECT min(r.handler) FROM task_runs r
+                            WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = one.key
+                              AND r.handler > f.handler)
+                     FROM found f WHERE f.handler IS NOT NULL)
+               SELECT f.handler FROM found f WHERE f.handler IS NOT NULL) h
+         CROSS JOIN generate_series(0, 3) p (priority)
+         CROSS JOIN LATERAL (
+               SELECT r.id FROM task_runs r
+                WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = one.key
+                  AND r.handler = h.handler AND r.priority = p.priority
+                ORDER BY r.run_at, r.id
+                LIMIT CASE WHEN starts_with(one.key, '#') THEN 1
+                           ELSE least($3, coalesce((SELECT l.max_running FROM concurrency_limits l
+                                                     WHERE l.concurrency_key = one.key), 1)) END + $2) first))"};
+
+/// Reads what waits behind the keys of the runs and of the tasks that were read, and the limits of these keys.
+pub(super) fn behind_keys(bench: &mut Workbench) -> Result<(), Fault> {
+    let own = numbers(bench, "scheduled_tasks", "id").into_iter().map(|id| format!("#{id}"));
+    let mut keys: Vec<String> = texts(bench, "task_runs", "concurrency_key");
+    keys.extend(texts(bench, "scheduled_tasks", "concurrency_key"));
+    keys.extend(own);
+    keys.sort_unstable();
+    keys.dedup();
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let read = i64::try_from(bench.column("task_runs", "id").len()).unwrap_or(i64::MAX / 2);
+    let window = WINDOW as i64;
+    bench.read("task_runs", BEHIND_KEYS, &[&keys, &read, &window])?;
+    keys.retain(|key| !key.starts_with('#'));
+    if keys.is_empty() {
+        return Ok(());
+    }
+    bench.read("concurrency_limits", "WHERE t.concurrency_key = ANY ($1)", &[&keys]).map(|_| ())
+}
+
+/// The first run that waits behind each key, and the first that may start: a limit that changes calls the loop through their tasks.
+const CALLED: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM unnest($1::text[]) one (key) CROSS JOIN LATERAL (
+            (SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = one.key
+              ORDER BY r.handler, r.priority, r.run_at, r.id LIMIT 1)
+             UNION ALL
+            (SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = one.key
+              ORDER BY r.handler, r.priority, r.run_at, r.id LIMIT 1)) x))"};
+
+/// Reads limits that are set or removed, and what their triggers change.
+pub(super) fn limits(bench: &mut Workbench, on: &[LimitOn]) -> Result<(), Fault> {
+    let (mut keys, mut handlers) = (Vec::new(), Vec::new());
+    for one in on {
+        match one {
+            LimitOn::Key(key) => keys.push(key.as_str()),
+            LimitOn::Handler(handler) => handlers.push(handler.as_str()),
+        }
+    }
+    if !keys.is_empty() {
+        bench.read("concurrency_limits", "WHERE t.concurrency_key = ANY ($1)", &[&keys])?;
+        bench.read("task_runs", CALLED, &[&keys])?;
+        tasks_of_runs(bench)?;
+    }
+    if !handlers.is_empty() {
+        bench.read("rate_limits", "WHERE t.handler = ANY ($1)", &[&handlers])?;
+        bench.read("rate_limit_starts", "WHERE t.handler = ANY ($1)", &[&handlers])?;
+    }
+    Ok(())
+}
+
+/// Returns the numbers in a column of the rows that were read, in order, each once.
+pub(super) fn numbers(bench: &Workbench, table: &str, column: &str) -> Vec<i64> {
+    let cells = bench.column(table, column).into_iter();
+    let mut found: Vec<i64> =
+        cells.filter_map(|cell| if let Cell::Integer(number) = cell { Some(number) } else { None }).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Returns the texts in a column of the rows that were read.
+pub(super) fn texts(bench: &Workbench, table: &str, column: &str) -> Vec<String> {
+    let cells = bench.column(table, column).into_iter();
+    cells.filter_map(|cell| if let Cell::Text(text) = cell { Some(text) } else { None }).collect()
+}

@@ -1,0 +1,205 @@
+//! The rows that the requests of clients and the effects and outcomes of workers need.
+
+use crate::model::limit::LimitOn;
+use crate::store::fault::Fault;
+use crate::store::postgres::reach::around;
+use crate::store::postgres::workbench::Workbench;
+
+/// A request, with what it names.
+#[derive(Clone, Debug)]
+pub(crate) enum Request {
+    /// Tasks to add.
+    Add { names: Vec<String>, replaces: bool },
+    /// The tasks that a source declares.
+    Apply { source: String, names: Vec<String>, limits: Vec<LimitOn> },
+    /// A run of a task, with the key of the request.
+    Trigger { task: String, key: Option<String> },
+    /// A run that retries another.
+    Retry { run: i64 },
+    /// The end of a run that waits.
+    Cancel { run: i64 },
+    /// The end of all unfinished runs of a task.
+    CancelAll { task: String },
+    /// A run whose command is gone.
+    Gone { run: i64 },
+    /// All running runs of a task.
+    GoneAll { task: String },
+    /// A pause or a resumption.
+    Change { task: String },
+    /// The removal of a task. Its history is not read.
+    Remove { task: String },
+    /// A limit that is set or removed.
+    Limit { on: LimitOn },
+    /// An effect of a run, which is stored under the first run of its chain.
+    Effect { run: i64, first: i64, key: String },
+    /// The claim of a run.
+    Claim { run: i64 },
+    /// The end of a running run that succeeded.
+    Finish { run: i64 },
+    /// The start of a scheduler: `other_zone_data` reads the tasks that are planned again with the zone data of this process.
+    Register { zone_data: String, now: i64 },
+    /// The end of a scheduler.
+    Stop { owner: String },
+    /// Events that are only written.
+    Record,
+    /// The alarms of a channel.
+    Alarm { channel: String },
+}
+
+impl Request {
+    /// Reads the rows.
+    pub(crate) fn read(&self, bench: &mut Workbench) -> Result<(), Fault> {
+        around::version(bench)?;
+        match self {
+            Request::Add { names, replaces } => add(bench, names, *replaces),
+            Request::Apply { source, names, limits } => apply(bench, source, names, limits),
+            Request::Trigger { task, key } => trigger(bench, task, key.as_deref()),
+            Request::Retry { run } => retry(bench, *run),
+            Request::Cancel { run } => cancel(bench, &[*run]),
+            Request::CancelAll { task } => cancel_all(bench, task),
+            Request::Gone { run } => gone(bench, "WHERE t.id = $1", run),
+            Request::GoneAll { task } => gone_all(bench, task),
+            Request::Change { task } => {
+                around::tasks_named(bench, &[task])?;
+                change(bench)
+            }
+            Request::Remove { task } => {
+                around::tasks_named(bench, &[task])?;
+                remove(bench)
+            }
+            Request::Limit { on } => limit(bench, on),
+            Request::Effect { run, first, key } => {
+                around::runs(bench, &[*run])?;
+                bench.read("task_effects", "WHERE t.run_id = $1 AND t.key = $2", &[first, key]).map(|_| ())
+            }
+            Request::Claim { run } => around::runs(bench, &[*run]),
+            Request::Finish { run } => {
+                around::runs_with_front(bench, &[*run])?;
+                around::tasks_of_runs(bench)?;
+                around::behind_keys(bench)
+            }
+            Request::Register { zone_data, now } => register(bench, zone_data, *now),
+            Request::Stop { owner } => bench.read("scheduler_instances", "WHERE t.id = $1", &[owner]).map(|_| ()),
+            Request::Record => Ok(()),
+            Request::Alarm { channel } => {
+                bench.read("scheduler_alarms", "WHERE t.channel = $1", &[channel])?;
+                bench.read("scheduler_alarm_channels", "WHERE t.channel = $1", &[channel]).map(|_| ())
+            }
+        }
+    }
+}
+
+/// Reads the tasks that have the names. Only a replacement, or a task that must be examined again, looks further.
+fn add(bench: &mut Workbench, names: &[String], replaces: bool) -> Result<(), Fault> {
+    around::tasks_named(bench, names)?;
+    let mut changed = around::numbers(bench, "scheduled_tasks", "id");
+    if !replaces {
+        changed = around::tasks_with(bench, "status", "invalid");
+    }
+    if changed.is_empty() {
+        return Ok(());
+    }
+    around::before_a_change(bench, &changed)?;
+    around::behind_keys(bench)
+}
+
+/// As [`Request::Add`], with the tasks that the source declared before, which are removed or paused.
+fn apply(bench: &mut Workbench, source: &String, names: &[String], limits: &[LimitOn]) -> Result<(), Fault> {
+    bench.read("scheduled_tasks", "WHERE t.name = ANY ($1) OR t.managed_by = $2", &[&names, source])?;
+    bench.read("concurrency_limits", "WHERE t.managed_by = $1", &[source])?;
+    bench.read("rate_limits", "WHERE t.managed_by = $1", &[source])?;
+    let tasks = around::numbers(bench, "scheduled_tasks", "id");
+    around::before_a_change(bench, &tasks)?;
+    around::behind_keys(bench)?;
+    around::tasks_of_runs(bench)?;
+    let mut changed = limits.to_vec();
+    changed.extend(around::texts(bench, "concurrency_limits", "concurrency_key").into_iter().map(LimitOn::Key));
+    changed.extend(around::texts(bench, "rate_limits", "handler").into_iter().map(LimitOn::Handler));
+    around::limits(bench, &changed)
+}
+
+fn trigger(bench: &mut Workbench, task: &str, key: Option<&str>) -> Result<(), Fault> {
+    around::tasks_named(bench, &[task])?;
+    let tasks = around::numbers(bench, "scheduled_tasks", "id");
+    if let (Some(key), [_, ..]) = (key, &tasks[..]) {
+        bench.read("task_runs", "WHERE t.task_id = ANY ($1) AND t.request_key = $2", &[&tasks, &key])?;
+    }
+    requested(bench)
+}
+
+/// Reads what a run that is requested of the tasks that were read waits for.
+fn requested(bench: &mut Workbench) -> Result<(), Fault> {
+    let delay = around::tasks_with(bench, "schedule_type", "delay");
+    around::before_a_change(bench, &delay)?;
+    around::behind_keys(bench)
+}
+
+/// The run, and the runs that retry it.
+const RETRIED: &str = "
+    WHERE t.id = $1 OR t.id = ANY (ARRAY(
+        SELECT n.id FROM task_runs r JOIN task_runs n ON n.task_id = r.task_id AND n.retry_of = r.id WHERE r.id = $1))";
+
+fn retry(bench: &mut Workbench, run: i64) -> Result<(), Fault> {
+    bench.read("task_runs", RETRIED, &[&run])?;
+    around::tasks_of_runs(bench)?;
+    requested(bench)
+}
+
+/// Reads runs that are cancelled, and what waits for their ends.
+fn cancel(bench: &mut Workbench, runs: &[i64]) -> Result<(), Fault> {
+    around::runs_with_front(bench, runs)?;
+    around::tasks_of_runs(bench)?;
+    around::attempts_that_began(bench)?;
+    around::behind_keys(bench)
+}
+
+fn cancel_all(bench: &mut Workbench, task: &str) -> Result<(), Fault> {
+    around::tasks_named(bench, &[task])?;
+    around::unfinished_of_tasks(bench)?;
+    around::attempts_that_began(bench)?;
+    around::behind_keys(bench)
+}
+
+fn gone(bench: &mut Workbench, runs: &str, of: &(dyn postgres::types::ToSql + Sync)) -> Result<(), Fault> {
+    bench.read("task_runs", runs, &[of])?;
+    around::tasks_of_runs(bench)?;
+    let owners = around::texts(bench, "task_runs", "locked_by");
+    bench.read("scheduler_instances", "WHERE t.id = ANY ($1)", &[&owners]).map(|_| ())
+}
+
+fn gone_all(bench: &mut Workbench, task: &str) -> Result<(), Fault> {
+    around::tasks_named(bench, &[task])?;
+    let tasks = around::numbers(bench, "scheduled_tasks", "id");
+    gone(bench, "WHERE t.task_id = ANY ($1) AND t.locked_by IS NOT NULL", &tasks)
+}
+
+/// Reads what a pause or a resumption of the tasks that were read changes.
+fn change(bench: &mut Workbench) -> Result<(), Fault> {
+    let tasks = around::numbers(bench, "scheduled_tasks", "id");
+    around::before_a_change(bench, &tasks)?;
+    around::behind_keys(bench)
+}
+
+/// Reads the unfinished runs of the tasks that were read, and what waits behind them: the server deletes the rest.
+fn remove(bench: &mut Workbench) -> Result<(), Fault> {
+    around::unfinished_of_tasks(bench)?;
+    around::behind_keys(bench)?;
+    around::tasks_of_runs(bench)
+}
+
+fn limit(bench: &mut Workbench, on: &LimitOn) -> Result<(), Fault> {
+    around::limits(bench, std::slice::from_ref(on))
+}
+
+/// Local times are planned again if the zone data of this process is not the recorded one.
+const OTHER_ZONES: &str = "
+    WHERE t.status = 'active' AND t.planned = 1 AND t.next_run > $1 AND t.time_zone <> 'UTC'
+      AND (t.schedule_type = 'cron' OR t.schedule_type = 'once')
+      AND (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') <> $2";
+
+fn register(bench: &mut Workbench, zone_data: &String, now: i64) -> Result<(), Fault> {
+    bench.read("scheduler_meta", "", &[])?;
+    bench.read("scheduler_instances", "", &[])?;
+    bench.read("task_runs", "WHERE t.status = 'running'", &[])?;
+    bench.read("scheduled_tasks", OTHER_ZONES, &[&now, zone_data]).map(|_| ())
+}

@@ -1,0 +1,88 @@
+//! The shared modules once more, on PostgreSQL: this program runs itself with `DULY_STORE=postgres`, and each test prints its line.
+//!
+//! `DULY_STORE=postgres cargo test --features postgres --test it misfire` runs one of them by hand. The tests of all other modules are
+//! about files, or start the program: they use SQLite whatever the variable says.
+
+use std::process::Command;
+
+use crate::fixtures::skip;
+
+/// The modules whose tests hold for every store.
+const SHARED: [&str; 46] = [
+    "apply",
+    "async_handlers",
+    "attempt_slots",
+    "catch_up",
+    "check",
+    "clock",
+    "clock_trouble",
+    "completed_by_sql",
+    "concurrency_keys",
+    "crontab_weeks",
+    "delay_tasks",
+    "draining",
+    "durations",
+    "effects",
+    "events",
+    "executor",
+    "first_look",
+    "handler_failures",
+    "history",
+    "ids",
+    "idempotency",
+    "limits",
+    "manual",
+    "matching",
+    "misfire",
+    "observers",
+    "on_dead",
+    "overdue",
+    "overlap",
+    "progress",
+    "regressions",
+    "reopened",
+    "restarts",
+    "retention",
+    "retention_load",
+    "run_transitions",
+    "schedule_changes",
+    "sql_edits",
+    "stuck_workers",
+    "takeover",
+    "testing_kit",
+    "threads",
+    "time_limits",
+    "turns",
+    "unknown_owner",
+    "wake",
+];
+
+/// The address of a new schema, if the test of this thread is to run on PostgreSQL.
+pub(crate) fn database() -> Option<String> {
+    if std::env::var("DULY_STORE").as_deref() != Ok("postgres") {
+        return None;
+    }
+    // The threads of tests have their names; that of a program with one thread has not.
+    let thread = std::thread::current();
+    let module = thread.name().and_then(|name| name.split_once("::")).map(|(module, _)| module);
+    if module.is_some_and(|module| !SHARED.contains(&module)) {
+        return None;
+    }
+    Some(crate::postgres::database().expect("DULY_STORE=postgres needs a PostgreSQL server"))
+}
+
+#[test]
+fn the_shared_tests_hold_on_postgres() {
+    if crate::postgres::database().is_none() {
+        return skip("no PostgreSQL");
+    }
+    let program = std::env::current_exe().expect("this program");
+    let listed = Command::new(&program).args(["--list", "--format", "terse"]).output().expect("the tests");
+    let listed = String::from_utf8(listed.stdout).expect("names");
+    let shared = |test: &&str| test.split_once("::").is_some_and(|(module, _)| SHARED.contains(&module));
+    let tests: Vec<&str> = listed.lines().filter_map(|line| line.strip_suffix(": test")).filter(shared).collect();
+    assert!(tests.len() >= 230, "{} shared tests", tests.len());
+    let mut again = Command::new(program);
+    let ended = again.arg("--exact").args(tests).env("DULY_STORE", "postgres").status().expect("the tests");
+    assert!(ended.success(), "a shared test fails on PostgreSQL: its line is above");
+}
