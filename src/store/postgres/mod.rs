@@ -9,6 +9,7 @@ mod connect;
 mod fault;
 mod look_ahead;
 mod password_file;
+mod prune;
 mod reach;
 mod schema;
 mod server;
@@ -18,6 +19,8 @@ mod tables;
 mod testing;
 mod tls;
 mod turn;
+#[cfg(test)]
+mod turn_tests;
 mod workbench;
 mod write_back;
 
