@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::host::orphan;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
-use crate::store::turn_io::{Done, Other};
+use crate::store::turn_io::{Done, Other, Session};
 
 /// `$1` the owner, `$2` its handlers, `$3` the time, `NULL`: the server's.
 const LOOK_AHEAD: &str = include_str!("look_ahead.sql");
@@ -63,6 +63,7 @@ impl LookAhead {
             owner,
             until: Timestamp::from_millis(until),
             lease: Duration::from_millis(u64::try_from(lease).unwrap_or_default()),
+            session: Session::Held,
         });
         let (stopping, processes): (Vec<i64>, Vec<String>) = (row.try_get(8)?, row.try_get(9)?);
         let declared = stopping.into_iter().zip(processes).filter(|(_, process)| orphan::is_declaration(process));

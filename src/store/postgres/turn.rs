@@ -13,7 +13,7 @@ use crate::store::fault::Fault;
 use crate::store::postgres::look_ahead::{LookAhead, Seen};
 use crate::store::postgres::reach::{Reach, TurnReach};
 use crate::store::postgres::server::Access;
-use crate::store::postgres::{PostgresStore, TRIES, Time, prune};
+use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::turn_io::{Done, Item, MAX_ITEMS, Work};
@@ -89,12 +89,20 @@ impl PostgresStore {
 
     fn work(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
         let mut reach = self.reach_of(work);
-        let mut tries = 1;
+        let (mut tries, given) = (1, self.given(work.now));
+        if work.full
+            && let Some(session) = &mut self.session
+        {
+            // Without an answer nothing is known: the next full turn tries again.
+            let _ = session.hold();
+        }
         loop {
             let before = self.copy_memory();
             let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
             let lease = work.until.since(work.now);
-            let work = Work { now, until: now + lease, prune: None, ..*work };
+            let dead = owners::still_dead(&mut self.bench.lock().server, work.dead, given);
+            let dead = dead.inspect_err(|_| _ = self.end())?;
+            let work = Work { now, until: now + lease, prune: None, dead: &dead, ..*work };
             let rehearsal = self.rehearses.then(|| self.rehearse(&work, &before));
             {
                 let mut bench = self.bench.lock();
@@ -118,10 +126,13 @@ impl PostgresStore {
                 tries += 1;
                 continue;
             }
-            let done = match seen {
+            let mut done = match seen {
                 Some(seen) => done.map(|done| seen.into_done(done)),
                 None => done,
             };
+            if let Ok(done) = &mut done {
+                owners::annotate_done(&mut self.bench.lock().server, done, given);
+            }
             if let Some(rehearsal) = rehearsal {
                 rehearsal.check(&done, record.unwrap_or_default());
             }
@@ -201,14 +212,17 @@ impl PostgresStore {
             let all = self.look_up(now, all, |memory, now| Store::look(memory, owner, handlers, None, now))?;
             if self.rehearses && seen.data_version == self.data_version()? {
                 let more_due = seen.more_due;
-                let done = seen.into_done(Done { more_due, ..Done::default() });
+                let mut done = seen.into_done(Done { more_due, ..Done::default() });
                 let all = all.unwrap_or_default();
                 assert_eq!(shown(&done), shown(&all), "a look by the server, and one at all rows");
+                owners::annotate_done(&mut self.bench.lock().server, &mut done, given);
                 return Ok(Some(done));
             }
         }
         let more_due = seen.more_due;
-        Ok(Some(seen.into_done(Done { more_due, ..Done::default() })))
+        let mut done = seen.into_done(Done { more_due, ..Done::default() });
+        owners::annotate_done(&mut self.bench.lock().server, &mut done, given);
+        Ok(Some(done))
     }
 
     /// Takes the turn with all rows, and writes nothing.
