@@ -130,11 +130,11 @@ impl PostgresStore {
                 Some(seen) => done.map(|done| seen.into_done(done)),
                 None => done,
             };
-            if let Ok(done) = &mut done {
-                owners::annotate_done(&mut self.bench.lock().server, done, given);
-            }
             if let Some(rehearsal) = rehearsal {
                 rehearsal.check(&done, record.unwrap_or_default());
+            }
+            if let Ok(done) = &mut done {
+                owners::annotate_done(&mut self.bench.lock().server, done, given);
             }
             return done;
         }
