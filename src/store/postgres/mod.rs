@@ -16,6 +16,7 @@ mod outcome;
 mod owner_session;
 mod owners;
 mod password_file;
+mod prune;
 mod reach;
 mod schema;
 mod server;
@@ -26,9 +27,11 @@ mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
-mod turn;
 #[cfg(test)]
 mod tls_tests;
+mod turn;
+#[cfg(test)]
+mod turn_tests;
 mod workbench;
 mod write_back;
 
