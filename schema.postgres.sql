@@ -29,6 +29,10 @@ SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', f
 CREATE FUNCTION duly_now() RETURNS bigint LANGUAGE sql VOLATILE
 RETURN floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 
+-- The time at which the statement began: the times in a new row are equal, as those of schema.sql are.
+CREATE FUNCTION duly_statement_time() RETURNS bigint LANGUAGE sql STABLE
+RETURN floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint;
+
 -- A time as text, for the views. Seconds and milliseconds apart: their product with an interval is exact.
 CREATE FUNCTION duly_time(millis bigint) RETURNS text LANGUAGE sql STABLE
 RETURN to_char(timestamp '1970-01-01' + (millis / 1000) * interval '1 second' + (millis % 1000) * interval '1 millisecond',
@@ -72,7 +76,7 @@ CREATE TABLE scheduled_tasks (
     -- The newest occurrence ever resolved: no occurrence up to it is resolved again, whatever the clock does.
     resolved_until   bigint CHECK (resolved_until BETWEEN 1000000000000 AND 64060588800000),
     -- When it was created, its schedule or zone last changed, or it was last resumed: the schedule counts from here.
-    active_since     bigint NOT NULL DEFAULT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint
+    active_since     bigint NOT NULL DEFAULT duly_statement_time()
                      CHECK (active_since BETWEEN 1000000000000 AND 64060588800000),
 
     -- What happens to an occurrence that falls due while an earlier run is unfinished.
@@ -119,10 +123,10 @@ CREATE TABLE scheduled_tasks (
     paused_by        text COLLATE "C" CHECK (length(paused_by) <= 200),
     -- The manifest that declared it; NULL when added by hand.
     managed_by       text COLLATE "C",
-    created_at       bigint NOT NULL DEFAULT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint
+    created_at       bigint NOT NULL DEFAULT duly_statement_time()
                      CHECK (created_at BETWEEN 1000000000000 AND 64060588800000),
     -- When a user or a program last changed the definition or the status; the scheduler's bookkeeping does not change it.
-    updated_at       bigint NOT NULL DEFAULT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint
+    updated_at       bigint NOT NULL DEFAULT duly_statement_time()
                      CHECK (updated_at BETWEEN 1000000000000 AND 64060588800000),
 
     CHECK ((schedule_value = '') = (schedule_type = 'manual')),

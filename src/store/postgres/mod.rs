@@ -7,6 +7,7 @@
 pub(crate) mod address;
 mod connect;
 mod fault;
+mod json;
 mod password_file;
 mod reach;
 mod schema;
@@ -111,6 +112,7 @@ impl PostgresStore {
         schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
+            json::refuse_unstorable(tables)?;
             let bench = Shared::new(Workbench::new(server, tables)?);
             shared = Some(bench.clone());
             Ok(Box::new(bench))
