@@ -615,6 +615,13 @@ BEGIN
                     FROM task_runs r
                    WHERE r.task_id = OLD.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
                      AND r.blocked IS NULL AND r.concurrency_key IS NOT NULL);
+    -- For scheduled_tasks_made_room.
+    PERFORM set_config('duly.freed_keys', (coalesce(nullif(current_setting('duly.freed_keys', true), ''), '[]')::jsonb
+                                           || jsonb_agg(DISTINCT r.concurrency_key))::text, true)
+       FROM task_runs r
+       JOIN concurrency_limits l ON l.concurrency_key = r.concurrency_key
+      WHERE r.task_id = OLD.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
+     HAVING count(*) > 0;
     DELETE FROM task_attempts WHERE run_id IN (SELECT id FROM task_runs WHERE task_id = OLD.id);
     DELETE FROM task_effects WHERE run_id IN (SELECT id FROM task_runs WHERE task_id = OLD.id);
     DELETE FROM task_runs WHERE task_id = OLD.id;
@@ -630,12 +637,17 @@ EXECUTE FUNCTION scheduled_tasks_removed();
 -- the DELETE has changed could not be deleted by the same statement.
 CREATE FUNCTION scheduled_tasks_made_room() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
+DECLARE
+    freed jsonb := nullif(current_setting('duly.freed_keys', true), '');
 BEGIN
-    UPDATE scheduled_tasks SET planned = 0
-     WHERE id IN (SELECT (SELECT n.task_id FROM task_runs n
-                           WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
-                             AND n.blocked = 'key' AND n.concurrency_key = l.concurrency_key LIMIT 1)
-                    FROM concurrency_limits l);
+    IF freed IS NOT NULL THEN
+        UPDATE scheduled_tasks SET planned = 0
+         WHERE id IN (SELECT (SELECT n.task_id FROM task_runs n
+                               WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
+                                 AND n.blocked = 'key' AND n.concurrency_key = key LIMIT 1)
+                        FROM jsonb_array_elements_text(freed) key);
+        PERFORM set_config('duly.freed_keys', '', true);
+    END IF;
     RETURN NULL;
 END $$;
 
