@@ -179,6 +179,6 @@ fn the_server_of_the_tests_ends_with_their_process() {
     other.kill().expect("its end");
     other.wait().expect("its end");
     crate::fixtures::eventually("the server of a killed process ends", || !theirs.exists());
-    assert!(!Path::new("/proc").join(pid).join("exe").exists());
+    crate::fixtures::eventually("its process ends", || !Path::new("/proc").join(&pid).join("exe").exists());
     assert!(Path::new(&folder).join("data/postmaster.pid").exists(), "the server of this process");
 }

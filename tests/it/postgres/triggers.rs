@@ -349,3 +349,28 @@ fn json_that_sqlite_cannot_read_is_refused() {
         both.sqlite.execute("UPDATE scheduled_tasks SET payload = ?1 WHERE name = 'due'", [stored]).expect("a payload");
     }
 }
+
+/// A claim that is committed while a DELETE waits for it: a run that has begun is never deleted.
+#[test]
+fn a_task_whose_run_begins_meanwhile_is_not_deleted() {
+    let Some(address) = super::database() else { return };
+    let mut both = Both::new(&address);
+    let claims = both.filled(
+        "SET duly.store = 'on'; BEGIN;
+         UPDATE task_runs SET status = 'running', locked_by = 'owner', locked_until = LATER, finished_at = NULL WHERE id = 12",
+    );
+    both.server.batch_execute(&claims).expect("a claim");
+    let mut other = session(&address);
+    let pid: i32 = other.query_one("SELECT pg_backend_pid()", &[]).expect("a row").get(0);
+    let deletes = std::thread::spawn(move || other.batch_execute("DELETE FROM scheduled_tasks WHERE name = 'due'"));
+    let mut observer = session(&address);
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'";
+    crate::fixtures::eventually("the DELETE waits", || {
+        observer.query_one(waits, &[&pid]).expect("a row").get::<_, i64>(0) == 1
+    });
+    both.server.batch_execute("COMMIT").expect("a commit");
+    let error = deletes.join().expect("a thread").expect_err("its run has begun");
+    assert_eq!(said(&error), "the task has a running run: cancel it, or pause the task and wait");
+    let left = both.in_postgres();
+    assert_eq!(left.iter().filter(|row| row.contains(" task_id=1 ") || row.contains(" name=due ")).count(), 2);
+}
