@@ -164,7 +164,6 @@ fn the_server_of_the_tests_ends_with_their_process() {
         return;
     }
     let mut other = crate::fixtures::test_process("postgres::the_server_of_the_tests_ends_with_their_process")
-        .arg("--nocapture")
         .env("DULY_SERVER_USER", "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
