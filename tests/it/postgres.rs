@@ -3,6 +3,8 @@
 
 /// Every command of the program on a server.
 mod program;
+mod tables;
+mod triggers;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -164,7 +166,6 @@ fn the_server_of_the_tests_ends_with_their_process() {
         return;
     }
     let mut other = crate::fixtures::test_process("postgres::the_server_of_the_tests_ends_with_their_process")
-        .arg("--nocapture")
         .env("DULY_SERVER_USER", "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -179,6 +180,6 @@ fn the_server_of_the_tests_ends_with_their_process() {
     other.kill().expect("its end");
     other.wait().expect("its end");
     crate::fixtures::eventually("the server of a killed process ends", || !theirs.exists());
-    assert!(!Path::new("/proc").join(pid).join("exe").exists());
+    crate::fixtures::eventually("its process ends", || !Path::new("/proc").join(&pid).join("exe").exists());
     assert!(Path::new(&folder).join("data/postmaster.pid").exists(), "the server of this process");
 }

@@ -11,6 +11,7 @@ mod connect;
 mod examine;
 mod fault;
 mod holder;
+mod json;
 mod look_ahead;
 mod outcome;
 mod owner_session;
@@ -145,6 +146,7 @@ impl PostgresStore {
         schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
+            json::refuse_unstorable(tables)?;
             let bench = Shared::new(Workbench::new(server, tables)?);
             shared = Some(bench.clone());
             Ok(Box::new(bench))
