@@ -17,6 +17,8 @@ use crate::engine::wall_clock::WallClock;
 use crate::error::{Error, Result};
 use crate::host::fault_points;
 use crate::host::orphan::Orphan;
+#[cfg(feature = "postgres")]
+use crate::host::owner_lock;
 use crate::host::owner_lock::{FileState, OwnerLock};
 use crate::host::platform;
 use crate::model::event::{Event, Observer, Observers};
@@ -215,6 +217,25 @@ impl Poller {
     #[cfg(feature = "postgres")]
     pub(crate) fn look_up_claims(&mut self, now: Now) {
         self.next_heartbeat = now.monotonic;
+    }
+
+    /// Registers under another id: the claims are lost, because the server may lack the commits by which they were made. Outcomes that
+    /// are not written yet are superseded.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn register_again(&mut self, now: Now) -> Result<()> {
+        let mut random = fastrand::Rng::new();
+        let registration = Registration { owner: owner_lock::new_owner(&mut random), ..self.registration.clone() };
+        self.lock.change_owner(&registration.owner)?;
+        let Registered { others, not_stopped, .. } = self.store.register(&registration, random, now.wall)?;
+        let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
+        peers.update(&others, &[], now.monotonic);
+        peers.check_not_stopped(not_stopped, now.monotonic);
+        log::warn!("the server continues another history: this scheduler has registered again, and its claims are lost");
+        (self.registration, self.peers, self.horizon) = (registration, peers, WakeTime::default());
+        self.reports.clear();
+        self.held = self.outbox.iter().chain(&self.aside).map(|finished| finished.claim.run_id).collect();
+        self.next_heartbeat = now.monotonic;
+        Ok(())
     }
 
     /// Returns how many runs are claimed and not settled.

@@ -400,6 +400,8 @@ impl Store for PostgresStore {
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        // What an earlier owner on this connection has claimed is lost.
+        self.bench.lock().server.keep_to_timeline(None);
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
@@ -408,7 +410,10 @@ impl Store for PostgresStore {
             self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
-            owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
+            let server = &mut self.bench.lock().server;
+            owners::annotate_registered(server, &mut registered, given);
+            let timeline = server.timeline().cloned();
+            server.keep_to_timeline(timeline);
             registered
         })
     }
