@@ -31,9 +31,10 @@ use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::model::vitals::Vitals;
 #[cfg(feature = "page")]
 use crate::page::{Page, Server};
-use crate::store::place::{self, Place};
+use crate::store::place::Place;
 use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
+use crate::text::database_name::shown;
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, OwnerId, WriteQueue};
 use crate::worker::executor::{Executor, Waker};
@@ -602,7 +603,7 @@ impl Deref for Scheduler {
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder")
-            .field("path", &place::shown(&self.path))
+            .field("path", &shown(&self.path))
             .field("handlers", &self.handlers)
             .field("settings", &self.settings)
             .field("durability", &self.durability)

@@ -16,6 +16,8 @@ pub(crate) mod matching;
 pub(crate) mod outbox;
 pub(crate) mod prune;
 pub(crate) mod runs;
+#[cfg(feature = "postgres")]
+pub(crate) mod server;
 pub(crate) mod status;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
@@ -306,7 +308,9 @@ impl Client {
         Ok(file.path().to_owned())
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
+    /// Returns the time by which requests are made: that of the server, if the database is on one, else of the machine or of the
+    /// [`Clock`] of the scheduler.
+    pub fn now(&self) -> Timestamp {
         self.clock.now().wall
     }
 

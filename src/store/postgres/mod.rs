@@ -5,25 +5,35 @@
 //! the schema.
 
 pub(crate) mod address;
+#[cfg(test)]
+mod address_tests;
 mod connect;
+mod examine;
 mod fault;
+mod look_ahead;
 mod owner_session;
 mod owners;
 mod password_file;
 mod reach;
 mod schema;
 mod server;
+#[cfg(test)]
+mod server_tests;
 mod session;
 mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
+mod turn;
+#[cfg(test)]
+mod tls_tests;
 mod workbench;
+mod write_back;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::{ServerClock, Timestamp};
@@ -82,6 +92,8 @@ pub(crate) struct PostgresStore {
     /// Learns the server's time from each transaction.
     clock: Option<Arc<ServerClock>>,
     address: Address,
+    /// Whether each turn is rehearsed with all rows, and must do the same with those that it reads.
+    rehearses: bool,
     /// Of the owner that registered on this connection, until a thread of its own takes it.
     session: Option<Session>,
 }
@@ -101,8 +113,17 @@ impl PostgresStore {
         Ok(())
     }
 
+    fn lock(&self) -> MutexGuard<'_, Workbench> {
+        self.bench.lock()
+    }
+
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Sets the path beside which the lock files of schedulers of this host are.
+    pub(crate) fn stand_beside(&mut self, anchor: PathBuf) {
+        self.memory.stand_beside(anchor);
     }
 
     /// Returns the server's identifier and the name of the database, which together no other database has.
@@ -121,7 +142,7 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone(), session: None })
+        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone(), rehearses: turn::rehearses(), session: None })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
@@ -210,28 +231,7 @@ impl Store for PostgresStore {
     }
 
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
-        let (mut tries, given) = (1, self.given(work.now));
-        if work.full
-            && let Some(session) = &mut self.session
-        {
-            // Without an answer nothing is known: the next full turn tries again.
-            let _ = session.hold();
-        }
-        loop {
-            let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
-            let lease = work.until.since(work.now);
-            let dead = owners::still_dead(&mut self.bench.lock().server, work.dead, given);
-            let dead = dead.inspect_err(|_| _ = self.end())?;
-            let done = Store::turn(&mut self.memory, &Work { now, until: now + lease, dead: &dead, ..*work });
-            if !self.end() || tries == TRIES {
-                let annotate = |done: &mut Done| owners::annotate_done(&mut self.bench.lock().server, done, given);
-                return done.map(|mut done| {
-                    annotate(&mut done);
-                    done
-                });
-            }
-            tries += 1;
-        }
+        self.take_turn(work)
     }
 
     fn look(
@@ -241,19 +241,7 @@ impl Store for PostgresStore {
         since: Option<i64>,
         now: Timestamp,
     ) -> Result<Option<Done>> {
-        let version = self.data_version()?;
-        if since == Some(version) {
-            return Ok(None);
-        }
-        let looked =
-            self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
-        let given = self.given(now);
-        looked.map(|done| {
-            done.map(|mut done| {
-                owners::annotate_done(&mut self.bench.lock().server, &mut done, given);
-                Done { data_version: version, ..done }
-            })
-        })
+        self.look_around(owner, handlers, since, now)
     }
 
     #[cfg(feature = "page")]
@@ -355,7 +343,10 @@ impl Store for PostgresStore {
     }
 
     fn status(&mut self, now: Timestamp) -> Result<Status> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))
+        let status = self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))?;
+        let version = self.bench.lock().server.version().map_err(|fault| fault.into_error("read the status"))?;
+        let (path, server) = (PathBuf::from(self.address.to_string()), Some(format!("PostgreSQL {version}")));
+        Ok(Status { path, server, file_bytes: None, log_bytes: None, ..status })
     }
 
     fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {

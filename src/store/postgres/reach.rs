@@ -2,11 +2,15 @@
 
 mod around;
 pub(crate) mod client;
+mod turn;
 
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::tables::TABLES;
 use crate::store::postgres::workbench::Workbench;
+use crate::store::postgres::write_back::Difference;
+
+pub(crate) use turn::TurnReach;
 
 /// The rows that an operation needs.
 #[derive(Clone, Debug)]
@@ -15,6 +19,8 @@ pub(crate) enum Reach {
     Everything,
     /// Those of a request of a client or a worker.
     Client(Request),
+    /// Those of a turn.
+    Turn(Box<TurnReach>),
 }
 
 impl Reach {
@@ -23,10 +29,28 @@ impl Reach {
     }
 
     /// Reads the rows into the workbench, within the open transaction.
-    pub(crate) fn read(&self, bench: &mut Workbench) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, bench: &mut Workbench) -> Result<(), Fault> {
+        match self {
+            Reach::Turn(turn) => return turn.read(bench),
+            Reach::Client(_) | Reach::Everything => bench.read_numbers()?,
+        }
+        self.read_rows(bench)
+    }
+
+    fn read_rows(&self, bench: &mut Workbench) -> Result<(), Fault> {
         match self {
             Reach::Client(request) => request.read(bench),
-            Reach::Everything => TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[]).map(|_| ())),
+            Reach::Everything | Reach::Turn(_) => {
+                TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[]).map(|_| ()))
+            }
+        }
+    }
+
+    /// Returns whether the rules looked at no other rows than those that were read. If not, the reach is wider the next time.
+    pub(super) fn was_enough(&mut self, differences: &[Difference<'_>]) -> bool {
+        match self {
+            Reach::Turn(turn) => turn.was_enough(differences),
+            Reach::Client(_) | Reach::Everything => true,
         }
     }
 }

@@ -316,6 +316,12 @@ impl Server {
         Ok(Timestamp::from_millis(rows.first().map_or(Ok(0), |row| row.try_get(0))?))
     }
 
+    /// Returns the version of the server, as in `15.18`.
+    pub(crate) fn version(&mut self) -> Result<String, Fault> {
+        let rows = self.query("SELECT split_part(current_setting('server_version'), ' ', 1)", &[])?;
+        Ok(rows[0].try_get(0)?)
+    }
+
     /// Returns the server's identifier and the name of the database.
     pub(crate) fn identity(&mut self) -> Result<(String, String), Fault> {
         let rows =
@@ -575,6 +581,11 @@ impl Server {
     }
 
     /// Returns how often the connection was lost, and whether it is.
+    /// Returns whether a pooler gives the session to others between transactions.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.session.pooled)
+    }
+
     pub(crate) fn losses(&self) -> (u64, bool) {
         (self.losses, self.lost)
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 #[cfg(feature = "page")]
 use duly::page::Page;
+use duly::text::database_name::shown;
 use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
 use crate::alarms::Alarms;
@@ -130,7 +131,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     if let Some(address) = scheduler.page_address() {
         log::info!("status page on http://{address}/");
     }
-    let (path, workers) = (file.display().to_string(), args.workers);
+    let (path, workers) = (shown(file), args.workers);
     log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
     let times = [args.poll, args.lease, args.drain].map(duration_text);
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
