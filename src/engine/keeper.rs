@@ -217,7 +217,7 @@ mod tests {
     use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
     use super::Keeper;
-    use crate::clock::SystemClock;
+    use crate::clock::{Clock, SystemClock, Timestamp};
     use crate::host::owner_lock::OwnerLock;
     use crate::model::event::Observers;
     use crate::model::run::Claim;
@@ -254,6 +254,11 @@ mod tests {
         keeper: Keeper,
         woken: Receiver<()>,
         _home: tempfile::TempDir,
+    }
+
+    fn claim() -> Arc<Claim> {
+        let noon = Timestamp::from_millis(1_805_025_600_000);
+        Arc::new(Claim::described(7, 1, "digest".to_owned(), "work".to_owned(), noon))
     }
 
     const EXTENDED: Beat = Beat { extended: true, again: false, promoted: false };
@@ -293,9 +298,9 @@ mod tests {
     #[test]
     fn an_owner_whose_heartbeats_fail_starts_nothing_and_stops_its_attempts_before_its_lease_ends() {
         let bench = bench();
-        let claim = Arc::new(Claim { run_id: 7, ..Claim::default() });
+        let claim = claim();
         let flag = bench.attempts.hand_over(&claim);
-        let may_begin = || bench.attempts.begin(&claim, &flag, crate::clock::Clock::now(&SystemClock::new())).is_some();
+        let may_begin = || bench.attempts.begin(&claim, &flag, SystemClock::new().now()).is_some();
         bench.answers(Some(EXTENDED));
         assert!(bench.keeper.may_start() && may_begin());
         // Five seconds later: no answer, and none from then on.
@@ -317,7 +322,7 @@ mod tests {
     #[test]
     fn an_outage_that_ends_in_time_stops_nothing_and_looks_up_the_claims() {
         let bench = bench();
-        let flag = bench.attempts.hand_over(&Arc::new(Claim { run_id: 7, ..Claim::default() }));
+        let flag = bench.attempts.hand_over(&claim());
         bench.answers(Some(EXTENDED));
         bench.at(5);
         for _ in 0..3 {
@@ -335,7 +340,7 @@ mod tests {
     #[test]
     fn claims_of_another_history_are_lost_at_once() {
         let bench = bench();
-        let flag = bench.attempts.hand_over(&Arc::new(Claim { run_id: 7, ..Claim::default() }));
+        let flag = bench.attempts.hand_over(&claim());
         bench.answers(Some(EXTENDED));
         bench.at(5);
         bench.answers(Some(Beat { promoted: true, ..Beat::default() }));
