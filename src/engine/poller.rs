@@ -23,7 +23,7 @@ use crate::host::owner_lock::{FileState, OwnerLock};
 use crate::host::platform;
 use crate::model::event::{Event, Observer, Observers};
 use crate::model::finished::{self, Finished, Report, WorkerEnded};
-use crate::model::run::Claim;
+use crate::model::run::{Claim, Outcome, Run};
 use crate::model::settings::Settings;
 use crate::model::vitals::Refused;
 use crate::rules::clock_monitor::ClockMonitor;
@@ -459,7 +459,7 @@ impl Poller {
         }
         let orphans = self.orphans(&done.orphaned, done.more_lost, input.full, now);
         if done.extended.is_some_and(|extended| extended != self.held.len()) {
-            let lost = self.lost_claims();
+            let lost = self.lost_claims(&done.claims, now);
             done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
         self.held.extend(done.claims.iter().map(|claim| claim.run_id));
@@ -561,9 +561,22 @@ impl Poller {
         }
     }
 
-    /// Returns the runs that this owner holds and another has taken over: their handlers are asked to stop.
-    fn lost_claims(&mut self) -> Result<Vec<i64>> {
+    /// Returns the runs that this owner holds and another has taken over: their handlers are asked to stop. Claims of which it never
+    /// learned, because the answer of a server was lost, are returned to the queue. `new`: those of this turn.
+    fn lost_claims(&mut self, new: &[Arc<Claim>], now: Now) -> Result<Vec<i64>> {
         let claimed = self.store.claimed_by(&self.registration.owner)?;
+        let is_new = |run: &i64| new.iter().any(|claim| claim.run_id == *run);
+        let unknown: Vec<i64> = claimed.difference(&self.held).filter(|run| !is_new(run)).copied().collect();
+        for run in unknown {
+            let Some(Run { id, task, handler, attempt, scheduled_for, concurrency_key, .. }) = self.store.run(run)? else {
+                continue;
+            };
+            let Some(task_id) = self.store.task(&task)?.map(|task| task.id) else { continue };
+            let described = Claim::described(id, attempt, task, handler, scheduled_for);
+            let claim = Arc::new(Claim { task_id, concurrency_key, ..described });
+            self.outbox.push_back(Finished::new(claim, Outcome::Released, now, now));
+            self.held.insert(run);
+        }
         Ok(self.held.difference(&claimed).copied().collect())
     }
 
@@ -583,8 +596,11 @@ impl Poller {
         let refused = Some(if fault.is_busy() { Refused::Busy } else { Refused::Fault });
         let lasts = self.refused.is_damaged(damaged);
         let from_outside = matches!(fault, Fault::Damaged(_));
+        // A server that cannot be used now, as while a standby is promoted, may be used again.
+        let may_end = !damaged && self.store.as_file().is_none();
         if let error @ Error::UnusableDatabase { .. } = self.store.error(fault, "take a turn")
             && (lasts || !damaged)
+            && !may_end
         {
             if from_outside && let Some(file) = self.store.as_file() {
                 file.set_log_aside();

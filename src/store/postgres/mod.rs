@@ -405,6 +405,7 @@ impl Store for PostgresStore {
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
         // What an earlier owner on this connection has claimed is lost.
         self.bench.lock().server.keep_to_timeline(None);
+        self.session = None;
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
