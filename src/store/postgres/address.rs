@@ -85,6 +85,12 @@ impl Address {
         places
     }
 
+    /// Returns the same address with another schema.
+    #[cfg(test)]
+    pub(crate) fn in_schema(&self, schema: &str) -> Self {
+        Address { schema: schema.to_owned(), ..self.clone() }
+    }
+
     pub(crate) fn tls(&self) -> &Tls {
         &self.tls
     }

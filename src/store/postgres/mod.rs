@@ -96,6 +96,9 @@ pub(crate) struct PostgresStore {
     rehearses: bool,
     /// Of the owner that registered on this connection, until a thread of its own takes it.
     session: Option<Session>,
+    /// Whether each operation reads all rows.
+    #[cfg(test)]
+    reads_all: bool,
 }
 
 impl PostgresStore {
@@ -142,7 +145,17 @@ impl PostgresStore {
             Ok(Box::new(bench))
         })?;
         let bench = shared.ok_or_else(|| Error::store("open the database", "no workbench"))?;
-        Ok(PostgresStore { memory, bench, time, clock: None, address: address.clone(), rehearses: turn::rehearses(), session: None })
+        Ok(PostgresStore {
+            memory,
+            bench,
+            time,
+            clock: None,
+            address: address.clone(),
+            rehearses: turn::rehearses(),
+            session: None,
+            #[cfg(test)]
+            reads_all: false,
+        })
     }
 
     /// Runs an operation that writes, again if another program changed what it had read.
@@ -188,6 +201,8 @@ impl PostgresStore {
         if let (Some(clock), Some(before)) = (&self.clock, before) {
             clock.learn(now, before);
         }
+        #[cfg(test)]
+        let reach = if self.reads_all { Reach::Everything } else { reach };
         bench.aim(reach);
         Ok(if self.time == Time::Given { given } else { now })
     }

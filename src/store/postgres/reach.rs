@@ -3,6 +3,8 @@
 mod around;
 pub(crate) mod client;
 mod turn;
+#[cfg(test)]
+mod tests;
 
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::client::Request;

@@ -1,0 +1,350 @@
+//! The rows that look-ups need: each finds on the server what it returns, and reads only that.
+
+use std::collections::BTreeSet;
+
+use crate::clock::Timestamp;
+use crate::model::recorded::EventFilter;
+use crate::model::run::RunFilter;
+use crate::rules::clock_monitor::NOTICED;
+use crate::store::fault::Fault;
+use crate::store::postgres::reach::around;
+use crate::store::postgres::workbench::Workbench;
+use crate::store::sqlite::sql::sql;
+
+/// A look-up, with what it names.
+#[derive(Clone, Debug)]
+pub(crate) enum View {
+    /// A task, with its last run.
+    Task(String),
+    /// Tasks by name after one, at most a number, with their last runs.
+    Tasks { after: String, limit: i64 },
+    Run(i64),
+    Runs(RunFilter),
+    Attempts(i64),
+    Effects(i64),
+    /// What a scheduler with these handlers could do now.
+    Idle(BTreeSet<String>),
+    /// What the status lists. Its counts are not read.
+    Status { now: Timestamp },
+    /// Limits and the next starts. Their use is counted on the server.
+    Limits,
+    Events(EventFilter),
+    /// What counts from beyond an instant.
+    Beyond(Timestamp),
+    /// The schedulers, and all running runs.
+    Owners,
+    /// The running runs of a scheduler.
+    ClaimedBy(String),
+    /// Alarms of channels; a new one examines what was recorded since an instant.
+    Alarms { channels: Vec<String>, since: Timestamp },
+    /// What the page of a run shows.
+    #[cfg(feature = "page")]
+    RunPage { run: i64, now: Timestamp },
+    /// Runs of a task, by id.
+    #[cfg(feature = "page")]
+    RunLines(Vec<i64>),
+    /// Tasks by id, with at most a number of last runs.
+    #[cfg(feature = "page")]
+    TaskLines { tasks: Vec<i64>, marks: i64 },
+}
+
+impl View {
+    /// Reads the rows.
+    pub(crate) fn read(&self, bench: &mut Workbench) -> Result<(), Fault> {
+        around::version(bench)?;
+        match self {
+            View::Task(name) => {
+                around::tasks_named(bench, &[name])?;
+                last_runs(bench)
+            }
+            View::Tasks { after, limit } => {
+                let next = "WHERE t.id = ANY (ARRAY(
+                    SELECT s.id FROM scheduled_tasks s WHERE s.name > $1 ORDER BY s.name LIMIT $2))";
+                bench.read("scheduled_tasks", next, &[after, limit])?;
+                last_runs(bench)
+            }
+            View::Run(run) => {
+                around::runs(bench, &[*run])?;
+                around::tasks_of_runs(bench)
+            }
+            View::Runs(filter) => runs(bench, filter),
+            View::Attempts(run) => bench.read("task_attempts", "WHERE t.run_id = $1", &[run]).map(|_| ()),
+            View::Effects(run) => {
+                around::chain(bench, *run)?;
+                around::tasks_of_runs(bench)?;
+                let runs = around::numbers(bench, "task_runs", "id");
+                bench.read("task_effects", "WHERE t.run_id = ANY ($1)", &[&runs]).map(|_| ())
+            }
+            View::Idle(handlers) => idle(bench, handlers),
+            View::Status { now } => status(bench, *now),
+            View::Limits => limits(bench),
+            View::Events(filter) => events(bench, filter),
+            View::Beyond(after) => beyond(bench, *after),
+            View::Owners => {
+                bench.read("scheduler_instances", "", &[])?;
+                bench.read("task_runs", "WHERE t.status = 'running'", &[]).map(|_| ())
+            }
+            View::ClaimedBy(owner) => {
+                bench.read("task_runs", "WHERE t.status = 'running' AND t.locked_by = $1", &[owner]).map(|_| ())
+            }
+            View::Alarms { channels, since } => alarms(bench, channels, *since),
+            #[cfg(feature = "page")]
+            View::RunPage { run, now } => run_page(bench, *run, *now),
+            #[cfg(feature = "page")]
+            View::RunLines(runs) => around::runs(bench, runs),
+            #[cfg(feature = "page")]
+            View::TaskLines { tasks, marks } => task_lines(bench, tasks, *marks),
+        }
+    }
+}
+
+/// The last attempted run of each `once` task, which its row does not store.
+const LAST_OF_ONCE: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM scheduled_tasks s CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND r.attempt > 0
+             ORDER BY r.started_at DESC NULLS LAST, r.id DESC LIMIT 1) x
+         WHERE s.id = ANY ($1)))";
+
+/// Reads the last runs of the `once` tasks that were read.
+fn last_runs(bench: &mut Workbench) -> Result<(), Fault> {
+    let tasks = around::tasks_with(bench, "schedule_type", "once");
+    bench.read("task_runs", LAST_OF_ONCE, &[&tasks]).map(|_| ())
+}
+
+const NEWEST: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT r.id FROM task_runs r
+         WHERE r.id < $1 AND ($2::text IS NULL OR r.status = $2)
+           AND ($3::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= $3)
+         ORDER BY r.id DESC LIMIT $4))";
+
+/// + 0: the server would read the newest runs of all tasks to find those of one.
+const NEWEST_OF_TASK: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT r.id FROM task_runs r
+         WHERE r.id < $1 AND ($2::text IS NULL OR r.status = $2)
+           AND ($3::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= $3)
+           AND r.task_id = ANY ($5)
+         ORDER BY r.id + 0 DESC LIMIT $4))";
+
+fn runs(bench: &mut Workbench, filter: &RunFilter) -> Result<(), Fault> {
+    let (before, since) = (filter.before.unwrap_or(i64::MAX), filter.since.map(Timestamp::as_millis));
+    let (status, limit) = (filter.status.map(|status| status.as_str()), bound(filter.limit));
+    if let Some(task) = &filter.task {
+        around::tasks_named(bench, &[task])?;
+        let tasks = around::numbers(bench, "scheduled_tasks", "id");
+        return bench.read("task_runs", NEWEST_OF_TASK, &[&before, &status, &since, &limit, &tasks]).map(|_| ());
+    }
+    bench.read("task_runs", NEWEST, &[&before, &status, &since, &limit])?;
+    around::tasks_of_runs(bench)
+}
+
+/// A running run, and one run of each handler that may start.
+const ANY_WORK: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        (SELECT r.id FROM task_runs r WHERE r.status = 'running' LIMIT 1)
+         UNION ALL
+        SELECT x.id FROM unnest($1::text[]) one (handler) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.handler = one.handler LIMIT 1) x))"};
+
+/// A task that is not planned, and the first due of each priority.
+const NEXT_TASKS: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        (SELECT s.id FROM scheduled_tasks s WHERE s.planned = 0 LIMIT 1)
+         UNION ALL
+        SELECT x.id FROM generate_series(0, 3) p (priority) CROSS JOIN LATERAL (
+            SELECT s.id FROM scheduled_tasks s
+             WHERE {active_planned:s} AND s.priority = p.priority AND s.next_run IS NOT NULL
+             ORDER BY s.next_run, s.id LIMIT 1) x))"};
+
+fn idle(bench: &mut Workbench, handlers: &BTreeSet<String>) -> Result<(), Fault> {
+    let handlers: Vec<&str> = handlers.iter().map(String::as_str).collect();
+    bench.read("task_runs", ANY_WORK, &[&handlers])?;
+    bench.read("scheduled_tasks", NEXT_TASKS, &[]).map(|_| ())
+}
+
+const FAILING: &str = "
+    WHERE t.id = ANY (ARRAY(SELECT s.id FROM scheduled_tasks s WHERE s.failure_count >= 2
+                             ORDER BY s.failure_count DESC, s.name LIMIT 100))";
+
+fn status(bench: &mut Workbench, now: Timestamp) -> Result<(), Fault> {
+    bench.read("scheduler_instances", "", &[])?;
+    bench.read("scheduled_tasks", FAILING, &[])?;
+    bench.read("scheduled_tasks", NEXT_TASKS, &[])?;
+    beyond(bench, now.plus(NOTICED))?;
+    limits(bench)
+}
+
+/// The tasks and retries that count from a later time, as `COUNTED_BEYOND` in `health`.
+const TASKS_BEYOND: &str = "
+    WHERE t.status = 'active' AND t.schedule_type <> 'once' AND t.schedule_type <> 'manual'
+      AND greatest(t.active_since, t.resolved_until,
+                   CASE WHEN t.schedule_type = 'delay' AND t.next_run >= t.last_finished THEN t.last_finished END) > $1";
+
+const RUNS_BEYOND: &str = sql! {"
+    WHERE {unfinished:t} AND t.status = 'failed' AND t.run_at >= t.finished_at AND t.finished_at > $1"};
+
+fn beyond(bench: &mut Workbench, after: Timestamp) -> Result<(), Fault> {
+    let after = after.as_millis();
+    bench.read("scheduled_tasks", TASKS_BEYOND, &[&after])?;
+    bench.read("task_runs", RUNS_BEYOND, &[&after]).map(|_| ())
+}
+
+/// Of each rate, the start by which the next one is judged, and the newest.
+const STARTS: &str = "
+    WHERE (t.handler, t.number) IN (
+        SELECT l.handler, x.number FROM rate_limits l CROSS JOIN LATERAL (
+            (SELECT s.number FROM rate_limit_starts s
+              WHERE s.handler = l.handler AND s.number < 9000000000000000 ORDER BY s.number DESC LIMIT 1)
+             UNION ALL
+            (SELECT s.number FROM rate_limit_starts s
+              WHERE s.handler = l.handler
+                AND s.number <= (SELECT max(n.number) FROM rate_limit_starts n
+                                  WHERE n.handler = l.handler AND n.number < 9000000000000000) + 1 - l.max_starts
+              ORDER BY s.number DESC LIMIT 1)) x)";
+
+fn limits(bench: &mut Workbench) -> Result<(), Fault> {
+    bench.read("concurrency_limits", "", &[])?;
+    bench.read("rate_limits", "", &[])?;
+    bench.read("rate_limit_starts", STARTS, &[]).map(|_| ())
+}
+
+const EVENTS: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT e.id FROM scheduler_events e WHERE e.id < $1 AND ($2::text IS NULL OR e.kind = $2)
+         ORDER BY e.id DESC LIMIT $3))";
+
+const EVENTS_OF_TASK: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT e.id FROM scheduler_events e
+         WHERE e.id < $1 AND ($2::text IS NULL OR e.kind = $2) AND e.task_id = ANY ($4)
+         ORDER BY e.id + 0 DESC LIMIT $3))";
+
+fn events(bench: &mut Workbench, filter: &EventFilter) -> Result<(), Fault> {
+    let (before, limit) = (filter.before.unwrap_or(i64::MAX), bound(filter.limit));
+    if let Some(task) = &filter.task {
+        around::tasks_named(bench, &[task])?;
+        let tasks = around::numbers(bench, "scheduled_tasks", "id");
+        return bench.read("scheduler_events", EVENTS_OF_TASK, &[&before, &filter.kind, &limit, &tasks]).map(|_| ());
+    }
+    bench.read("scheduler_events", EVENTS, &[&before, &filter.kind, &limit])?;
+    let tasks = around::numbers(bench, "scheduler_events", "task_id");
+    bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[&tasks]).map(|_| ())
+}
+
+/// For each channel the attempts that ended dead runs since it looked, the last that it examines, and for a new one the last before
+/// an instant. The numbers are those of `alarms`.
+const ALARM_ATTEMPTS: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id
+          FROM unnest($1::text[]) one (channel)
+         CROSS JOIN LATERAL (
+               SELECT coalesce((SELECT c.seen_id FROM scheduler_alarm_channels c
+                                 WHERE c.channel = one.channel AND c.kind = 'dead'),
+                               (SELECT max(a.id) FROM task_attempts a WHERE a.finished_at < $2), 0) AS id) seen
+         CROSS JOIN LATERAL (
+               SELECT max(n.id) AS id
+                 FROM (SELECT a.id FROM task_attempts a WHERE a.id > seen.id ORDER BY a.id LIMIT 10000) n) until
+         CROSS JOIN LATERAL (
+               SELECT seen.id UNION ALL SELECT until.id UNION ALL
+               (SELECT a.id FROM task_attempts a JOIN task_runs r ON r.id = a.run_id
+                 WHERE a.id > seen.id AND a.id <= until.id AND a.final = 1 AND r.status = 'dead'
+                 ORDER BY a.id LIMIT 500)) x))";
+
+/// The dead runs of these attempts, and a success after each open alarm, which ends it.
+const ALARM_RUNS: &str = "
+    WHERE t.id = ANY ($1) OR t.id = ANY (ARRAY(
+        SELECT x.id FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND r.status = 'succeeded' AND r.id > a.run_id LIMIT 1) x
+         WHERE a.channel = ANY ($2) AND a.kind = 'dead' AND a.ended_at IS NULL AND s.failure_count = 0))";
+
+const ALARM_EVENTS: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT max(e.id) FROM scheduler_events e
+         UNION ALL
+        SELECT x.id
+          FROM unnest($1::text[]) one (channel)
+         CROSS JOIN LATERAL (
+               SELECT coalesce((SELECT c.seen_id FROM scheduler_alarm_channels c
+                                 WHERE c.channel = one.channel AND c.kind = 'scheduler_lost'),
+                               (SELECT max(e.id) FROM scheduler_events e WHERE e.at < $2), 0) AS id) seen
+         CROSS JOIN LATERAL (
+               SELECT seen.id UNION ALL
+               (SELECT e.id FROM scheduler_events e
+                 WHERE e.id > seen.id AND e.kind = 'owner_lost' ORDER BY e.id LIMIT 500)) x))";
+
+fn alarms(bench: &mut Workbench, channels: &Vec<String>, since: Timestamp) -> Result<(), Fault> {
+    let since = since.as_millis();
+    bench.read("scheduler_alarms", "WHERE t.channel = ANY ($1)", &[channels])?;
+    bench.read("scheduler_alarm_channels", "WHERE t.channel = ANY ($1)", &[channels])?;
+    bench.read("scheduler_instances", "", &[])?;
+    bench.read("scheduler_events", ALARM_EVENTS, &[channels, &since])?;
+    bench.read("task_attempts", ALARM_ATTEMPTS, &[channels, &since])?;
+    let runs = around::numbers(bench, "task_attempts", "run_id");
+    bench.read("task_runs", ALARM_RUNS, &[&runs, channels])?;
+    around::tasks_named(bench, &around::texts(bench, "scheduler_alarms", "subject"))?;
+    around::tasks_of_runs(bench)
+}
+
+/// The newest attempts of a run, one more than the page lists.
+#[cfg(feature = "page")]
+const NEWEST_ATTEMPTS: &str = "
+    WHERE t.id = ANY (ARRAY(SELECT a.id FROM task_attempts a WHERE a.run_id = $1
+                             ORDER BY a.attempt DESC, a.id DESC LIMIT $2))";
+
+/// The first retries of a run, the oldest unfinished scheduled run of its task, and all running runs.
+#[cfg(feature = "page")]
+const AROUND_RUN: &str = sql! {"
+    WHERE t.status = 'running' OR t.id = ANY (ARRAY(
+        SELECT x.id FROM task_runs o CROSS JOIN LATERAL (
+            (SELECT r.id FROM task_runs r WHERE r.task_id = o.task_id AND r.retry_of = o.id ORDER BY r.id LIMIT $2)
+             UNION ALL
+            (SELECT r.id FROM task_runs r
+              WHERE r.task_id = o.task_id AND {unfinished:r} AND {unscheduled_case:r} = 0 AND r.id <> o.id
+              ORDER BY r.scheduled_for LIMIT 1)) x
+         WHERE o.id = $1))"};
+
+#[cfg(feature = "page")]
+fn run_page(bench: &mut Workbench, run: i64, now: Timestamp) -> Result<(), Fault> {
+    let listed = bound(crate::model::views::RunView::MAX_LISTED);
+    around::chain(bench, run)?;
+    let chain = around::numbers(bench, "task_runs", "id");
+    around::tasks_of_runs(bench)?;
+    bench.read("task_effects", "WHERE t.run_id = ANY ($1)", &[&chain])?;
+    bench.read("task_attempts", NEWEST_ATTEMPTS, &[&run, &(listed + 1)])?;
+    around::behind_keys(bench)?;
+    bench.read("task_runs", AROUND_RUN, &[&run, &listed])?;
+    around::tasks_of_runs(bench)?;
+    bench.read("scheduler_instances", "", &[])?;
+    // A clock that is not set delays every run until all times have passed.
+    if now < Timestamp::MIN {
+        beyond(bench, now.plus(NOTICED))?;
+    }
+    bench.read("rate_limits", "", &[])?;
+    bench.read("rate_limit_starts", STARTS, &[]).map(|_| ())
+}
+
+/// The newest scheduled runs and the newest others of each task, and its newest run.
+#[cfg(feature = "page")]
+const MARKS: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM unnest($1::bigint[]) one (task) CROSS JOIN LATERAL (
+            (SELECT n.id FROM task_runs n WHERE n.task_id = one.task AND {unscheduled_case:n} = 0
+              ORDER BY n.scheduled_for DESC LIMIT $2)
+             UNION ALL
+            (SELECT n.id FROM task_runs n WHERE n.task_id = one.task AND {unscheduled_case:n} > 0
+              ORDER BY {unscheduled_case:n} DESC LIMIT $2)
+             UNION ALL
+            SELECT max(n.id) FROM task_runs n WHERE n.task_id = one.task) x))"};
+
+#[cfg(feature = "page")]
+fn task_lines(bench: &mut Workbench, tasks: &Vec<i64>, marks: i64) -> Result<(), Fault> {
+    bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[tasks])?;
+    bench.read("task_runs", MARKS, &[tasks, &marks])?;
+    last_runs(bench)
+}
+
+fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
