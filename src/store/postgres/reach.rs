@@ -4,9 +4,11 @@ mod around;
 pub(crate) mod client;
 #[cfg(test)]
 mod tests;
+pub(crate) mod view;
 
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::client::Request;
+use crate::store::postgres::reach::view::View;
 use crate::store::postgres::tables::TABLES;
 use crate::store::postgres::workbench::Workbench;
 
@@ -17,6 +19,8 @@ pub(crate) enum Reach {
     Everything,
     /// Those of a request of a client or a worker.
     Client(Request),
+    /// Those of a look-up.
+    View(View),
 }
 
 impl Reach {
@@ -28,6 +32,7 @@ impl Reach {
     pub(crate) fn read(&self, bench: &mut Workbench) -> Result<(), Fault> {
         match self {
             Reach::Client(request) => request.read(bench),
+            Reach::View(view) => view.read(bench),
             Reach::Everything => TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[]).map(|_| ())),
         }
     }
@@ -36,5 +41,11 @@ impl Reach {
 impl From<Request> for Reach {
     fn from(request: Request) -> Self {
         Reach::Client(request)
+    }
+}
+
+impl From<View> for Reach {
+    fn from(view: View) -> Self {
+        Reach::View(view)
     }
 }

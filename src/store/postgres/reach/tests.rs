@@ -45,8 +45,8 @@ impl Database {
         let schema = format!("reach_{name}_{}", std::process::id());
         let mut client = Client::connect(&server, NoTls).expect("a server");
         client.batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE")).expect("no schema");
-        if std::path::Path::new("/work/wt/pg-schema/schema.postgres.sql").exists() { client.batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}; {}", std::fs::read_to_string("/work/wt/pg-schema/schema.postgres.sql").unwrap())).expect("TEMP"); }
-        let address = Address::parse(&server).expect("an address").in_schema(&schema);
+        let joint = if server.contains('?') { '&' } else { '?' };
+        let address = Address::parse(&format!("{server}{joint}schema={schema}")).expect("an address");
         let store = PostgresStore::open(&address, Missing::Create, Time::Given).expect("a store");
         client.batch_execute(&format!("SET search_path = {schema}; SET duly.store = 'on'")).expect("the schema");
         Some(Database { schema, client, store })
@@ -329,7 +329,7 @@ fn claim(run_id: i64, attempt: u32, task_id: i64) -> Claim {
 
 /// Ends a run as succeeded.
 fn finish(store: &mut PostgresStore, owner: &str, claim: &Claim, now: Timestamp) -> Result<String> {
-    let reach = Request::Finish { run: claim.run_id };
+    let reach = Request::Finish { run: claim.run_id, key: claim.concurrency_key.clone() };
     store.change(now, reach, |memory, now| {
         let at = Now { wall: now, monotonic: Duration::ZERO };
         let finished = Finished::new(Arc::new(claim.clone()), Outcome::Succeeded { result: None }, at, at);
