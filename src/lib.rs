@@ -44,6 +44,8 @@ pub use model::retry::{Retry, RetryPolicy};
 pub use model::run::{
     Attempt, AttemptOutcome, Claim, Effect, EffectState, FailureKind, Origin, Outcome, Run, RunFilter, RunStatus,
 };
+#[cfg(feature = "postgres")]
+pub use model::server_report::ServerReport;
 pub use model::settings::Retention;
 pub use model::task::{
     Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task,

@@ -15,8 +15,12 @@ use serde::Serialize;
 
 use crate::client::Client;
 use crate::client::wake::Wake;
+#[cfg(feature = "postgres")]
+use crate::clock::since_boot;
 use crate::clock::{Clock, SystemClock};
 use crate::engine::event_loop::{EventLoop, Order};
+#[cfg(feature = "postgres")]
+use crate::engine::keeper::Keeper;
 use crate::engine::lanes::Lanes;
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
@@ -27,13 +31,16 @@ use crate::model::settings::{Retention, Settings, settings_methods};
 use crate::model::vitals::Vitals;
 #[cfg(feature = "page")]
 use crate::page::{Page, Server};
-use crate::store::place::{self, Place};
+use crate::store::place::Place;
 use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
+use crate::text::database_name::shown;
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WriteQueue};
 use crate::worker::executor::{Executor, Waker};
 use crate::worker::executor_lane;
+#[cfg(feature = "postgres")]
+use crate::worker::fence::{Fence, OnLease};
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
@@ -62,6 +69,8 @@ pub struct Builder {
     prepare: Option<Arc<Prepare>>,
     #[cfg(feature = "postgres")]
     state: Option<PathBuf>,
+    #[cfg(feature = "postgres")]
+    on_lease: Option<Arc<OnLease>>,
     executors: Vec<Arc<dyn Executor>>,
     #[cfg(feature = "page")]
     page: Option<Page>,
@@ -273,6 +282,15 @@ impl Builder {
         self
     }
 
+    /// With a database on a server: calls `extended` whenever the lease is extended, with the times at which the processes of attempts must
+    /// be asked to end and be dead, if the lease is not extended again. Both count from the start of the machine, with the time in
+    /// which it was suspended. For a guard process, which works while this one is frozen. The function must not block.
+    #[cfg(feature = "postgres")]
+    pub fn on_lease(mut self, extended: impl Fn(Duration, Duration) + Send + Sync + 'static) -> Self {
+        self.on_lease = Some(Arc::new(extended));
+        self
+    }
+
     /// Sets the folder of the files of this host, if the database is on a server: lock files, and what its commands inherit. All
     /// schedulers of a host need the same one, to know at once which of them ended. Default: `DULY_STATE_DIR`, else `duly` in
     /// `XDG_STATE_HOME`, else `/var/lib/duly` for root and `~/.local/state/duly` for other users.
@@ -314,12 +332,16 @@ impl Builder {
         #[cfg(feature = "page")]
         let page = self.page.clone();
         #[cfg(feature = "postgres")]
-        let state = self.state.clone();
+        let (state, on_lease) = (self.state.clone(), self.on_lease.clone());
         let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, executors, .. } =
             self;
         handlers.check()?;
         settings.check()?;
         let mut place = Place::of(&path)?;
+        #[cfg(feature = "postgres")]
+        if matches!(place, Place::Server(_)) {
+            settings.check_on_server()?;
+        }
         #[cfg(feature = "postgres")]
         if state.is_some() {
             place.keep_state_in(state);
@@ -350,13 +372,26 @@ impl Builder {
         let registered = Settings { workers: settings.workers + others, ..settings };
         let parts = Parts { store, database, owner, handlers: handler_names, settings: registered, observers, random };
         let open = place.opener(durability, prepare)?;
-        let poller = Poller::new(parts, clock.now())?;
+        #[cfg(feature = "postgres")]
+        let since = since_boot();
+        #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
+        let mut poller = Poller::new(parts, clock.now())?;
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
         let beside = others + executors.len() * executor_lane::MOST;
         let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
+        #[cfg(feature = "postgres")]
+        let keeper = match poller.take_session() {
+            Some(session) => {
+                let fence = Arc::new(Fence::new(Arc::new(since_boot), settings.lease, since, on_lease));
+                let attempts = pool.attempts().clone();
+                let _ = attempts.fence.set(fence.clone());
+                Some(Keeper::start(session, fence, attempts, wake.clone())?)
+            }
+            None => None,
+        };
         let waker = Waker::new(wake.clone(), &poller.lock());
         executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
         for worker in left {
@@ -396,6 +431,8 @@ impl Builder {
             reports: waiting,
             lanes,
             problems: problems.clone(),
+            #[cfg(feature = "postgres")]
+            keeper,
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())
@@ -490,6 +527,8 @@ impl Scheduler {
             prepare: None,
             #[cfg(feature = "postgres")]
             state: None,
+            #[cfg(feature = "postgres")]
+            on_lease: None,
             executors: Vec::new(),
             #[cfg(feature = "page")]
             page: None,
@@ -562,7 +601,7 @@ impl Deref for Scheduler {
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder")
-            .field("path", &place::shown(&self.path))
+            .field("path", &shown(&self.path))
             .field("handlers", &self.handlers)
             .field("settings", &self.settings)
             .field("durability", &self.durability)

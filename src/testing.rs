@@ -33,6 +33,7 @@ use crate::store::place;
 use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::Slots;
+use crate::text::database_name::shown;
 use crate::worker::attempt::Tools;
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WorkerConnection, WriteQueue};
@@ -116,7 +117,7 @@ pub struct Crashed(Box<dyn Store>);
 impl std::fmt::Debug for StepperBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StepperBuilder")
-            .field("path", &place::shown(&self.path))
+            .field("path", &shown(&self.path))
             .field("handlers", &self.handlers)
             .field("settings", &self.settings)
             .finish_non_exhaustive()

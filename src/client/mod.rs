@@ -16,6 +16,8 @@ pub(crate) mod matching;
 pub(crate) mod outbox;
 pub(crate) mod prune;
 pub(crate) mod runs;
+#[cfg(feature = "postgres")]
+pub(crate) mod server;
 pub(crate) mod status;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
@@ -167,6 +169,8 @@ impl Client {
     /// latency: the scheduler sees it within its poll interval.
     pub fn wake(&self) {
         let _ = self.wake.as_ref().map(Wake::now);
+        #[cfg(feature = "postgres")]
+        self.store().notify();
     }
 
     fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
@@ -180,7 +184,12 @@ impl Client {
 
     /// Wakes the scheduler, unless all of these tasks are due after its next poll.
     fn wake_for(&self, added: &[Added]) {
-        let _ = self.wake.as_ref().map(|wake| wake.for_added(added, self.now()));
+        let now = self.now();
+        let _ = self.wake.as_ref().map(|wake| wake.for_added(added, now));
+        #[cfg(feature = "postgres")]
+        if wake::hastens(added, now, POLL) {
+            self.store().notify();
+        }
     }
 
     /// Pauses a task: its schedule does not count until it is resumed. What is due is resolved first. Running runs go on, and
@@ -299,7 +308,9 @@ impl Client {
         Ok(file.path().to_owned())
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
+    /// Returns the time by which requests are made: that of the server, if the database is on one, else of the machine or of the
+    /// [`Clock`] of the scheduler.
+    pub fn now(&self) -> Timestamp {
         self.clock.now().wall
     }
 
@@ -327,6 +338,10 @@ impl Client {
         }
     }
 }
+
+/// How often the schedulers on a server look for changes, as far as is known.
+#[cfg(feature = "postgres")]
+const POLL: Duration = Duration::from_secs(1);
 
 /// Refuses a time before any that the tables accept: that of a clock that was never set.
 fn check_clock(now: Timestamp) -> Result<()> {

@@ -28,12 +28,17 @@ impl Wake {
     /// Wakes the scheduler, unless all added tasks are due after its next poll: a caller that adds many tasks one by one would
     /// otherwise cause a useless turn after each commit. `now`: after the commit.
     pub(crate) fn for_added(&self, added: &[Added], now: Timestamp) {
-        // Twice the interval: a poll may be late.
-        let seen = now.plus(self.poll.saturating_mul(2));
-        if added.iter().any(|task| task.change == Change::Replaced || task.next_run.is_none_or(|at| at <= seen)) {
+        if hastens(added, now, self.poll) {
             self.now();
         }
     }
+}
+
+/// Returns whether a scheduler with this poll interval would see one of these tasks too late by itself.
+pub(crate) fn hastens(added: &[Added], now: Timestamp, poll: Duration) -> bool {
+    // Twice the interval: a poll may be late.
+    let seen = now.plus(poll.saturating_mul(2));
+    added.iter().any(|task| task.change == Change::Replaced || task.next_run.is_none_or(|at| at <= seen))
 }
 
 #[cfg(test)]

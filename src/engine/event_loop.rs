@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Now, Timestamp};
+#[cfg(feature = "postgres")]
+use crate::engine::keeper::Keeper;
 use crate::engine::lanes::Lanes;
 use crate::engine::poller::Poller;
 use crate::error::Result;
@@ -17,7 +19,7 @@ use crate::model::finished::Finished;
 use crate::model::settings::Settings;
 use crate::model::vitals::Vitals;
 use crate::store::turn_io::{MAX_OUTCOMES, Slots};
-use crate::worker::attempt::Notice;
+use crate::worker::attempt::{Notice, StopReason};
 use crate::worker::pool::{Pool, QUEUE};
 use crate::worker::progress::Waiting;
 
@@ -63,6 +65,9 @@ pub(crate) struct EventLoop {
     pub(crate) lanes: Lanes,
     /// What the application has set as wrong, until the poller has it.
     pub(crate) problems: Arc<Mutex<Option<Vec<String>>>>,
+    /// On a server: what extends the lease.
+    #[cfg(feature = "postgres")]
+    pub(crate) keeper: Option<Keeper>,
 }
 
 /// Records the end of the loop when it is dropped, after a panic, too.
@@ -87,6 +92,8 @@ impl EventLoop {
             self.pool.abandon(self.clock.now());
             return drained;
         }
+        #[cfg(feature = "postgres")]
+        drop(self.keeper.take());
         self.poller.stop(self.clock.now())?;
         self.pool.join();
         Ok(())
@@ -124,6 +131,7 @@ impl EventLoop {
                 self.poller.set_problems(&problems, now);
             }
             let slots = self.slots(std::mem::take(&mut of_workers), now.monotonic);
+            let slots = if self.keeps_lease(now) { slots } else { Slots::default() };
             let slots = (!draining).then_some(slots);
             if ended > 0 {
                 fault_points::reach("ended");
@@ -200,7 +208,7 @@ impl EventLoop {
                         draining = true;
                         drains_workers |= order == Order::DrainWorkers;
                         match order {
-                            Order::Interrupt => self.pool.stop_all(),
+                            Order::Interrupt => self.pool.stop_all(StopReason::Shutdown),
                             Order::Cut => self.cut(),
                             _ => {}
                         }
@@ -213,9 +221,27 @@ impl EventLoop {
         }
     }
 
+    /// Does what the keeper of the lease found. Returns whether attempts may begin.
+    #[cfg(feature = "postgres")]
+    fn keeps_lease(&mut self, now: Now) -> bool {
+        let Some(keeper) = &self.keeper else { return true };
+        if keeper.must_stop() {
+            self.pool.stop_all(StopReason::LeaseLost);
+        }
+        if keeper.must_look_up() {
+            self.poller.look_up_claims(now);
+        }
+        keeper.may_start()
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn keeps_lease(&mut self, _now: Now) -> bool {
+        true
+    }
+
     /// Asks the running handlers to stop, and reports how many runs are unfinished.
     fn cut(&mut self) {
-        self.pool.stop_all();
+        self.pool.stop_all(StopReason::Shutdown);
         // An outcome that is not recorded counts as unfinished, though its handler has returned.
         let _ = self.report.try_send(self.running().max(self.poller.unsettled()));
     }

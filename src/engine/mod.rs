@@ -1,6 +1,8 @@
 //! Decides when: one turn at a time (`poller`), and the loop that joins it with the pool (`event_loop`).
 
 pub(crate) mod event_loop;
+#[cfg(feature = "postgres")]
+pub(crate) mod keeper;
 pub(crate) mod lanes;
 pub(crate) mod log_once;
 pub(crate) mod peers;

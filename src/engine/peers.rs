@@ -11,7 +11,7 @@ use crate::host::owner_lock::{self, DeadOwner, Standing, standing};
 use crate::host::platform::{self, Hold};
 use crate::host::shared_input;
 use crate::store::Store;
-use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Stalled};
+use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Session, Stalled};
 
 /// First and longest wait before the kernel is asked again about a command of which it could not be known whether it is gone.
 /// The wait doubles each time.
@@ -81,11 +81,23 @@ struct Watched {
     late_since: Option<Duration>,
     /// Whether that has been reported.
     is_reported: bool,
+    /// What its session showed last.
+    session: Session,
 }
 
 impl Watched {
-    fn new(until: Timestamp, lease: Duration, now: Duration) -> Self {
-        Watched { until, lease, still_since: now, late_since: None, is_reported: false }
+    fn new(until: Timestamp, lease: Duration, now: Duration, session: Session) -> Self {
+        Watched { until, lease, still_since: now, late_since: None, is_reported: false, session }
+    }
+
+    /// Returns whether its lease has not changed for a full lease.
+    fn is_late(&self, now: Duration) -> bool {
+        now.saturating_sub(self.still_since) > self.lease
+    }
+
+    /// Returns whether it counts as dead if it has no lock file.
+    fn is_gone(&self, now: Duration) -> bool {
+        self.is_late(now) && matches!(self.session, Session::None | Session::Gone)
     }
 }
 
@@ -100,9 +112,9 @@ struct Dying {
 #[derive(Debug)]
 enum Evidence {
     Lock(DeadOwner),
-    /// It has no lock file, and its lease has not changed for a full lease.
+    /// It has no lock file and no session, and its lease has not changed for a full lease.
     Lease,
-    /// It has no lock file and no running run, and for a full lease no heartbeat: the last one was then.
+    /// It has no lock file, no session and no running run, and for a full lease no heartbeat: the last one was then.
     Silence(Timestamp),
     /// Its lock was acquired, and released again: only commands that this process cannot end are left.
     Released,
@@ -129,11 +141,11 @@ impl Peers {
     /// declared gone.
     pub(crate) fn update(&mut self, others: &[Other], declared_gone: &[i64], now: Duration) {
         let mut before = std::mem::take(&mut self.watched);
-        for Other { owner, until, lease } in others {
-            let lease = self.lease.max(*lease);
+        for Other { owner, until, lease, session } in others {
+            let (lease, session) = (self.lease.max(*lease), *session);
             let watched = match before.remove(owner) {
-                Some(seen) if seen.until == *until => Watched { lease, ..seen },
-                _ => Watched::new(*until, lease, now),
+                Some(seen) if seen.until == *until => Watched { lease, session, ..seen },
+                _ => Watched::new(*until, lease, now, session),
             };
             self.watched.insert(owner.clone(), watched);
         }
@@ -145,7 +157,7 @@ impl Peers {
     }
 
     /// Asks the kernel about each owner. An owner without a lock file is dead if its lease has not changed for a full lease by
-    /// this process's clock: no two clocks are compared. `full`: asks also about owners whose lock was released, and those
+    /// this process's clock: no two clocks are compared. On a server its session must be gone as well. `full`: asks also about owners whose lock was released, and those
     /// without running runs.
     pub(crate) fn look(&mut self, now: Duration, full: bool) {
         let mut before = BTreeMap::new();
@@ -166,10 +178,15 @@ impl Peers {
             if self.dying.contains_key(owner) {
                 continue;
             }
-            let is_late = now.saturating_sub(watched.still_since) > watched.lease;
+            let (is_late, is_gone) = (watched.is_late(now), watched.is_gone(now));
+            let holds = watched.session == Session::Held;
             let (evidence, orphans) = match standing(&self.database, owner) {
                 Standing::Dead(dead) => (Evidence::Lock(dead.mark_taken_over(&self.owner)), Vec::new()),
-                Standing::Missing if is_late => (Evidence::Lease, before.remove(owner).unwrap_or_default()),
+                Standing::Missing if is_gone => (Evidence::Lease, before.remove(owner).unwrap_or_default()),
+                Standing::Missing if is_late && holds => {
+                    watched.late_since.get_or_insert(now);
+                    continue;
+                }
                 Standing::Alive { .. } if is_late => {
                     watched.late_since.get_or_insert(now);
                     continue;
@@ -179,7 +196,7 @@ impl Peers {
             self.dying.insert(owner.clone(), Dying { evidence, orphans });
         }
         for (owner, silent) in self.silent.iter().filter(|_| full) {
-            if now.saturating_sub(silent.still_since) > silent.lease
+            if silent.is_gone(now)
                 && !self.dying.contains_key(owner)
                 && matches!(standing(&self.database, owner), Standing::Missing)
             {
@@ -193,14 +210,15 @@ impl Peers {
     /// left only a row, and perhaps a lock file.
     pub(crate) fn check_not_stopped(&mut self, not_stopped: Vec<Other>, now: Duration) {
         let mut before = std::mem::take(&mut self.silent);
-        for Other { owner, until, lease } in not_stopped {
+        for Other { owner, until, lease, session } in not_stopped {
             if self.dying.contains_key(&owner) {
                 continue;
             }
             let standing = standing(&self.database, &owner);
             if matches!(standing, Standing::Missing) && !self.watched.contains_key(&owner) {
                 let seen = before.remove(&owner).filter(|seen| seen.until == until);
-                self.silent.insert(owner, seen.unwrap_or_else(|| Watched::new(until, self.lease.max(lease), now)));
+                let new = || Watched::new(until, self.lease.max(lease), now, session);
+                self.silent.insert(owner, Watched { session, ..seen.unwrap_or_else(new) });
             } else if let Standing::Dead(dead) = standing {
                 let evidence = Evidence::Lock(dead.mark_taken_over(&self.owner));
                 self.dying.insert(owner, Dying { evidence, orphans: Vec::new() });

@@ -27,6 +27,8 @@ use crate::model::vitals::Refused;
 use crate::rules::clock_monitor::ClockMonitor;
 use crate::rules::retention_timer::{Part, RetentionTimer};
 use crate::schedule::zone_data;
+#[cfg(feature = "postgres")]
+use crate::store::OwnerSession;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::turn_io::{
@@ -201,6 +203,18 @@ impl Poller {
     /// Returns the id of this owner.
     pub(crate) fn owner(&self) -> &str {
         &self.registration.owner
+    }
+
+    /// Takes the session of this owner, for the thread that keeps it alive.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
+        self.store.take_session()
+    }
+
+    /// The next turn looks up which claims are still this owner's, and what other connections changed.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn look_up_claims(&mut self, now: Now) {
+        self.next_heartbeat = now.monotonic;
     }
 
     /// Returns how many runs are claimed and not settled.

@@ -1,5 +1,5 @@
 //! The local folder of a scheduler whose database is on a server: what stands beside a database in a file stands there, beside an
-//! anchor, a path that names no file.
+//! anchor, an empty file.
 
 use std::env::{self, VarError};
 use std::io;
@@ -7,19 +7,25 @@ use std::path::{Path, PathBuf};
 
 use crate::host::folder;
 
-/// Returns the anchor of a database in `state`, or in the folder of this user, which is private and is created. `parts`: what
-/// identifies the database.
+/// Returns the anchor of a database in `state`, or in the folder of this user. `parts`: what identifies the database.
 pub(crate) fn anchor(state: Option<&Path>, parts: &[&str]) -> io::Result<PathBuf> {
     let state = match state {
         Some(state) => state.to_owned(),
         None => of_user(env::var("DULY_STATE_DIR"), env::var("XDG_STATE_HOME"), env::var("HOME"), folder::this_user())?,
     };
+    let name: Vec<String> = parts.iter().map(|part| file_name(part)).collect();
+    Ok(std::path::absolute(&state)?.join(name.join("-")))
+}
+
+/// Creates the folder of an anchor, which is private.
+pub(crate) fn prepare(anchor: &Path) -> io::Result<()> {
+    let Some(state) = anchor.parent() else { return Ok(()) };
     if let Some(parent) = state.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    folder::make_private(&state)?;
-    let name: Vec<String> = parts.iter().map(|part| file_name(part)).collect();
-    Ok(std::path::absolute(&state)?.join(name.join("-")))
+    folder::make_private(state)?;
+    // The lock files record which file this is.
+    std::fs::OpenOptions::new().create(true).append(true).open(anchor).map(|_| ())
 }
 
 /// Returns the folder for tests: that of a user holds what must outlive them.
@@ -59,7 +65,7 @@ fn file_name(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{anchor, file_name, of_user};
+    use super::{anchor, file_name, of_user, prepare};
     use std::env::VarError;
     use std::path::Path;
 
@@ -82,6 +88,8 @@ mod tests {
         let state = home.path().join("new/state");
         let anchor = anchor(Some(&state), &["7", "..", "duly"]).unwrap();
         assert_eq!(anchor, std::path::absolute(&state).unwrap().join("7-%2e%2e-duly"));
-        assert!(state.is_dir() && !anchor.exists());
+        prepare(&anchor).unwrap();
+        prepare(&anchor).unwrap();
+        assert!(state.is_dir() && anchor.is_file());
     }
 }

@@ -18,6 +18,8 @@ pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod run;
+#[cfg(feature = "postgres")]
+pub(crate) mod server_report;
 pub(crate) mod settings;
 pub(crate) mod task;
 mod task_json;

@@ -106,12 +106,14 @@ pub struct Status {
     pub next: Option<(String, Timestamp)>,
     /// All limits and their use.
     pub limits: Vec<LimitState>,
-    /// The database.
+    /// The database: a file, or the address of a server, without its password.
     pub path: PathBuf,
-    /// Its size in bytes.
-    pub file_bytes: u64,
+    /// The size of the file in bytes; `None` for a database on a server, as the next.
+    pub file_bytes: Option<u64>,
     /// The size of its write-ahead log in bytes.
-    pub log_bytes: u64,
+    pub log_bytes: Option<u64>,
+    /// The server and its version, as in `PostgreSQL 15.18`; `None` for a file.
+    pub server: Option<String>,
     /// The version of SQLite that this process uses.
     pub sqlite: String,
     /// The zone data that this process uses, as [`zone_data`](crate::zone_data) displays it.
@@ -135,8 +137,12 @@ struct StatusJson {
     next_run: Option<Timestamp>,
     limits: Vec<LimitState>,
     file: String,
-    file_bytes: u64,
-    wal_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wal_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
     sqlite: String,
     zone_data: String,
 }
@@ -167,6 +173,7 @@ impl From<Status> for StatusJson {
             file: status.path.to_string_lossy().into_owned(),
             file_bytes: status.file_bytes,
             wal_bytes: status.log_bytes,
+            server: status.server,
             sqlite: status.sqlite,
             zone_data: status.zone_data,
         }
@@ -193,6 +200,7 @@ impl From<StatusJson> for Status {
             limits: json.limits,
             file_bytes: json.file_bytes,
             log_bytes: json.wal_bytes,
+            server: json.server,
             sqlite: json.sqlite,
             zone_data: json.zone_data,
         }

@@ -45,6 +45,10 @@ impl Retention {
     }
 }
 
+/// The shortest lease on a server: an attempt has some seconds to stop, after some lost heartbeats.
+#[cfg(feature = "postgres")]
+const LEAST_LEASE_ON_SERVER: Duration = Duration::from_secs(30);
+
 /// Settings of a scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -85,6 +89,17 @@ impl Settings {
         }
         retention.check()
     }
+
+    /// Checks what a server needs beside that: a scheduler that cannot reach it has to stop its attempts before its lease ends.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn check_on_server(&self) -> Result<()> {
+        if self.lease >= LEAST_LEASE_ON_SERVER {
+            return Ok(());
+        }
+        let found = self.lease;
+        let reason = format!("expected at least {LEAST_LEASE_ON_SERVER:?} with a database on a server, found {found:?}");
+        Err(Error::InvalidConfig { field: "lease", reason })
+    }
 }
 
 /// The methods of a builder that set its field `settings`.
@@ -99,7 +114,8 @@ macro_rules! settings_methods {
         }
 
         /// Lease: how long a scheduler without a heartbeat counts as alive, at least a second. Default one minute. A dead process
-        /// is detected at once all the same; the lease is for a process that is alive and stalled.
+        /// is detected at once all the same; the lease is for a process that is alive and stalled. With a database on a server it is
+        /// at least 30 seconds, and schedulers on other hosts recover the runs of a dead one when its lease has passed.
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.lease = lease;
             self

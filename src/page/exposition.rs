@@ -224,6 +224,8 @@ impl Sheet {
             ("duly_database_size", "Size of the database file", status.file_bytes),
             ("duly_wal_size", "Size of the write-ahead log", status.log_bytes),
         ] {
+            // A server has neither.
+            let Some(bytes) = bytes else { continue };
             self.add_with_unit(name, Some(Unit::Bytes), help, vec![(Vec::new(), Value::Gauge(bytes as f64))]);
         }
     }

@@ -50,6 +50,16 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// Returns the error for the caller of an operation that failed. `doing`: the operation, as in "take a turn".
     fn error(&self, fault: Fault, doing: &'static str) -> Error;
 
+    /// Takes the session of the owner that registered on this connection, for a thread of its own. `None` for a file.
+    #[cfg(feature = "postgres")]
+    fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
+        None
+    }
+
+    /// Notifies the schedulers of a server that something was committed. This only hastens, so an error is ignored.
+    #[cfg(feature = "postgres")]
+    fn notify(&mut self) {}
+
     /// Limits how long a write waits for another connection's.
     fn set_busy_timeout(&mut self, timeout: Duration) -> Result<()>;
 
@@ -212,6 +222,28 @@ pub(crate) trait Store: Send + std::fmt::Debug {
 
     /// Deletes the intent of an effect that failed and was not performed. Under a superseded claim it stays, in doubt.
     fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()>;
+}
+
+/// The session by which an owner on a server is known to be alive.
+#[cfg(feature = "postgres")]
+pub(crate) trait OwnerSession: Send + std::fmt::Debug {
+    /// Extends the lease of the owner and of its runs. After an error the next call connects again, and takes the lock again.
+    fn heartbeat(&mut self) -> Result<Beat, Fault>;
+
+    /// Waits until another connection has changed something, at most for `limit`. Returns whether one has.
+    fn wait(&mut self, limit: Duration) -> Result<bool, Fault>;
+}
+
+/// The answer to a heartbeat.
+#[cfg(feature = "postgres")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Beat {
+    /// Whether the lease is extended. If not, the owner counts as stopped, or its row is gone: a full turn registers it again.
+    pub(crate) extended: bool,
+    /// Whether the session is a new one.
+    pub(crate) again: bool,
+    /// Whether the server has another history than at the heartbeat before: a replica was promoted. Nothing is extended then.
+    pub(crate) promoted: bool,
 }
 
 /// Opens another connection of the same kind.

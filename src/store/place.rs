@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 #[cfg(feature = "postgres")]
-use crate::clock::ServerClock;
+use crate::clock::{Now, ServerClock};
 use crate::error::{Error, Result};
 #[cfg(feature = "postgres")]
 use crate::host::state_folder;
 use crate::host::{folder, platform};
+#[cfg(feature = "postgres")]
+use crate::model::server_report::ServerReport;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::address::Address;
 #[cfg(feature = "postgres")]
@@ -18,6 +20,9 @@ use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::{Open, Store};
+use crate::text::database_name::is_address;
+#[cfg(not(feature = "postgres"))]
+use crate::text::database_name::shown;
 
 /// A database that is named by a path, or by an address as in `postgres://user@host/database`.
 #[derive(Clone)]
@@ -44,7 +49,7 @@ impl Place {
     /// # Errors
     /// [`Error::UnusableDatabase`] for an address that cannot be read, or that this build cannot use.
     pub(crate) fn of(path: &Path) -> Result<Self> {
-        let Some(address) = path.to_str().filter(|text| is_address(text)) else {
+        let Some(address) = path.to_str().filter(|_| is_address(path)) else {
             return Ok(Place::File(path.to_owned()));
         };
         #[cfg(feature = "postgres")]
@@ -123,13 +128,12 @@ impl Place {
             Place::File(path) => Ok(store.as_file().map_or_else(|| path.clone(), |file| file.path().to_owned())),
             #[cfg(feature = "postgres")]
             Place::Server(server) => {
-                let of_server = |error: String| Error::store("find the folder of the local files", error);
-                let Some(store) = store.as_any().downcast_mut::<PostgresStore>() else {
-                    return Err(of_server("not a store on a server".to_owned()));
-                };
-                let (system, database) = store.identity()?;
-                let parts = [system.as_str(), database.as_str(), server.address.schema()];
-                state_folder::anchor(server.state.as_deref(), &parts).map_err(|error| of_server(error.to_string()))
+                let doing = "make the folder of the local files";
+                let store = store.as_any().downcast_mut::<PostgresStore>();
+                let store = store.ok_or_else(|| Error::store(doing, "not a store on a server"))?;
+                let anchor = server.anchor(store)?;
+                state_folder::prepare(&anchor).map_err(|error| Error::store(doing, error))?;
+                Ok(anchor)
             }
         }
     }
@@ -144,11 +148,16 @@ impl Place {
             #[cfg(feature = "postgres")]
             Place::Server(server) => {
                 let store = store.as_any().downcast_mut::<PostgresStore>();
-                let name = |address: &Address| format!("{:?} {}", address.config(), address.schema());
-                store.is_some_and(|store| name(store.address()) == name(&server.address))
+                store.is_some_and(|store| store.address().to_string() == server.address.to_string())
             }
         }
     }
+}
+
+/// Examines the session of a connection to a server. `now`: the clocks of this host. `None`: it is a file.
+#[cfg(feature = "postgres")]
+pub(crate) fn examine(store: &mut dyn Store, now: &dyn Fn() -> Now) -> Option<Result<ServerReport>> {
+    store.as_any().downcast_mut::<PostgresStore>().map(|store| store.examine(now))
 }
 
 #[cfg(feature = "postgres")]
@@ -159,7 +168,18 @@ impl Server {
         if let Some(clock) = &self.clock {
             store.keep_time(clock.clone())?;
         }
+        // A client of a user without such a folder only learns less of the schedulers of this host.
+        if let Ok(anchor) = self.anchor(&mut store) {
+            store.stand_beside(anchor);
+        }
         Ok(store)
+    }
+
+    fn anchor(&self, store: &mut PostgresStore) -> Result<PathBuf> {
+        let (system, database) = store.identity()?;
+        let parts = [system.as_str(), database.as_str(), self.address.schema()];
+        let anchor = state_folder::anchor(self.state.as_deref(), &parts);
+        anchor.map_err(|error| Error::store("find the folder of the local files", error))
     }
 }
 
@@ -174,24 +194,9 @@ impl fmt::Display for Place {
     }
 }
 
-/// Returns whether a text is an address of PostgreSQL.
-pub(crate) fn is_address(text: &str) -> bool {
-    text.starts_with("postgres://") || text.starts_with("postgresql://")
-}
-
-/// Returns the name of a database as a message may show it: an address without its user, password and parameters.
-pub(crate) fn shown(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let Some((scheme, rest)) = text.split_once("://").filter(|_| is_address(&text)) else { return text.into_owned() };
-    let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-    // A password may hold any character that its writer forgot to escape.
-    let server = if parameters.contains('@') { ".." } else { rest.rsplit('@').next().unwrap_or_default() };
-    format!("{scheme}://{server}")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Place, shown};
+    use super::Place;
     use std::path::Path;
 
     #[test]
@@ -205,14 +210,5 @@ mod tests {
             #[cfg(not(feature = "postgres"))]
             assert!(place.is_err_and(|error| error.to_string().contains("feature postgres")));
         }
-    }
-
-    #[test]
-    fn no_password_is_shown() {
-        let name = |address| shown(Path::new(address));
-        assert_eq!(name("postgres://me:s3/c@r?t@h:7/d?schema=x"), "postgres://..");
-        assert_eq!(name("postgres://me:s3cret@h:7/d?schema=x&password=s3"), "postgres://h:7/d");
-        assert_eq!(name("postgresql:///d"), "postgresql:///d");
-        assert_eq!(name("a@b?c"), "a@b?c");
     }
 }

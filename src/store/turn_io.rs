@@ -61,6 +61,21 @@ pub(crate) struct Other {
     pub(crate) until: Timestamp,
     /// The length of its lease; zero if it is not registered.
     pub(crate) lease: Duration,
+    pub(crate) session: Session,
+}
+
+/// What the session of an owner shows that has no lock file here. An error while looking counts as [`Session::Held`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Session {
+    /// Nothing: the store is a file, and owners have no sessions.
+    #[default]
+    None,
+    /// It holds its lock: the owner is alive.
+    Held,
+    /// Its lock is free, and its lease has not passed by the clock of the server.
+    Free,
+    /// Its lock is free, and its lease has passed.
+    Gone,
 }
 
 /// An owner that counts as dead.

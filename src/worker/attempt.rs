@@ -25,6 +25,8 @@ pub enum StopReason {
     TimeUp,
     /// The scheduler shuts down, and its deadline has passed.
     Shutdown,
+    /// The scheduler could not extend its lease, because the server did not answer for long: another scheduler may take the run over.
+    LeaseLost,
 }
 
 /// A request to stop, which a handler can read and wait for.

@@ -242,8 +242,9 @@ impl Delegated {
 impl Drop for Delegated {
     fn drop(&mut self) {
         self.end_with(|context| {
-            let is_shutdown = context.stop_reason() == Some(StopReason::Shutdown);
-            let retry = if is_shutdown { Retry::Interrupted } else { Retry::Backoff };
+            let reason = context.stop_reason();
+            let is_interrupted = matches!(reason, Some(StopReason::Shutdown | StopReason::LeaseLost));
+            let retry = if is_interrupted { Retry::Interrupted } else { Retry::Backoff };
             let error = "the executor dropped it before it ended".to_owned();
             Outcome::Failed { how: FailureKind::Failed, error, retry }
         });

@@ -326,7 +326,7 @@ impl Spawned {
     fn dropped(&self) -> Outcome {
         let reason = self.attempt.flag.raised();
         let (how, retry) = match reason {
-            Some(StopReason::Shutdown) => (FailureKind::Failed, Retry::Interrupted),
+            Some(StopReason::Shutdown | StopReason::LeaseLost) => (FailureKind::Failed, Retry::Interrupted),
             Some(StopReason::TimeUp) => (FailureKind::TimedOut, Retry::Backoff),
             Some(StopReason::Asked) | None => (FailureKind::Failed, Retry::Backoff),
         };

@@ -16,6 +16,8 @@ use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::store::turn_io::MAX_OUTCOMES;
 use crate::worker::attempt::{Link, OwnEnd, Reported, StopFlag, StopReason, Tools};
 use crate::worker::failure::Failure;
+#[cfg(feature = "postgres")]
+use crate::worker::fence::Fence;
 use crate::worker::handler::{Context, Handler};
 use crate::worker::span::AttemptSpan;
 
@@ -36,11 +38,29 @@ pub(crate) struct Attempts {
     observers: Arc<Observers>,
     /// By run; of two attempts of one run, the newer.
     flags: Arc<Mutex<HashMap<i64, Handed>>>,
+    /// On a server: the end of the owner's lease. Set before the first attempt.
+    #[cfg(feature = "postgres")]
+    pub(crate) fence: Arc<std::sync::OnceLock<Arc<Fence>>>,
 }
 
 impl Attempts {
     pub(crate) fn new(clock: Arc<dyn Clock>, observers: Arc<Observers>, link: Link) -> Self {
-        Attempts { clock, link, observers, flags: Arc::default() }
+        Attempts {
+            clock,
+            link,
+            observers,
+            flags: Arc::default(),
+            #[cfg(feature = "postgres")]
+            fence: Arc::default(),
+        }
+    }
+
+    /// Returns whether the lease of the owner lasts long enough for an attempt to begin.
+    fn may_begin(&self) -> bool {
+        #[cfg(feature = "postgres")]
+        return self.fence.get().is_none_or(|fence| fence.may_start());
+        #[cfg(not(feature = "postgres"))]
+        true
     }
 
     /// Adds an attempt. Returns its stop flag.
@@ -54,9 +74,14 @@ impl Attempts {
     }
 
     /// Records in the slots that the attempt begins, for a scheduler that recovers this one's runs. An attempt that cannot be
-    /// recorded must not begin, and none may while the folder of the lock files is unsafe: it is to be returned to the queue.
+    /// recorded must not begin, and none may while the folder of the lock files is unsafe or the owner's lease ends soon: it is to be
+    /// returned to the queue.
     pub(crate) fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
         let Claim { run_id, task, attempt, .. } = &**claim;
+        if !self.may_begin() {
+            log::warn!("run {run_id} of {task:?} is returned to the queue: the lease of this scheduler ends soon");
+            return None;
+        }
         let alive = &self.link.alive;
         let place = match alive.check_folder(now.monotonic).and_then(|()| alive.begin(*run_id, *attempt)) {
             Ok(place) => place,
@@ -104,9 +129,9 @@ impl Attempts {
         }
     }
 
-    /// Asks every handler to stop: the scheduler shuts down.
-    pub(crate) fn stop_all(&self) {
-        self.flags().values().for_each(|(_, flag)| flag.raise(StopReason::Shutdown));
+    /// Asks every handler to stop.
+    pub(crate) fn stop_all(&self, reason: StopReason) {
+        self.flags().values().for_each(|(_, flag)| flag.raise(reason));
     }
 
     fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {

@@ -8,6 +8,8 @@ pub(crate) mod effects;
 pub mod executor;
 pub(crate) mod executor_lane;
 pub(crate) mod failure;
+#[cfg(feature = "postgres")]
+pub(crate) mod fence;
 #[cfg(feature = "tokio")]
 pub(crate) mod futures;
 pub(crate) mod handed;

@@ -16,7 +16,7 @@ use crate::host::shared_input;
 use crate::model::event::Observers;
 use crate::model::finished::{AtWork, Finished, WorkerEnded};
 use crate::model::run::{Claim, Outcome};
-use crate::worker::attempt::{Link, Notice, StopFlag, Tools};
+use crate::worker::attempt::{Link, Notice, StopFlag, StopReason, Tools};
 use crate::worker::connection::{ConnectionSettings, WorkerConnection};
 use crate::worker::executor::{Executor, Waker};
 use crate::worker::executor_lane::ExecutorLane;
@@ -334,9 +334,9 @@ impl Pool {
         self.lanes.iter_mut().for_each(|lane| lane.stop(Some(run)));
     }
 
-    /// Asks every handler to stop: the scheduler shuts down.
-    pub(crate) fn stop_all(&mut self) {
-        self.attempts().stop_all();
+    /// Asks every handler to stop.
+    pub(crate) fn stop_all(&mut self, reason: StopReason) {
+        self.attempts().stop_all(reason);
         self.lanes.iter_mut().for_each(|lane| lane.stop(None));
     }
 
@@ -345,7 +345,7 @@ impl Pool {
     pub(crate) fn abandon(&mut self, now: Now) {
         self.recall(now);
         self.check_lanes(now, true);
-        self.stop_all();
+        self.stop_all(StopReason::Shutdown);
     }
 
     /// Ends the workers, and waits for them. For when none has a run.

@@ -9,8 +9,8 @@ use duly::{Clock, RunStatus, SystemClock};
 use crate::disk::tools::{skip_without, succeeds};
 use crate::fixtures::{TestDb, advance_and_step, eventually, retry_soon, seconds, set_mode, wait_for_status};
 use crate::sidecar::{
-    Gate, ProcessStat, Sidecar, group_size, live_processes, shell, signal, wait_for_line, wait_for_process_record,
-    with_gate,
+    Gate, ProcessStat, Sidecar, group_size, kill_guard_of, live_processes, shell, signal, wait_for_line,
+    wait_for_process_record, with_gate,
 };
 
 /// Returns whether a tool exists and succeeds here. Prints `skipped` if not.
@@ -75,6 +75,14 @@ pub(crate) fn scheduler_in(unshare: u32) -> Option<u32> {
     live_processes().find(|process| process.is_child_of(first) && process.name == "duly").map(|process| process.pid)
 }
 
+/// Kills the scheduler in the PID namespace of an `unshare`, and its guard before.
+fn kill_scheduler_in(unshare: &Sidecar) {
+    let scheduler = scheduler_in(unshare.pid()).expect("a scheduler");
+    signal("STOP", &scheduler.to_string());
+    kill_guard_of(scheduler);
+    signal("KILL", &scheduler.to_string());
+}
+
 /// Starts a scheduler in a PID namespace of its own, which survives it.
 fn start_in_namespace(db: &TestDb, options: &[&str]) -> Sidecar {
     let before = db.registered_schedulers();
@@ -98,7 +106,7 @@ fn an_observer_without_free_file_descriptors_waits_and_reports_it() {
     let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     let mut second = Sidecar::start(&db, &[]);
-    first.kill();
+    first.kill_with_guard();
     eventually("the second ends it", || second.log().contains("ending the orphan command of a dead scheduler"));
     let limit = |files: &str| {
         let pid = second.pid().to_string();
@@ -133,8 +141,7 @@ fn a_command_in_another_pid_namespace_is_waited_for_until_the_namespace_is_kille
     wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     let second = start_in_namespace(&db, &[]);
-    let scheduler = scheduler_in(first.pid()).expect("the first scheduler");
-    signal("KILL", &scheduler.to_string());
+    kill_scheduler_in(&first);
     let waits = "its command is still running; the run waits for it";
     eventually("the second has examined it", || second.log().contains(waits) || state(&db) != "running 1");
     assert_eq!((state(&db).as_str(), overlap_lines(&db).as_str()), ("running 1", "alone"));
@@ -198,7 +205,7 @@ fn a_command_hidden_in_proc_is_waited_for() {
     });
     let second = start();
     eventually("the second is registered", || db.ask("SELECT count(*) FROM scheduler_instances") == "2");
-    first.kill();
+    first.kill_with_guard();
     let waits = "its command is still running; the run waits for it";
     eventually("the second has examined it", || second.log().contains(waits) || state(&db) != "running 1");
     assert_eq!(state(&db), "running 1");
@@ -276,7 +283,7 @@ fn a_group_without_leader_is_identified_by_the_environment_of_its_members() {
     wait_for_process_record(&db);
     let _ends = KilledAtEnd(group.clone());
     eventually("both are running", || group_size(&group) == 3);
-    first.kill();
+    first.kill_with_guard();
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
     let mut second = Sidecar::start(&db, &[]);
@@ -302,7 +309,7 @@ fn a_group_that_cannot_be_identified_is_named_and_left_to_the_user() {
     };
     let _ends = KilledAtEnd(group.clone());
     eventually("both are running", || sleepers().len() == 2);
-    first.kill();
+    first.kill_with_guard();
     signal("KILL", &group);
     eventually("its leader is gone", || group_size(&group) == 2);
     let mut second = Sidecar::start(&db, &lease);
@@ -345,7 +352,7 @@ fn a_scheduler_without_the_handler_leaves_the_lock_to_one_that_has_it() {
     let mut first = Sidecar::start(&db, &[]);
     let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
-    first.kill();
+    first.kill_with_guard();
     let now = SystemClock::new().now().wall.to_string();
     let mut observer = db.stepper(&now);
     for _ in 0..3 {
@@ -374,7 +381,7 @@ fn a_removed_input_file_is_no_evidence_where_the_group_cannot_be_read() {
     wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
     let mut second = Sidecar::start(&db, &["--lease", "1s"]);
-    signal("KILL", &scheduler_in(first.pid()).expect("the first scheduler").to_string());
+    kill_scheduler_in(&first);
     eventually("the second has examined it", || second.log().contains("its command is still running"));
     // As a cleaner does.
     std::fs::remove_file(db.input_file()).unwrap();

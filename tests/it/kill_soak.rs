@@ -35,7 +35,7 @@ fn start(db: &TestDb) -> Sidecar {
 
 fn add(db: &TestDb, client: &Client, round: usize) {
     for task in 0..TASKS {
-        // Some take a moment and outlive their scheduler; others end before its next turn.
+        // Some take a moment, in which the guard ends them if their scheduler is killed; others end before its next turn.
         let work = ["true", "sleep 0.02", "sleep 0.1"][task % 3];
         let task_of = |name: String| retry_soon(shell(&name, &probe(db, work)), 1000);
         let added = match task % 4 {

@@ -218,7 +218,7 @@ fn check_names_the_stopped_scheduler_that_must_recover_a_run() {
     let group = wait_for_line(&db, "group");
     wait_for_process_record(&db);
     let mut successor = Sidecar::start(&db, &["--lease", "1s"]);
-    first.kill();
+    first.kill_with_guard();
     eventually("it recovers the run", || successor.log().contains("ending the orphan command of a dead scheduler"));
     successor.signal("STOP");
     let check = || String::from_utf8(db.duly(&["check"]).output().unwrap().stdout).unwrap();

@@ -85,6 +85,9 @@ mod fixtures;
 mod folders;
 /// Text that is not UTF-8 or holds NUL.
 mod garbled;
+/// The guard process of `duly run` ends the commands of a scheduler that was killed, and no other process.
+#[cfg(feature = "cli")]
+mod guard;
 /// Failures that say what follows, custom backoff, and payloads that cannot be read.
 mod handler_failures;
 /// The examples in the help of each command.

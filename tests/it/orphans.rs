@@ -398,7 +398,7 @@ fn a_second_scheduler_ends_the_orphan_before_the_next_attempt() {
         sidecars.swap(0, 1);
     }
     assert_eq!(db.ask(first), sidecars[0].pid().to_string());
-    sidecars[0].kill();
+    sidecars[0].kill_with_guard();
 
     wait_for_line(&db, "group-2");
     assert_eq!(group_size(&group), 0);
@@ -428,7 +428,7 @@ fn an_orphan_that_ignores_sigterm_is_killed_with_its_group() {
     let mut first = Sidecar::start(&db, &[]);
     let group = wait_for_line(&db, "group");
     wait_for_process_record(&db);
-    first.kill();
+    first.kill_with_guard();
     let mut second = Sidecar::start(&db, &[]);
     wait_for_status(&client, "stubborn", RunStatus::Dead);
     assert_eq!(group_size(&group), 0);
@@ -442,7 +442,7 @@ fn an_orphan_without_a_scheduler_for_its_handler_is_left_to_end() {
     let mut sidecar = Sidecar::start(&db, &[]);
     let group = wait_for_line(&db, "group-1");
     wait_for_process_record(&db);
-    sidecar.kill();
+    sidecar.kill_with_guard();
 
     let now = SystemClock::new().now().wall.to_string();
     let mut next: Stepper = db.stepper(&now);

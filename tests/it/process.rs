@@ -74,9 +74,12 @@ fn the_host_name_is_that_of_the_kernel() {
 
 // ------------------------------------------------------------------------------------- children that it did not start --
 
-/// Returns the PIDs of the children of a process.
+/// Returns the PIDs of the children of a process, without its guard.
 fn children(parent: u32) -> Vec<u32> {
-    processes().filter(|process| process.is_child_of(parent)).map(|process| process.pid).collect()
+    processes()
+        .filter(|process| process.is_child_of(parent) && !process.is_guard())
+        .map(|process| process.pid)
+        .collect()
 }
 
 #[test]

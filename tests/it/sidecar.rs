@@ -105,6 +105,13 @@ impl Sidecar {
         self.end();
     }
 
+    /// As [`Sidecar::kill`], and kills its guard before, which would end its commands. Stopped, it cannot start another one.
+    pub(crate) fn kill_with_guard(&mut self) {
+        self.signal("STOP");
+        kill_guard_of(self.pid());
+        self.kill();
+    }
+
     /// Sends SIGTERM, and waits for an end with exit code 0.
     pub(crate) fn terminate(&mut self) {
         self.signal("TERM");
@@ -175,6 +182,11 @@ impl ProcessStat {
         self.fields[1] == parent.to_string()
     }
 
+    /// Whether it is the guard process of a scheduler.
+    pub(crate) fn is_guard(&self) -> bool {
+        std::fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|line| line.ends_with(b"\0--guard\0"))
+    }
+
     pub(crate) fn is_in_group(&self, group: &str) -> bool {
         self.fields[2] == group
     }
@@ -189,6 +201,19 @@ pub(crate) fn live_processes() -> impl Iterator<Item = ProcessStat> {
 pub(crate) fn processes() -> impl Iterator<Item = ProcessStat> {
     let entries = std::fs::read_dir("/proc").expect("/proc");
     entries.filter_map(|entry| ProcessStat::read(entry.ok()?.file_name().to_str()?.parse().ok()?))
+}
+
+/// Returns the guard process of a scheduler.
+pub(crate) fn guard_of(scheduler: u32) -> Option<u32> {
+    live_processes().find(|process| process.is_child_of(scheduler) && process.is_guard()).map(|process| process.pid)
+}
+
+/// Kills the guard of a scheduler, which is stopped or killed next.
+pub(crate) fn kill_guard_of(scheduler: u32) {
+    if let Some(guard) = guard_of(scheduler) {
+        signal("KILL", &guard.to_string());
+        eventually("the guard is gone", || guard_of(scheduler).is_none());
+    }
 }
 
 /// Returns the number of live processes in a process group.

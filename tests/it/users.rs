@@ -170,7 +170,7 @@ fn a_command_of_another_user_that_outlived_its_scheduler_is_ended() {
     wait_for_process_record(&db);
     let pid: u32 = db.number("SELECT process ->> 'pid' FROM task_runs");
     let alive = || live_processes().any(|process| process.pid == pid);
-    sidecar.kill();
+    sidecar.kill_with_guard();
     assert!(alive(), "it outlives its scheduler");
     assert_eq!(uid_of(&format!("/proc/{pid}")), Some(65534));
     let mut second = Sidecar::start(&db, &[]);

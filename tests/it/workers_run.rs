@@ -380,7 +380,7 @@ fn the_next_scheduler_ends_a_worker_that_ignores_the_death_of_the_first() {
     let mut first = start(&db, &[&deaf], &[]);
     wait_for_line(&db, "deaf", "\"type\":\"run\"");
     eventually("it sleeps", || ProcessStat::read(pids(&db, "deaf")[0]).is_some_and(|stat| stat.name == "sleep"));
-    first.kill();
+    first.kill_with_guard();
     let orphan = pids(&db, "deaf")[0];
     assert!(is_alive(orphan));
     let next = worker(&db, "next", &handles("h", 1), r#"*'"type":"run"'*) succeed;;"#);
@@ -404,7 +404,7 @@ fn a_run_waits_for_a_worker_whose_files_were_removed() {
     for file in db.lock_files().iter().filter(|name| name.starts_with("worker-") || name.starts_with("run-")) {
         std::fs::remove_file(db.lock_folder().join(file)).unwrap();
     }
-    first.kill();
+    first.kill_with_guard();
     let orphan = pids(&db, "deaf")[0];
     let next = worker(&db, "next", &handles("h", 1), r#"*'"type":"run"'*) succeed;;"#);
     let mut second = start(&db, &[&next], &["--lease", "1s"]);

@@ -21,6 +21,7 @@ use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
+use duly::text::database_name::is_address;
 use duly::text::local_zone;
 use duly::{Client, Clock, Error, Limits, NewRun, SystemClock};
 use log::{Level, LevelFilter};
@@ -104,7 +105,9 @@ fn advice(error: &Error, args: &Args) -> Option<String> {
             let names = Client::open_existing(&args.db).and_then(|client| client.names()).ok()?;
             Some(nearest::hint(name, names.iter().map(String::as_str)))
         }
-        (Error::UnusableDatabase { .. }, Command::Run(_)) if args.db.try_exists().is_ok_and(|exists| !exists) => {
+        (Error::UnusableDatabase { .. }, Command::Run(_))
+            if !is_address(&args.db) && args.db.try_exists().is_ok_and(|exists| !exists) =>
+        {
             Some("; --create creates it, and --tasks FILE also adds the tasks of a manifest".to_owned())
         }
         _ => None,
@@ -307,7 +310,12 @@ fn stderr_is_journal() -> bool {
 
 fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
     // Only commands that add tasks create a database.
-    let existing = || Client::open_existing(&args.db);
+    let existing = |printer: &mut Printer<'_>| -> Result<Client, Failure> {
+        let client = Client::open_existing(&args.db)?;
+        // That of the server, if there is one.
+        printer.times.now = client.now();
+        Ok(client)
+    };
     match &args.command {
         // Handled by `run`.
         Command::Run(_) => Ok(()),
@@ -315,41 +323,45 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Apply(apply) => apply::apply(&args.db, apply, printer),
         Command::Import(import) => commands::import::import(&args.db, import, printer),
         Command::List(list) if list.only_names => list::names(&args.db, printer),
-        Command::List(list) => list::list(&existing()?, list, printer),
-        Command::Show { name } => show::show(&existing()?, name, printer),
-        Command::Status => status::status(&existing()?, printer),
+        Command::List(list) => list::list(&existing(printer)?, list, printer),
+        Command::Show { name } => show::show(&existing(printer)?, name, printer),
+        Command::Status => status::status(&existing(printer)?, printer),
         Command::Next { what, tz, from, number, if_down } => {
             let (zone, from) = (tz.as_deref(), from.as_deref());
             next::next(&args.db, &Query { what, zone, from, number: *number, if_down: *if_down }, printer)
         }
         Command::History { name, status, since, number } => {
-            history::history(&existing()?, name.as_deref(), *status, since.as_deref(), *number, printer)
+            history::history(&existing(printer)?, name.as_deref(), *status, since.as_deref(), *number, printer)
         }
-        Command::Logs { which, follow: false } => logs::logs(&existing()?, which, printer),
-        Command::Logs { which, follow: true } => follow::follow(&existing()?, which, printer),
+        Command::Logs { which, follow: false } => logs::logs(&existing(printer)?, which, printer),
+        Command::Logs { which, follow: true } => follow::follow(&existing(printer)?, which, printer),
         Command::Trigger { name, payload, key, wait } => {
             let run = payload.iter().fold(NewRun::of(name), NewRun::payload);
             let run = key.iter().fold(run, NewRun::key);
-            control::trigger(&existing()?, name, run, *wait, printer)
+            control::trigger(&existing(printer)?, name, run, *wait, printer)
         }
-        Command::Retry(change) => control::retry(&existing()?, change, printer),
-        Command::Pause(change) => control::pause(&existing()?, change, printer),
-        Command::Resume(change) => control::resume(&existing()?, change, printer),
-        Command::Cancel(change) => control::cancel(&existing()?, change, printer),
-        Command::Remove(change) => control::remove(&existing()?, change, printer),
-        Command::Limit(limits) => commands::limit::limit(&existing()?, limits, printer),
+        Command::Retry(change) => control::retry(&existing(printer)?, change, printer),
+        Command::Pause(change) => control::pause(&existing(printer)?, change, printer),
+        Command::Resume(change) => control::resume(&existing(printer)?, change, printer),
+        Command::Cancel(change) => control::cancel(&existing(printer)?, change, printer),
+        Command::Remove(change) => control::remove(&existing(printer)?, change, printer),
+        Command::Limit(limits) => commands::limit::limit(&existing(printer)?, limits, printer),
         Command::Check { overdue, failures } => {
-            check::check(&existing()?, &Limits { overdue: *overdue, failures: *failures }, printer)
+            check::check(&existing(printer)?, &Limits { overdue: *overdue, failures: *failures }, printer)
         }
-        Command::Prune { dry_run, keep } => prune::prune(&existing()?, keep.retention(), *dry_run, printer),
-        Command::Doctor => doctor::doctor(&existing()?, printer),
+        Command::Prune { dry_run, keep } => prune::prune(&existing(printer)?, keep.retention(), *dry_run, printer),
+        Command::Doctor => doctor::doctor(&existing(printer)?, printer),
+        #[cfg(feature = "postgres")]
+        Command::Selftest { dir: None, .. } if is_address(&args.db) => {
+            commands::selftest_server::selftest_server(&args.db, printer)
+        }
         Command::Selftest { length, dir, seed } => {
             // The parent of a bare file name is empty.
             let parent = args.db.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let folder = dir.as_deref().unwrap_or(parent);
             commands::selftest::selftest(folder, *length, *seed, printer)
         }
-        Command::Backup { file } => backup::backup(&existing()?, file, printer),
+        Command::Backup { file } => backup::backup(&existing(printer)?, file, printer),
         Command::Completions { shell } => shell::completions(*shell, printer),
         Command::Man { command } => shell::man(command.as_deref(), printer),
     }

@@ -174,10 +174,16 @@ fn limit(view: &View<'_>, state: &LimitState) -> Markup {
 }
 
 fn files(status: &Status) -> Markup {
-    definitions(&[
-        ("File", html! { (show(&status.path.to_string_lossy(), 400)) ", " (bytes(status.file_bytes)) }),
-        ("Write-ahead log", html! { (bytes(status.log_bytes)) }),
-        ("SQLite", html! { (status.sqlite) }),
+    let path = status.path.to_string_lossy();
+    let mut database = match (status.file_bytes, &status.server) {
+        (Some(size), _) => vec![("File", html! { (show(&path, 400)) ", " (bytes(size)) })],
+        (None, server) => vec![("Server", html! { (show(&path, 400)) @if let Some(server) = server { ", " (server) } })],
+    };
+    database.extend(status.log_bytes.map(|size| ("Write-ahead log", html! { (bytes(size)) })));
+    if status.server.is_none() {
+        database.push(("SQLite", html! { (status.sqlite) }));
+    }
+    database.extend([
         ("Time zones", html! { (show(&status.zone_data, 200)) }),
         (
             "Clock",
@@ -186,5 +192,6 @@ fn files(status: &Status) -> Markup {
                 None => html! { "no schedule waits for it" },
             },
         ),
-    ])
+    ]);
+    definitions(&database)
 }

@@ -69,7 +69,7 @@ impl Address {
         Self::read(text, &|name| std::env::var(name).ok())
     }
 
-    fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
+    pub(crate) fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let mut parts = Parts::default();
         parts.read(text).map_err(|reason| Error::InvalidConfig { field: "address of the database", reason })?;
         let environment = |name: &str| environment(name).filter(|value| !value.is_empty());
@@ -83,6 +83,12 @@ impl Address {
             fastrand::shuffle(&mut places);
         }
         places
+    }
+
+    /// Returns the same address with another schema.
+    #[cfg(test)]
+    pub(crate) fn in_schema(&self, schema: &str) -> Self {
+        Address { schema: schema.to_owned(), ..self.clone() }
     }
 
     pub(crate) fn tls(&self) -> &Tls {

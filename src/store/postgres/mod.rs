@@ -5,24 +5,36 @@
 //! the schema.
 
 pub(crate) mod address;
+#[cfg(test)]
+mod address_tests;
 mod connect;
 mod counts;
+mod examine;
 mod fault;
+mod look_ahead;
+mod owner_session;
+mod owners;
 mod password_file;
 mod reach;
 mod schema;
 mod server;
+#[cfg(test)]
+mod server_tests;
 mod session;
 mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
+mod turn;
+#[cfg(test)]
+mod tls_tests;
 mod workbench;
+mod write_back;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::{ServerClock, Timestamp};
@@ -50,6 +62,7 @@ use crate::model::task_pages::{After, RunLine, RunQuery, TaskPage, TaskQuery};
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
+use crate::store::postgres::owner_session::{Session, channel};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
@@ -59,7 +72,7 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::history::MAX_LISTED;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
-use crate::store::{FileStore, Store};
+use crate::store::{FileStore, OwnerSession, Store};
 
 /// How often a transaction is repeated because another program changed what it had read.
 const TRIES: usize = 5;
@@ -84,6 +97,10 @@ pub(crate) struct PostgresStore {
     /// Learns the server's time from each transaction.
     clock: Option<Arc<ServerClock>>,
     address: Address,
+    /// Whether each turn is rehearsed with all rows, and must do the same with those that it reads.
+    rehearses: bool,
+    /// Of the owner that registered on this connection, until a thread of its own takes it.
+    session: Option<Session>,
     /// Whether each operation reads all rows.
     #[cfg(test)]
     reads_all: bool,
@@ -104,8 +121,17 @@ impl PostgresStore {
         Ok(())
     }
 
+    fn lock(&self) -> MutexGuard<'_, Workbench> {
+        self.bench.lock()
+    }
+
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Sets the path beside which the lock files of schedulers of this host are.
+    pub(crate) fn stand_beside(&mut self, anchor: PathBuf) {
+        self.memory.stand_beside(anchor);
     }
 
     /// Returns the server's identifier and the name of the database, which together no other database has.
@@ -130,6 +156,8 @@ impl PostgresStore {
             time,
             clock: None,
             address: address.clone(),
+            rehearses: turn::rehearses(),
+            session: None,
             #[cfg(test)]
             reads_all: false,
         })
@@ -208,6 +236,11 @@ impl PostgresStore {
         Ok(if self.time == Time::Given { given } else { now })
     }
 
+    /// Returns the time of the operations, if it is not the server's.
+    fn given(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.time == Time::Given).then_some(now)
+    }
+
     /// Ends the transaction. Returns whether it must be repeated.
     fn end(&mut self) -> bool {
         let mut bench = self.bench.lock();
@@ -242,16 +275,7 @@ impl Store for PostgresStore {
     }
 
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
-        let mut tries = 1;
-        loop {
-            let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
-            let lease = work.until.since(work.now);
-            let done = Store::turn(&mut self.memory, &Work { now, until: now + lease, ..*work });
-            if !self.end() || tries == TRIES {
-                return done;
-            }
-            tries += 1;
-        }
+        self.take_turn(work)
     }
 
     fn look(
@@ -261,13 +285,7 @@ impl Store for PostgresStore {
         since: Option<i64>,
         now: Timestamp,
     ) -> Result<Option<Done>> {
-        let version = self.data_version()?;
-        if since == Some(version) {
-            return Ok(None);
-        }
-        let looked =
-            self.look_up(now, Reach::everything(), |memory, now| Store::look(memory, owner, handlers, None, now));
-        looked.map(|done| done.map(|done| Done { data_version: version, ..done }))
+        self.look_around(owner, handlers, since, now)
     }
 
     #[cfg(feature = "page")]
@@ -396,14 +414,17 @@ impl Store for PostgresStore {
 
     fn status(&mut self, now: Timestamp) -> Result<Status> {
         let (bench, counts) = (self.bench.clone(), self.counts_on_server());
-        self.look_up(now, View::Status { now }, |memory, now| {
+        let status = self.look_up(now, View::Status { now }, |memory, now| {
             let mut status = Store::status(memory, now)?;
             if counts {
                 let counted = counts::status(&mut bench.lock().server, &mut status, now);
                 counted.map_err(|fault| fault.into_error("read the status"))?;
             }
             Ok(status)
-        })
+        })?;
+        let version = self.bench.lock().server.version().map_err(|fault| fault.into_error("read the status"))?;
+        let (path, server) = (PathBuf::from(self.address.to_string()), Some(format!("PostgreSQL {version}")));
+        Ok(Status { path, server, file_bytes: None, log_bytes: None, ..status })
     }
 
     fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
@@ -450,8 +471,28 @@ impl Store for PostgresStore {
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        // Before its id can be read: an owner that is registered and has no session looks dead.
+        let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
+        self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
         let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
-        self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now))
+        let registered =
+            self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let given = self.given(now);
+        registered.map(|mut registered| {
+            owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
+            registered
+        })
+    }
+
+    fn notify(&mut self) {
+        let mut bench = self.bench.lock();
+        let channel = channel(bench.server.schema());
+        // After the commit: within a transaction it would hold a lock of the whole server until the end.
+        let _ = bench.server.batch(&format!("NOTIFY {channel}"));
+    }
+
+    fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
+        self.session.take().map(|session| Box::new(session) as Box<dyn OwnerSession>)
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {

@@ -4,6 +4,7 @@ mod around;
 pub(crate) mod client;
 #[cfg(test)]
 mod tests;
+mod turn;
 pub(crate) mod view;
 
 use crate::store::fault::Fault;
@@ -11,6 +12,9 @@ use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
 use crate::store::postgres::tables::TABLES;
 use crate::store::postgres::workbench::Workbench;
+use crate::store::postgres::write_back::Difference;
+
+pub(crate) use turn::TurnReach;
 
 /// The rows that an operation needs.
 #[derive(Clone, Debug)]
@@ -21,6 +25,8 @@ pub(crate) enum Reach {
     Client(Request),
     /// Those of a look-up.
     View(View),
+    /// Those of a turn.
+    Turn(Box<TurnReach>),
 }
 
 impl Reach {
@@ -29,11 +35,31 @@ impl Reach {
     }
 
     /// Reads the rows into the workbench, within the open transaction.
-    pub(crate) fn read(&self, bench: &mut Workbench) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, bench: &mut Workbench) -> Result<(), Fault> {
+        match self {
+            Reach::Turn(turn) => return turn.read(bench),
+            Reach::Client(_) | Reach::Everything | Reach::View(View::Alarms { .. }) => bench.read_numbers()?,
+            // A look-up assigns no number.
+            Reach::View(_) => {}
+        }
+        self.read_rows(bench)
+    }
+
+    fn read_rows(&self, bench: &mut Workbench) -> Result<(), Fault> {
         match self {
             Reach::Client(request) => request.read(bench),
             Reach::View(view) => view.read(bench),
-            Reach::Everything => TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[]).map(|_| ())),
+            Reach::Everything | Reach::Turn(_) => {
+                TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[]).map(|_| ()))
+            }
+        }
+    }
+
+    /// Returns whether the rules looked at no other rows than those that were read. If not, the reach is wider the next time.
+    pub(super) fn was_enough(&mut self, differences: &[Difference<'_>]) -> bool {
+        match self {
+            Reach::Turn(turn) => turn.was_enough(differences),
+            Reach::Client(_) | Reach::View(_) | Reach::Everything => true,
         }
     }
 }

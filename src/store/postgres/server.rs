@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::{ToSql, Type};
 use postgres::{Client, Error, Row, Statement};
 
@@ -150,6 +151,28 @@ impl Server {
         Ok(())
     }
 
+    /// Returns the oid of the schema, as the key of a lock.
+    pub(crate) fn schema(&self) -> i32 {
+        // The two halves of an oid's range: a lock's key is a signed number.
+        (self.schema as u32).cast_signed()
+    }
+
+    /// Does not report the loss of this connection: that of another one is reported.
+    pub(crate) fn mute(&mut self) {
+        self.lost = true;
+    }
+
+    /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.
+    pub(crate) fn wait_for_notification(&mut self, limit: Duration) -> Result<bool, Fault> {
+        let Some(link) = &mut self.link else { return Err(gone()) };
+        let mut notifications = link.client.notifications();
+        let mut came = notifications.timeout_iter(limit).next()?.is_some();
+        while notifications.iter().next()?.is_some() {
+            came = true;
+        }
+        Ok(came)
+    }
+
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
@@ -291,6 +314,12 @@ impl Server {
     pub(crate) fn time(&mut self) -> Result<Timestamp, Fault> {
         let rows = self.query(&format!("SELECT {MILLIS}"), &[])?;
         Ok(Timestamp::from_millis(rows.first().map_or(Ok(0), |row| row.try_get(0))?))
+    }
+
+    /// Returns the version of the server, as in `15.18`.
+    pub(crate) fn version(&mut self) -> Result<String, Fault> {
+        let rows = self.query("SELECT split_part(current_setting('server_version'), ' ', 1)", &[])?;
+        Ok(rows[0].try_get(0)?)
     }
 
     /// Returns the server's identifier and the name of the database.
@@ -552,6 +581,11 @@ impl Server {
     }
 
     /// Returns how often the connection was lost, and whether it is.
+    /// Returns whether a pooler gives the session to others between transactions.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.session.pooled)
+    }
+
     pub(crate) fn losses(&self) -> (u64, bool) {
         (self.losses, self.lost)
     }

@@ -1,11 +1,11 @@
 //! Servers for the tests of the session: each test that stops or changes a server starts one of its own.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use tempfile::TempDir;
 
@@ -43,6 +43,12 @@ pub(crate) fn done(output: &Output) {
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
 }
 
+/// The server of the tests that change nothing for others.
+pub(crate) fn shared() -> Option<&'static TestServer> {
+    static SHARED: LazyLock<Option<TestServer>> = LazyLock::new(|| TestServer::start(""));
+    SHARED.as_ref()
+}
+
 /// A server in a temporary folder.
 pub(crate) struct TestServer {
     home: TempDir,
@@ -78,34 +84,35 @@ impl TestServer {
         self.home.path()
     }
 
-    fn configure(&self, settings: &str) {
+    pub(crate) fn configure(&self, settings: &str) {
         let file = self.home.path().join("data/postgresql.conf");
         let mut file = std::fs::OpenOptions::new().append(true).open(file).unwrap();
         writeln!(file, "{settings}").unwrap();
     }
 
-    /// Starts the server. It ends with this process: a shell waits for the end of its input.
+    /// Starts the server. It ends with this process: a shell waits for the end of its input, and removes the folder.
     pub(crate) fn up(&mut self) {
-        let script = r#""$0" -D "$1" >>"$2" 2>&1 </dev/null & server=$!; read -r mode; kill -"${mode:-QUIT}" $server; wait $server"#;
-        let (data, log) = (self.home.path().join("data"), self.home.path().join("log"));
+        let script = r#"
+            PATH="$0:$PATH"
+            pg_ctl -w -s -D "$1/data" -l "$1/log" start </dev/null >/dev/null 2>&1 && echo up
+            read -r mode
+            pg_ctl -w -s -D "$1/data" -m "${mode:-immediate}" stop </dev/null >/dev/null 2>&1
+            [ -n "$mode" ] || rm -rf "$1"/*"#;
         let mut command = unprivileged(Path::new("sh"));
-        command.arg("-c").arg(script).arg(self.programs.join("postgres")).arg(data).arg(log).stdin(Stdio::piped());
-        self.guard = Some(command.spawn().unwrap());
-        let ready = || {
-            let mut ready = Command::new(self.programs.join("pg_isready"));
-            ready.arg("-h").arg(self.home.path()).arg("-p").arg(self.port.to_string()).arg("-U").arg("postgres");
-            ready.output().unwrap().status.success()
-        };
-        let up = (0..600).any(|_| ready() || self.guard.as_mut().is_some_and(|_| std::thread::park_timeout(SHORT) != ()));
+        command.arg("-c").arg(script).arg(&self.programs).arg(self.home.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut guard = command.spawn().unwrap();
+        let mut answer = String::new();
+        BufReader::new(guard.stdout.take().unwrap()).read_line(&mut answer).unwrap();
         let log = std::fs::read_to_string(self.home.path().join("log")).unwrap_or_default();
-        assert!(up, "the server does not start: {log}");
+        assert_eq!(answer, "up\n", "the server does not start: {log}");
+        self.guard = Some(guard);
     }
 
-    /// Stops the server: `INT` ends its sessions, `QUIT` is a crash.
-    pub(crate) fn down(&mut self, signal: &str) {
+    /// Stops the server: `fast` ends its sessions, `immediate` is a crash.
+    pub(crate) fn down(&mut self, mode: &str) {
         let Some(mut guard) = self.guard.take() else { return };
-        let _ = writeln!(guard.stdin.take().unwrap(), "{signal}");
-        let _ = guard.wait();
+        writeln!(guard.stdin.take().unwrap(), "{mode}").unwrap();
+        guard.wait().unwrap();
     }
 
     pub(crate) fn url(&self) -> String {
@@ -122,10 +129,119 @@ impl TestServer {
     }
 }
 
-const SHORT: std::time::Duration = std::time::Duration::from_millis(20);
-
 impl Drop for TestServer {
     fn drop(&mut self) {
-        self.down("QUIT");
+        self.down("immediate");
+    }
+}
+
+/// What a proxy does with the next `COMMIT` of its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtCommit {
+    Pass,
+    /// Closes the connections without passing it on.
+    CutBefore,
+    /// Passes it on, and closes the connections instead of passing the answer.
+    CutAfter,
+    /// Passes it on, and closes the connections at once.
+    CutAtOnce,
+}
+
+/// A proxy before a server, which cuts a connection at a commit, once.
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    at_commit: Arc<Mutex<AtCommit>>,
+}
+
+impl Proxy {
+    pub(crate) fn before(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = Proxy { port: listener.local_addr().unwrap().port(), at_commit: Arc::new(Mutex::new(AtCommit::Pass)) };
+        let at_commit = proxy.at_commit.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // Without a server the client is refused.
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let at_commit = at_commit.clone();
+                std::thread::spawn(move || forward(client, server, &at_commit));
+            }
+        });
+        proxy
+    }
+
+    pub(crate) fn at_next_commit(&self, at_commit: AtCommit) {
+        *self.at_commit.lock().unwrap() = at_commit;
+    }
+}
+
+fn forward(mut client: TcpStream, mut server: TcpStream, at_commit: &Mutex<AtCommit>) {
+    let silent = Arc::new(AtomicBool::new(false));
+    let (mut from, mut to, mute) = (server.try_clone().unwrap(), client.try_clone().unwrap(), silent.clone());
+    let answers = std::thread::spawn(move || {
+        let mut buffer = [0; 8192];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            if mute.load(Ordering::SeqCst) || to.write_all(&buffer[..length]).is_err() {
+                break;
+            }
+        }
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    });
+    let mut buffer = [0; 8192];
+    while let Ok(length @ 1..) = client.read(&mut buffer) {
+        let commits = buffer[..length].windows(7).any(|bytes| bytes == b"COMMIT\0");
+        let then = if commits { std::mem::replace(&mut *at_commit.lock().unwrap(), AtCommit::Pass) } else { AtCommit::Pass };
+        silent.store(then == AtCommit::CutAfter, Ordering::SeqCst);
+        if then == AtCommit::CutBefore || server.write_all(&buffer[..length]).is_err() || then == AtCommit::CutAtOnce {
+            break;
+        }
+        if then == AtCommit::CutAfter {
+            let _ = answers.join();
+            return;
+        }
+    }
+    let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+}
+
+/// A pgbouncer in transaction mode before a server.
+pub(crate) struct Pooler {
+    home: TempDir,
+    process: Child,
+    pub(crate) port: u16,
+}
+
+impl Pooler {
+    /// `None` where pgbouncer is not installed.
+    pub(crate) fn start(server: &TestServer) -> Option<Self> {
+        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(Path::new).into_iter().find(|path| path.exists())?;
+        let home = tempfile::tempdir().unwrap();
+        done(&Command::new("chmod").arg("777").arg(home.path()).output().unwrap());
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (file, users) = (home.path().join("ini"), home.path().join("users"));
+        std::fs::write(&users, "\"postgres\" \"\"\n").unwrap();
+        let settings = format!(
+            "[databases]\npostgres = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+             unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 2\n",
+            server.port,
+            users.display()
+        );
+        std::fs::write(&file, settings).unwrap();
+        let mut command = unprivileged(program);
+        let mut process = command.arg(&file).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // It is ready when it says so.
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let mut told = Vec::new();
+        let ready = lines.map_while(Result::ok).any(|line| {
+            told.push(line);
+            told.last().is_some_and(|line| line.contains("process up"))
+        });
+        assert!(ready, "pgbouncer does not start: {told:?}");
+        Some(Pooler { home, process, port })
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = (self.process.kill(), self.process.wait());
+        let _ = self.home.path();
     }
 }

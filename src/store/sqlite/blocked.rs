@@ -243,6 +243,14 @@ pub(crate) struct Round {
     task: i64,
 }
 
+impl Round {
+    /// Returns the key and the task, after which the sweep goes on.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reached(&self) -> (String, i64) {
+        (String::from_utf8_lossy(&self.key.0).into_owned(), self.task)
+    }
+}
+
 const NEXT_KEY: &str = sql! {"
     SELECT min(concurrency_key) FROM task_runs
      WHERE {waiting} AND blocked = 'key' AND concurrency_key > :key"};

@@ -37,8 +37,9 @@ pub(super) fn status(store: &mut SqliteStore, now: Timestamp) -> Result<Status> 
             next: next(tx)?,
             limits: limit_requests::states(tx, now)?,
             path: path.clone(),
-            file_bytes,
-            log_bytes,
+            file_bytes: Some(file_bytes),
+            log_bytes: Some(log_bytes),
+            server: None,
             sqlite: sqlite_version().to_owned(),
             zone_data: zone_data().to_string(),
         })

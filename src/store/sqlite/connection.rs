@@ -88,6 +88,12 @@ impl SqliteStore {
         Ok(store)
     }
 
+    /// Sets the path beside which lock files are.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn stand_beside(&mut self, path: PathBuf) {
+        self.path = path;
+    }
+
     /// Opens the database, creates its tables if `missing` says so, and migrates those of an older version.
     pub(crate) fn open(path: &Path, missing: Missing, durability: Durability) -> Result<Self> {
         Self::open_as(path, missing, durability, &Tables::CURRENT)

@@ -7,7 +7,7 @@ use crate::store::sqlite::blocked::Round;
 use crate::store::turn_io::Item;
 
 /// What goes on from turn to turn.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     /// Items that could not be written. Only full turns try them again; each is reported once.
     pub(crate) aside: HashSet<Item>,

@@ -10,7 +10,7 @@ use crate::host::{orphan, process};
 use crate::model::event::Event;
 use crate::model::finished::WorkerEnded;
 use crate::store::sqlite::row;
-use crate::store::turn_io::{ClockEvent, Dead, Lost, Other, Proof, Registration, Stalled};
+use crate::store::turn_io::{ClockEvent, Dead, Lost, Other, Proof, Registration, Session, Stalled};
 
 const REGISTER: &str = "
     INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at, problems)
@@ -107,7 +107,7 @@ const OTHERS: &str = "
 /// Returns the other owners that have running runs.
 pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
     let read =
-        |row: &rusqlite::Row<'_>| Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease: Duration::ZERO });
+        |row: &rusqlite::Row<'_>| Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease: Duration::ZERO, session: Session::None });
     let mut others: Vec<Other> =
         tx.prepare_cached(OTHERS)?.query_map(named_params! { ":owner": owner }, read)?.collect::<Result<_, _>>()?;
     with_leases(tx, &mut others)?;
@@ -200,7 +200,7 @@ const NOT_STOPPED: &str = "
 pub(crate) fn not_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
     let read = |row: &rusqlite::Row<'_>| {
         let lease = row::millis_at(row, 2)?.unwrap_or_default();
-        Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease })
+        Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease, session: Session::None })
     };
     tx.prepare_cached(NOT_STOPPED)?.query_map(named_params! { ":owner": owner }, read)?.collect()
 }
@@ -287,7 +287,7 @@ pub(crate) fn watched(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Wat
         if let Some(other) = others.iter_mut().find(|other| other.owner == by) {
             other.until = until.max(other.until);
         } else {
-            others.push(Other { owner: by.into_owned(), until, lease: Duration::ZERO });
+            others.push(Other { owner: by.into_owned(), until, lease: Duration::ZERO, session: Session::None });
         }
     }
     with_leases(tx, &mut others)?;

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 
+use ::postgres::Client;
 use duly::Clock;
 use duly::testing::ManualClock;
-use postgres::Client;
 use rusqlite::{Connection, Params};
 
 use crate::fixtures::on_server::{empty_copy, refresh, said, session, translated};

@@ -48,7 +48,7 @@ fn add(client: &Client, round: usize) {
 
 /// Kills the worker of a scheduler, if it has one now. Returns whether it had.
 fn kill_worker(sidecar: &Sidecar) -> bool {
-    let worker = processes().find(|process| process.is_child_of(sidecar.pid()));
+    let worker = processes().find(|process| process.is_child_of(sidecar.pid()) && !process.is_guard());
     let pid = worker.and_then(|process| Pid::from_raw(process.pid.cast_signed()));
     pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use duly::text::database_name::shown;
 use duly::{Client, Error, Timestamp};
 
 use crate::alarms::message::Origin;
@@ -47,7 +48,8 @@ impl Alarms {
         if !receivers.is_empty() {
             let channels = receivers.iter().map(|(channel, _)| *channel).collect();
             let outages = Arc::new(Outages::new(channels, pace.gather));
-            let database = file.canonicalize().unwrap_or_else(|_| file.to_owned()).display().to_string();
+            // An address is no name of a file, and stays as it is.
+            let database = shown(&file.canonicalize().unwrap_or_else(|_| file.to_owned()));
             let origin = Origin { host: host(), database };
             for (channel, receiver) in receivers {
                 let (origin, outages, stop) = (origin.clone(), outages.clone(), stop.clone());

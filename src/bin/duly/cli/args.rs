@@ -22,7 +22,7 @@ use crate::cli::values::{LogFormat, duration, json, task_status};
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true, max_term_width = 110, after_help = EXIT_CODES)]
 pub(crate) struct Args {
-    /// Database file.
+    /// Database file, or postgres:// address.
     #[arg(
         long,
         value_name = "FILE",

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use duly::text::database_name::may_exist;
 use duly::{Added, Change, Client, NewTask, ScheduleKind, Task, Timestamp, Zone};
 use serde::Serialize;
 
@@ -28,11 +29,12 @@ struct Document<'a> {
 
 pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let task = new_task(add)?;
-    if !db.exists() {
+    if !may_exist(db) {
         // An invalid task creates no file. In an existing file, an unchanged task needs no further occurrence.
         task.occurrences(printer.times.now, 0)?;
     }
     let client = Client::open_own(db)?;
+    printer.times.now = client.now();
     let added = match (add.replace, add.if_absent) {
         (true, _) => client.replace(task)?,
         (_, true) => client.add_if_absent(task)?,

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use duly::text::database_name::may_exist;
 use duly::{Applied, Apply, Client, Done, ImportItem, Overlap};
 use serde::Serialize;
 
@@ -169,7 +170,7 @@ fn import_tasks(
     let applied = printer.watched("importing", |progress| {
         let import = |client: Client| client.import_watched(source, items, options, progress);
         match options.dry_run {
-            true if !db.exists() => with_temporary_database(db, import),
+            true if !may_exist(db) => with_temporary_database(db, import),
             // A dry run does not add the tables of duly to an existing file.
             true => Ok(import(Client::open_existing(db)?)?),
             false => Ok(import(Client::open_own(db)?)?),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use duly::text::database_name::may_exist;
 use duly::{Client, Error, ListedTask, NamePattern, Recent, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp};
 
 use crate::cli::args::ListArgs;
@@ -98,7 +99,7 @@ fn check_names(tasks: &[Task], args: &ListArgs) -> Result<(), Failure> {
 
 /// Prints only the names, one on each line, for scripts and completions. A missing file has no names and is no failure.
 pub(crate) fn names(file: &Path, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let names = if file.exists() { Client::open_existing(file)?.names()? } else { Vec::new() };
+    let names = if may_exist(file) { Client::open_existing(file)?.names()? } else { Vec::new() };
     if printer.json {
         return Ok(printer.document(&names)?);
     }

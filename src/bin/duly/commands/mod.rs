@@ -18,6 +18,8 @@ pub(crate) mod prune;
 pub(crate) mod run;
 pub(crate) mod run_status;
 pub(crate) mod selftest;
+#[cfg(feature = "postgres")]
+pub(crate) mod selftest_server;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod status;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 #[cfg(feature = "page")]
 use duly::page::Page;
+use duly::text::database_name::shown;
 use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
 use crate::alarms::Alarms;
@@ -103,6 +104,11 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         .lease(args.lease)
         .retention(args.keep.retention())
         .handler_type("command", commands.clone());
+    #[cfg(feature = "postgres")]
+    {
+        let guard = guard.clone();
+        builder = builder.on_lease(move |term, kill| guard.set_deadline(term, kill));
+    }
     if !args.create && args.tasks.is_none() {
         builder = builder.existing();
     }
@@ -125,7 +131,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     if let Some(address) = scheduler.page_address() {
         log::info!("status page on http://{address}/");
     }
-    let (path, workers) = (file.display().to_string(), args.workers);
+    let (path, workers) = (shown(file), args.workers);
     log::info!("scheduler started, with {}, on {path:?}", count_of(workers, "worker"));
     let times = [args.poll, args.lease, args.drain].map(duration_text);
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());

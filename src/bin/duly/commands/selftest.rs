@@ -120,6 +120,12 @@ fn print(checks: &[Check], seed: u64, kept: Option<&Path>, printer: &mut Printer
         let kept = kept.map(|path| path.display().to_string());
         return Ok(printer.document(&Document { seed, trusted: kept.is_none(), kept, checks })?);
     }
+    print_checks(checks, printer)?;
+    Ok(printer.say(format!("seed {seed}: repeat these random choices with --seed {seed}"))?)
+}
+
+/// Prints a table of checks.
+pub(crate) fn print_checks(checks: &[Check], printer: &mut Printer<'_>) -> Result<(), Failure> {
     let mut table = Table::default();
     for check in checks.iter().filter(|check| !printer.quiet || check.verdict == Verdict::Bad) {
         let (word, tone) = match check.verdict {
@@ -135,7 +141,7 @@ fn print(checks: &[Check], seed: u64, kept: Option<&Path>, printer: &mut Printer
     if !table.is_empty() {
         printer.table(table, "")?;
     }
-    Ok(printer.say(format!("seed {seed}: repeat these random choices with --seed {seed}"))?)
+    Ok(())
 }
 
 /// The result of a selftest without failed checks.

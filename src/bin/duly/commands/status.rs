@@ -1,4 +1,4 @@
-//! `status`: prints schedulers, due and failing tasks, unfinished runs and the files.
+//! `status`: prints schedulers, due and failing tasks, unfinished runs, and the files or the server.
 
 use duly::{Client, Instance, RunStatus, Status};
 
@@ -56,9 +56,15 @@ fn print(status: &Status, retry: Option<&str>, printer: &mut Printer<'_>) -> Res
     }
     let next = status.next.as_ref().map(|(name, at)| format!("{name} {}", printer.times.both(*at)));
     line("next", next.as_deref().unwrap_or("-"), Tone::Plain);
-    let sizes = format!("{}, {}; log {}", status.path.display(), bytes(status.file_bytes), bytes(status.log_bytes));
-    line("file", &sizes, Tone::Plain);
-    line("SQLite", &status.sqlite, Tone::Plain);
+    let database = status.path.display();
+    match &status.server {
+        Some(server) => line("server", &format!("{database}, {server}"), Tone::Plain),
+        None => {
+            let [file, log] = [status.file_bytes, status.log_bytes].map(|size| bytes(size.unwrap_or_default()));
+            line("file", &format!("{database}, {file}; log {log}"), Tone::Plain);
+            line("SQLite", &status.sqlite, Tone::Plain);
+        }
+    }
     line("time zones", &status.zone_data, Tone::Plain);
     Ok(printer.table(table, "")?)
 }

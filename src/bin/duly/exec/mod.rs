@@ -242,6 +242,9 @@ impl Commands {
                 self.was_cut_short.store(true, Ordering::SeqCst);
                 Failure::interrupted(format!("the scheduler stopped before the command had ended: {how}")).into()
             }
+            StopReason::LeaseLost => {
+                Failure::interrupted(format!("the server did not answer before the lease ended: {how}")).into()
+            }
             // The library puts the timeout before it.
             StopReason::TimeUp => how.into(),
             _ => format!("it was asked to stop: {how}").into(),

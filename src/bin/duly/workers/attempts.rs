@@ -201,6 +201,7 @@ impl Attempts {
                 self.hub.cut_short();
                 delegated.end(Err(Failure::interrupted(how).into()));
             }
+            (true, Some(StopReason::LeaseLost)) => delegated.end(Err(Failure::interrupted(how).into())),
             (true, _) | (false, Some(StopReason::Asked)) => delegated.end(Err(how.into())),
             (false, _) => delegated.release(),
         }

@@ -6,6 +6,7 @@ use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use duly::text::database_name::is_address;
 use duly::{Clock, SystemClock};
 
 use crate::exec::cannot_start;
@@ -20,7 +21,7 @@ const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mil
 /// Where all workers run.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The absolute path of the database.
+    /// The absolute path of the database, or its address.
     pub(crate) database: PathBuf,
     pub(crate) environment: Environment,
     pub(crate) guard: Guard,
@@ -32,7 +33,8 @@ impl Place {
     /// # Errors
     /// If the current directory is not known.
     pub(crate) fn new(file: &Path, environment: Environment, guard: Guard) -> Result<Self, String> {
-        let database = std::path::absolute(file).map_err(|error| format!("the path of the database: {error}"))?;
+        let absolute = || std::path::absolute(file).map_err(|error| format!("the path of the database: {error}"));
+        let database = if is_address(file) { file.to_owned() } else { absolute()? };
         Ok(Place { database, environment, guard })
     }
 }

@@ -319,7 +319,7 @@ impl<'a> ToWorker<'a> {
     pub(crate) fn cancel(id: AttemptId, reason: StopReason) -> Self {
         let reason = match reason {
             StopReason::TimeUp => "timeout",
-            StopReason::Shutdown => "shutdown",
+            StopReason::Shutdown | StopReason::LeaseLost => "shutdown",
             _ => "asked",
         };
         ToWorker::Cancel { run: id.run, attempt: id.attempt, reason }

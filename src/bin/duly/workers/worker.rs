@@ -307,6 +307,7 @@ impl Worker {
                 self.hub.cut_short();
                 Failure::interrupted(error).into()
             }
+            WorkerRetry::Yes if attempt.stop == Some(StopReason::LeaseLost) => Failure::interrupted(error).into(),
             WorkerRetry::Yes => error.into(),
         };
         self.has_ended_a_run.store(true, Ordering::SeqCst);

@@ -68,7 +68,6 @@ impl Guard {
     /// Sets when the guard ends the groups although this process lives: SIGTERM at `term`, SIGKILL at `kill`, both as
     /// [`process::since_boot`]. A later call replaces them.
     #[cfg(feature = "postgres")]
-    #[cfg_attr(not(test), expect(dead_code, reason = "schedulers on PostgreSQL set it with each heartbeat"))]
     pub(crate) fn set_deadline(&self, term: Duration, kill: Duration) {
         let Some(guard) = &self.0 else { return };
         let mut keeper = lock(guard);

@@ -69,7 +69,7 @@ fn ignore_signals() {
     #[cfg(unix)]
     let more = [signal_hook::consts::SIGHUP, signal_hook::consts::SIGUSR1, signal_hook::consts::SIGUSR2];
     #[cfg(not(unix))]
-    let more = [];
+    let more: [i32; 0] = [];
     for signal in [SIGINT, SIGTERM].into_iter().chain(more) {
         let _ = signal_hook::flag::register(signal, Arc::default());
     }

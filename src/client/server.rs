@@ -1,0 +1,20 @@
+//! `Client::examine_server`: what a session with the server is like.
+
+use crate::client::Client;
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Error, Result};
+use crate::model::server_report::ServerReport;
+use crate::store::place;
+
+impl Client {
+    /// Examines a session with the server: whether its locks exclude other sessions, how long a round trip takes, how far its clock is
+    /// from that of this host, and what the role may not do. Connects once more for that. Writes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the database is a file; [`Error::Store`] if the server cannot be asked.
+    pub fn examine_server(&self) -> Result<ServerReport> {
+        let clock = SystemClock::new();
+        let refused = || Error::Refused { request: "examine the server".into(), reason: "the database is a file".into() };
+        place::examine(&mut **self.store(), &|| clock.now()).unwrap_or_else(|| Err(refused()))
+    }
+}

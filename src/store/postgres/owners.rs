@@ -1,0 +1,92 @@
+//! What a server shows of other owners. The lock of a session alone proves no death, because a network can fail; the lease alone
+//! proves none either, because an owner can be slow.
+
+use std::collections::HashMap;
+
+use crate::clock::Timestamp;
+use crate::store::fault::Fault;
+use crate::store::postgres::server::Server;
+use crate::store::postgres::owner_session::{CLASS_OF_OWNERS, key};
+use crate::store::turn_io::{Dead, Done, Other, Proof, Registered, Session};
+
+/// The end of each owner's lease: that of its heartbeat, or of its runs.
+macro_rules! ends {
+    ($rest:literal) => {
+        concat!(
+            "WITH o AS MATERIALIZED (
+                 SELECT o.id, o.key, coalesce(greatest(i.seen_at + coalesce(i.lease_ms, 0),
+                            (SELECT max(r.locked_until) FROM task_runs r WHERE r.status = 'running' AND r.locked_by = o.id)), 0)
+                            < coalesce($3, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS passed
+                   FROM unnest($1::text[], $2::integer[]) AS o(id, key) LEFT JOIN scheduler_instances i ON i.id = o.id)",
+            $rest
+        )
+    };
+}
+
+const SESSIONS: &str = ends!(
+    ", held AS MATERIALIZED (
+         SELECT l.objid FROM pg_locks l
+          WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.classid = ($4::bigint & 4294967295)::oid
+            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+     SELECT o.id, EXISTS (SELECT FROM held h WHERE h.objid = (o.key::bigint & 4294967295)::oid), o.passed FROM o"
+);
+
+/// Returns what the sessions of owners show. `now`: the time, if it is not the server's.
+pub(crate) fn sessions(
+    server: &mut Server,
+    owners: &[String],
+    now: Option<Timestamp>,
+) -> Result<HashMap<String, Session>, Fault> {
+    let keys: Vec<i32> = owners.iter().map(|owner| key(server.schema(), owner)).collect();
+    let (now, class) = (now.map(Timestamp::as_millis), i64::from(CLASS_OF_OWNERS));
+    let rows = server.query(SESSIONS, &[&owners, &keys, &now, &class])?;
+    let session = |row: &postgres::Row| {
+        let session = match (row.try_get(1)?, row.try_get(2)?) {
+            (true, _) => Session::Held,
+            (false, false) => Session::Free,
+            (false, true) => Session::Gone,
+        };
+        Ok((row.try_get(0)?, session))
+    };
+    rows.iter().map(session).collect()
+}
+
+/// Sets what the sessions of other owners show. One that cannot be looked at counts as held.
+fn annotate<'a>(server: &mut Server, others: impl Iterator<Item = &'a mut Other>, now: Option<Timestamp>) {
+    let others: Vec<&mut Other> = others.collect();
+    if others.is_empty() {
+        return;
+    }
+    let owners: Vec<String> = others.iter().map(|other| other.owner.clone()).collect();
+    let sessions = sessions(server, &owners, now).unwrap_or_default();
+    for other in others {
+        other.session = sessions.get(&other.owner).copied().unwrap_or(Session::Held);
+    }
+}
+
+/// As [`sessions`], for what a turn or a look has seen.
+pub(crate) fn annotate_done(server: &mut Server, done: &mut Done, now: Option<Timestamp>) {
+    annotate(server, done.others.iter_mut().chain(&mut done.not_stopped), now);
+}
+
+/// As [`sessions`], for what a registration has seen.
+pub(crate) fn annotate_registered(server: &mut Server, registered: &mut Registered, now: Option<Timestamp>) {
+    annotate(server, registered.others.iter_mut().chain(&mut registered.not_stopped), now);
+}
+
+/// Takes the lock of each owner whose lease has passed, until the end of the transaction: until then the owner cannot come back.
+const TAKE: &str = ends!(" SELECT o.id FROM o WHERE CASE WHEN o.passed THEN pg_try_advisory_xact_lock($4, o.key) ELSE false END");
+
+/// Returns the owners of which it is still proved, in this transaction, that they are dead. The lock of the schema is held.
+pub(crate) fn still_dead(server: &mut Server, dead: &[Dead], now: Option<Timestamp>) -> Result<Vec<Dead>, Fault> {
+    let is_local = |dead: &&Dead| matches!(dead.proof, Proof::Lock(_));
+    let owners: Vec<String> = dead.iter().filter(|dead| !is_local(dead)).map(|dead| dead.owner.clone()).collect();
+    if owners.is_empty() {
+        return Ok(dead.to_vec());
+    }
+    let keys: Vec<i32> = owners.iter().map(|owner| key(server.schema(), owner)).collect();
+    let now = now.map(Timestamp::as_millis);
+    let rows = server.query(TAKE, &[&owners, &keys, &now, &CLASS_OF_OWNERS])?;
+    let taken: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    Ok(dead.iter().filter(|dead| is_local(dead) || taken.contains(&dead.owner)).cloned().collect())
+}

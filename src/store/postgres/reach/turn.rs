@@ -1,0 +1,174 @@
+//! The rows of a turn. Two statements read them, however many they are: `turn.sql` returns ids, and the other one the rows.
+//!
+//! `turn.sql` begins with what is due, has ended or may be claimed, up to the limits of a turn, and follows what the rules look at
+//! from there:
+//! - the task of each run, its oldest unfinished runs, as far as its overlap policy looks, and its on_dead task;
+//! - all unfinished runs of a task that is planned, paused or resumed, or that a wrong clock has opened runs of;
+//! - rows of occurrences that a resolution may meet again, and the newest one, with which a skip is merged;
+//! - for each key of these: what runs with it, what may start, and of each handler and priority those that go first behind it;
+//! - the tasks of these, and the oldest unfinished run of each; the runs that a run retries.
+
+use std::collections::HashSet;
+
+use crate::store::fault::Fault;
+use crate::store::postgres::workbench::{Cell, Workbench};
+use crate::store::postgres::write_back::Difference;
+
+/// See `turn.sql` for the parameters.
+pub(super) const IDS: &str = include_str!("turn.sql");
+
+/// What a turn asks for, and what was found.
+#[derive(Clone, Debug)]
+pub(crate) struct TurnReach {
+    pub(crate) now: i64,
+    pub(crate) owner: String,
+    pub(crate) handlers: Vec<String>,
+    /// The runs of outcomes and reports.
+    pub(crate) runs: Vec<i64>,
+    /// Owners that are dead, and owners that are stalled.
+    pub(crate) dead: Vec<String>,
+    pub(crate) stalled: Vec<String>,
+    /// Whether the leases or the starts of own runs are written.
+    pub(crate) own: bool,
+    pub(crate) full: bool,
+    /// Most due tasks of a priority, unplanned tasks, expiring runs, and claimable runs of a handler and priority.
+    pub(crate) due: i64,
+    pub(crate) unplanned: i64,
+    pub(crate) expiring: i64,
+    pub(crate) claimable: i64,
+    /// Most keys and tasks that the sweep looks at, and what it reached.
+    pub(crate) sweep: i64,
+    pub(crate) swept_key: String,
+    pub(crate) swept_task: i64,
+    /// Most tasks that are searched for planless ones, and what the search reached.
+    pub(crate) planless: i64,
+    pub(crate) planless_after: i64,
+    pub(crate) room: i64,
+    /// Tasks whose unfinished runs are all needed.
+    pub(crate) whole: HashSet<i64>,
+    /// Keys whose runs were read.
+    pub(crate) keys: HashSet<String>,
+    /// Whether everything is read: the rules went further than foreseen.
+    pub(crate) everything: bool,
+}
+
+/// The rows by their ids, and those of the small tables. `$1` tasks, `$2` runs, `$3` owners, `$4` whether the others that have not
+/// stopped are needed, `$5` handlers, `$6` slots, `$7` stalled owners.
+const ROWS: [(&str, &str); 8] = [
+    ("scheduler_meta", ""),
+    ("scheduler_instances", "WHERE t.id = ANY($3::text[]) OR ($4::boolean AND t.stopped_at IS NULL)"),
+    ("concurrency_limits", ""),
+    ("rate_limits", ""),
+    // The newest start, the one that the rate compares with, after further starts too, and all older ones, which are deleted.
+    (
+        "rate_limit_starts",
+        "JOIN (SELECT l.handler, l.max_starts, (SELECT max(number) FROM rate_limit_starts
+                                                 WHERE handler = l.handler AND number < 9000000000000000) AS newest
+                 FROM rate_limits l WHERE l.handler = ANY($5::text[])) l
+           ON l.handler = t.handler AND (t.number >= l.newest OR t.number <= l.newest + 1 - l.max_starts + $6::bigint)",
+    ),
+    ("scheduled_tasks", "WHERE t.id = ANY($1::bigint[])"),
+    ("task_runs", "WHERE t.id = ANY($2::bigint[])"),
+    // Whether a run that waits again has begun before.
+    (
+        "task_attempts",
+        "JOIN unnest($2::bigint[]) AS n(run) ON t.run_id = n.run
+           AND t.id = (SELECT a.id FROM task_attempts a WHERE a.run_id = n.run AND a.outcome <> 'released'
+                        ORDER BY a.run_id, a.attempt LIMIT 1)
+           AND EXISTS (SELECT 1 FROM task_runs r WHERE r.id = n.run AND r.locked_by IS NULL
+                          AND (r.status = 'queued' OR r.status = 'failed') AND r.attempt = r.forgiven AND r.attempt > 0)",
+    ),
+];
+
+/// The newest record of the stall of an owner. `$7` as above.
+const STALLS: (&str, &str) = (
+    "scheduler_events",
+    "WHERE t.kind = 'owner_stalled' AND EXISTS (
+         SELECT 1 FROM scheduler_instances i
+          WHERE i.id = ANY($7::text[]) AND t.at >= i.seen_at AND starts_with(t.detail, i.id || ': '))",
+);
+
+/// As [`STALLS`], without a stalled owner. The statement keeps its parameters.
+const NO_STALLS: (&str, &str) = ("scheduler_events", "WHERE $7::text[] IS NULL AND t.id = 0");
+
+impl TurnReach {
+    pub(super) fn read(&mut self, bench: &mut Workbench) -> Result<(), Fault> {
+        if self.everything {
+            return super::Reach::Everything.read(bench);
+        }
+        let whole: Vec<i64> = self.whole.iter().copied().collect();
+        let statement = format!("{IDS},\n       {}", bench.numbers());
+        let found = bench.server.query(
+            &statement,
+            &[
+                &self.now,
+                &self.owner,
+                &self.handlers,
+                &self.runs,
+                &self.dead,
+                &self.own,
+                &self.due,
+                &self.unplanned,
+                &self.expiring,
+                &self.claimable,
+                &self.full,
+                &self.swept_key,
+                &self.swept_task,
+                &self.sweep,
+                &self.planless_after,
+                &self.planless,
+                &self.room,
+                &whole,
+                &self.stalled,
+            ],
+        )?;
+        let row = &found[0];
+        let (runs, tasks): (Vec<i64>, Vec<i64>) = (row.try_get(0)?, row.try_get(1)?);
+        let (keys, whole): (Vec<String>, Vec<i64>) = (row.try_get(2)?, row.try_get(3)?);
+        bench.take_numbers(row, 4)?;
+        self.keys = keys.into_iter().collect();
+        self.whole.extend(whole);
+
+        let owners: Vec<&String> = [&self.owner].into_iter().chain(&self.dead).chain(&self.stalled).collect();
+        let mut parts = ROWS.to_vec();
+        parts.push(if self.stalled.is_empty() { NO_STALLS } else { STALLS });
+        bench.read_together(&parts, &[&tasks, &runs, &owners, &self.full, &self.handlers, &self.room, &self.stalled])
+    }
+
+    /// Which run starts, or may start, depends on all runs of its key, and a pause concerns all runs of the task.
+    pub(super) fn was_enough(&mut self, differences: &[Difference<'_>]) -> bool {
+        if self.everything {
+            return true;
+        }
+        let mut enough = true;
+        for difference in differences {
+            match difference.table().name {
+                "scheduled_tasks" => {
+                    for ([id, before, _], [_, after, _]) in difference.changes(["id", "status", "planned"]) {
+                        let rests = matches!(after, Cell::Text(status) if status == "paused" || status == "invalid");
+                        if let Cell::Integer(id) = id
+                            && rests
+                            && before != after
+                            && self.whole.insert(*id)
+                        {
+                            enough = false;
+                        }
+                    }
+                }
+                "task_runs" => {
+                    for (before, after) in difference.changes(["concurrency_key", "blocked", "locked_by"]) {
+                        let moves = before[1] != after[1] || (*before[2] == Cell::Null && *after[2] != Cell::Null);
+                        if let Cell::Text(key) = after[0]
+                            && moves
+                            && !self.keys.contains(key)
+                        {
+                            (self.everything, enough) = (true, false);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        enough
+    }
+}

@@ -1,0 +1,261 @@
+-- The rows that a turn may read or change: ids of tasks and runs, and what is known of them.
+--
+-- $1 now, $2 owner, $3 its handlers, $4 runs of outcomes and reports, $5 dead owners, $6 whether own runs are needed, $7 most due
+-- tasks of a priority, $8 most unplanned tasks, $9 most expiring runs, $10 most claimable runs of a handler and priority,
+-- $11 whether all rows are looked at in turns, $12 the key and $13 the task that the sweep reached, $14 how many of each it looks
+-- at, $15 the task that the search for planless tasks reached, $16 how many it looks at, $17 slots, $18 tasks whose runs are
+-- all needed, $19 stalled owners.
+--
+-- Every part goes along one index. LATERAL with a LIMIT or OFFSET 0 keeps the planner from joining in another way.
+WITH RECURSIVE
+-- Runs that the turn may end.
+ending AS MATERIALIZED (
+    SELECT r.id, r.task_id, r.concurrency_key AS key, r.retry_of, true AS attempted
+      FROM unnest($4::bigint[]) AS named(id)
+     CROSS JOIN LATERAL (SELECT id, task_id, concurrency_key, retry_of FROM task_runs WHERE id = named.id OFFSET 0) r
+    UNION ALL
+    SELECT id, task_id, concurrency_key, retry_of, true
+      FROM task_runs WHERE status = 'running' AND locked_by = ANY($5::text[])
+    UNION ALL
+    (SELECT id, task_id, concurrency_key, retry_of, false
+       FROM task_runs
+      WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= $1::bigint AND attempt = forgiven
+      ORDER BY expires_at, id LIMIT $9::bigint)
+),
+-- Runs that keep running: own ones, and those of stalled owners.
+own AS MATERIALIZED (
+    SELECT id, task_id FROM task_runs
+     WHERE status = 'running'
+       AND (locked_by = ANY($19::text[]) OR (locked_by = $2::text AND ($6::boolean OR cancel_requested = 1)))
+),
+-- Runs that the turn may claim.
+candidate AS MATERIALIZED (
+    SELECT r.id, r.task_id, r.concurrency_key AS key, r.retry_of
+      FROM unnest($3::text[]) AS h(handler) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
+     CROSS JOIN LATERAL (
+         SELECT id, task_id, concurrency_key, retry_of FROM task_runs
+          WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
+            AND handler = h.handler AND priority = p.priority AND run_at <= $1::bigint
+          ORDER BY run_at, id LIMIT $10::bigint) r
+),
+-- One blocked run, as a turn looks first whether there is any.
+witness AS MATERIALIZED (
+    SELECT id, task_id FROM task_runs
+     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked > ''
+     ORDER BY blocked LIMIT 1
+),
+due AS MATERIALIZED (
+    SELECT t.id FROM (VALUES (0), (1), (2), (3)) AS p(priority)
+     CROSS JOIN LATERAL (
+         SELECT id FROM scheduled_tasks
+          WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run <= $1::bigint
+          ORDER BY next_run, id LIMIT $7::bigint) t
+),
+unplanned AS MATERIALIZED (
+    SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT $8::bigint
+),
+-- Tasks without a next_run: the next ones in turn, and one, as a turn looks first whether there is any.
+planless AS MATERIALIZED (
+    SELECT t.id,
+           t.schedule_type <> 'manual'
+           AND (t.schedule_type <> 'delay'
+                OR (SELECT r.id FROM task_runs r
+                     WHERE r.task_id = t.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed'))
+                     LIMIT 1) IS NULL) AS found
+      FROM (VALUES (0), (1), (2), (3)) AS p(priority)
+     CROSS JOIN LATERAL (
+         SELECT id, schedule_type FROM scheduled_tasks
+          WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run IS NULL AND id > $15::bigint
+          ORDER BY next_run, id LIMIT CASE WHEN $11::boolean THEN $16::bigint ELSE 0 END) t
+    UNION ALL
+    SELECT t.id, false FROM (VALUES (0), (1), (2), (3)) AS p(priority)
+     CROSS JOIN LATERAL (
+         SELECT id FROM scheduled_tasks
+          WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run IS NULL
+          ORDER BY next_run, id LIMIT 1) t
+),
+-- The next keys and tasks of the sweep.
+swept_key(key, place) AS (
+    SELECT (SELECT min(concurrency_key) FROM task_runs
+             WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+               AND concurrency_key > $12::text), 1
+     WHERE $11::boolean
+    UNION ALL
+    SELECT (SELECT min(concurrency_key) FROM task_runs
+             WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+               AND concurrency_key > s.key), s.place + 1
+      FROM swept_key s WHERE s.key IS NOT NULL AND s.place < $14::bigint
+),
+swept_task(id, place) AS (
+    SELECT (SELECT min(task_id) FROM task_runs
+             WHERE (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed')) AND task_id > $13::bigint), 1
+     WHERE $11::boolean
+    UNION ALL
+    SELECT (SELECT min(task_id) FROM task_runs
+             WHERE (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed')) AND task_id > s.id), s.place + 1
+      FROM swept_task s WHERE s.id IS NOT NULL AND s.place < $14::bigint
+),
+-- What the ends of runs concern: how many of each task, whether it may be paused, its on_dead task.
+ended AS MATERIALIZED (
+    SELECT e.task_id AS id, e.ends, t.on_dead,
+           coalesce(t.failure_count + e.attempts >= t.pause_after_failures, false) AS pauses
+      FROM (SELECT task_id, count(*) AS ends, count(*) FILTER (WHERE attempted) AS attempts
+              FROM ending GROUP BY task_id) e
+     CROSS JOIN LATERAL (SELECT on_dead, failure_count, pause_after_failures FROM scheduled_tasks
+                          WHERE id = e.task_id OFFSET 0) t
+),
+target AS MATERIALIZED (
+    SELECT t.id, t.schedule_type = 'delay' AS resolves
+      FROM (SELECT DISTINCT on_dead FROM ended WHERE on_dead IS NOT NULL) e
+     CROSS JOIN LATERAL (SELECT id, schedule_type FROM scheduled_tasks WHERE name = e.on_dead OFFSET 0) t
+),
+-- Tasks whose runs the rules look at. deep: they may be resolved; whole: all their unfinished runs may change.
+task AS MATERIALIZED (
+    SELECT c.id, c.deep, c.opens, c.ends, t.overlap, t.schedule_type, t.concurrency_key, t.next_run, t.resolved_until,
+           c.whole OR (c.deep AND (t.overlap = 'cancel_running'
+               OR (SELECT r.id FROM task_runs r
+                    WHERE r.task_id = c.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed'))
+                      AND (CASE WHEN r.origin = 'schedule' OR r.origin = 'catch_up' THEN 0 ELSE r.id END) = 0
+                      AND r.scheduled_for > t.next_run LIMIT 1) IS NOT NULL)) AS whole
+      FROM (SELECT id, bool_or(deep) AS deep, bool_or(whole) AS whole, bool_or(opens) AS opens, sum(ends)::bigint AS ends
+              FROM (SELECT id, true AS deep, false AS whole, false AS opens, 0 AS ends FROM due
+                    UNION ALL SELECT id, true, true, false, 0 FROM unplanned
+                    UNION ALL SELECT id, found, found, false, 0 FROM planless
+                    UNION ALL SELECT id, true, true, false, 0 FROM unnest($18::bigint[]) AS all_runs(id)
+                    UNION ALL SELECT id, pauses, pauses, false, ends FROM ended
+                    UNION ALL SELECT id, resolves, false, true, 0 FROM target
+                    UNION ALL
+                    SELECT s.id, false, t.status <> 'paused' AND t.status <> 'invalid'
+                           AND EXISTS (SELECT 1 FROM (
+                               SELECT r.blocked FROM task_runs r
+                                WHERE r.task_id = s.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed'))
+                                ORDER BY r.task_id, (CASE WHEN r.origin = 'schedule' OR r.origin = 'catch_up' THEN 0 ELSE r.id END),
+                                         r.scheduled_for
+                                LIMIT 100) AS first WHERE blocked = 'paused'), false, 0
+                      FROM swept_task s
+                     CROSS JOIN LATERAL (SELECT status FROM scheduled_tasks WHERE id = s.id OFFSET 0) t) AS chosen
+             GROUP BY id) c
+     CROSS JOIN LATERAL (SELECT overlap, schedule_type, concurrency_key, next_run, resolved_until
+                           FROM scheduled_tasks WHERE id = c.id OFFSET 0) t
+),
+unfinished AS MATERIALIZED (
+    SELECT r.id, t.id AS task_id, r.concurrency_key AS key, r.retry_of, t.whole, t.deep
+      FROM task t
+     CROSS JOIN LATERAL (
+         SELECT id, concurrency_key, retry_of FROM task_runs
+          WHERE task_id = t.id AND (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed'))
+            AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+          ORDER BY scheduled_for
+          LIMIT CASE WHEN t.whole THEN NULL
+                     WHEN t.deep AND t.overlap <> 'allow' AND t.overlap <> 'skip' THEN 401 + t.ends
+                     ELSE 2 + t.ends END) r
+    UNION ALL
+    SELECT r.id, t.id, r.concurrency_key, r.retry_of, t.whole, t.deep
+      FROM task t
+     CROSS JOIN LATERAL (
+         SELECT id, concurrency_key, retry_of FROM task_runs
+          WHERE task_id = t.id AND (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed'))
+            AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) > 0
+          ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END)
+          LIMIT CASE WHEN t.whole THEN NULL ELSE 1 + t.ends END) r
+),
+-- Rows of occurrences: the newest, those that a resolution may meet again, and the latest end, from which a delay counts.
+occurrence AS MATERIALIZED (
+    SELECT r.id, t.id AS task_id FROM task t
+     CROSS JOIN LATERAL (
+         SELECT id FROM task_runs
+          WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+          ORDER BY scheduled_for DESC LIMIT 1) r
+     WHERE t.deep
+    UNION ALL
+    SELECT r.id, t.id FROM task t
+     CROSS JOIN LATERAL (
+         SELECT id FROM task_runs
+          WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+            AND scheduled_for BETWEEN least(coalesce(t.next_run, t.resolved_until, 0), coalesce(t.resolved_until + 1, t.next_run, 0))
+                              AND $1::bigint
+          OFFSET 0) r
+     WHERE t.deep
+    UNION ALL
+    SELECT r.id, t.id FROM task t
+     CROSS JOIN LATERAL (
+         SELECT id FROM task_runs WHERE task_id = t.id ORDER BY finished_at DESC NULLS LAST LIMIT 1) r
+     WHERE t.whole AND t.schedule_type = 'delay'
+),
+-- Keys whose runs may be derived again, with the number of waiting runs of each handler and priority that may go first.
+key AS MATERIALIZED (
+    SELECT k.key, k.leaving + CASE WHEN l.max_running IS NULL THEN 2
+                                   ELSE least(l.max_running, 32) + least(l.max_running, $17::bigint) + 1 END AS most
+      FROM (SELECT key, sum(leaving)::bigint AS leaving
+              FROM (SELECT key, 1 AS leaving FROM ending
+                    UNION ALL SELECT key, 0 FROM candidate
+                    UNION ALL SELECT key, CASE WHEN whole THEN 1 ELSE 0 END FROM unfinished
+                    UNION ALL SELECT '#' || task_id, 0 FROM unfinished WHERE deep
+                    UNION ALL SELECT concurrency_key, 0 FROM task WHERE deep
+                    UNION ALL SELECT coalesce(concurrency_key, '#' || id), 0 FROM task WHERE opens
+                    UNION ALL SELECT key, 0 FROM swept_key) AS named
+             WHERE key IS NOT NULL GROUP BY key) k
+      LEFT JOIN LATERAL (SELECT max_running FROM concurrency_limits WHERE concurrency_key = k.key OFFSET 0) l ON true
+),
+waiting_handler(key, most, handler) AS (
+    SELECT key, most, (SELECT min(handler) FROM task_runs
+                        WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+                          AND concurrency_key = key.key)
+      FROM key
+    UNION ALL
+    SELECT h.key, h.most, (SELECT min(handler) FROM task_runs
+                            WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+                              AND concurrency_key = h.key AND handler > h.handler)
+      FROM waiting_handler h WHERE h.handler IS NOT NULL
+),
+behind AS MATERIALIZED (
+    SELECT r.id, r.task_id, r.retry_of FROM key k
+     CROSS JOIN LATERAL (
+         SELECT id, task_id, retry_of FROM task_runs WHERE status = 'running' AND concurrency_key = k.key OFFSET 0) r
+    UNION ALL
+    SELECT r.id, r.task_id, r.retry_of FROM key k
+     CROSS JOIN LATERAL (
+         SELECT id, task_id, retry_of FROM task_runs
+          WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
+            AND concurrency_key = k.key OFFSET 0) r
+    UNION ALL
+    SELECT r.id, r.task_id, r.retry_of
+      FROM waiting_handler h CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
+     CROSS JOIN LATERAL (
+         SELECT id, task_id, retry_of FROM task_runs
+          WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+            AND concurrency_key = h.key AND handler = h.handler AND priority = p.priority
+          ORDER BY run_at, id LIMIT h.most) r
+     WHERE h.handler IS NOT NULL
+),
+-- The oldest scheduled run of the tasks whose runs may be claimed.
+older AS MATERIALIZED (
+    SELECT r.id, t.task_id
+      FROM (SELECT task_id FROM candidate UNION SELECT task_id FROM behind) t
+     CROSS JOIN LATERAL (
+         SELECT id FROM task_runs
+          WHERE task_id = t.task_id AND (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed'))
+            AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+          ORDER BY scheduled_for LIMIT 1) r
+),
+-- The runs that a run retries, to the first. Ids decrease along a chain.
+retried(id, task_id, retry_of) AS (
+    SELECT r.id, r.task_id, r.retry_of
+      FROM (SELECT id, retry_of FROM ending UNION SELECT id, retry_of FROM candidate
+            UNION SELECT id, retry_of FROM unfinished UNION SELECT id, retry_of FROM behind) n
+     CROSS JOIN LATERAL (SELECT id, task_id, retry_of FROM task_runs WHERE id = n.retry_of AND id < n.id OFFSET 0) r
+     WHERE n.retry_of IS NOT NULL
+    UNION
+    SELECT r.id, r.task_id, r.retry_of FROM retried n
+     CROSS JOIN LATERAL (SELECT id, task_id, retry_of FROM task_runs WHERE id = n.retry_of AND id < n.id OFFSET 0) r
+     WHERE n.retry_of IS NOT NULL
+),
+run AS MATERIALIZED (
+    SELECT id, task_id FROM ending UNION SELECT id, task_id FROM own UNION SELECT id, task_id FROM candidate
+    UNION SELECT id, task_id FROM witness UNION SELECT id, task_id FROM unfinished UNION SELECT id, task_id FROM occurrence
+    UNION SELECT id, task_id FROM behind UNION SELECT id, task_id FROM older UNION SELECT id, task_id FROM retried
+)
+SELECT ARRAY(SELECT id FROM run) AS runs,
+       ARRAY(SELECT task_id FROM run UNION SELECT id FROM task UNION SELECT id FROM planless) AS tasks,
+       ARRAY(SELECT key FROM key) AS keys,
+       ARRAY(SELECT id FROM task WHERE whole) AS whole

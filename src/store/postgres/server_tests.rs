@@ -1,0 +1,373 @@
+//! A session keeps its settings and its statements through losses of the connection, a commit without an answer is neither repeated nor
+//! forgotten, and nobody who is frozen holds the lock of the schema.
+
+use std::time::Duration;
+
+use crate::store::fault::{Class, Fault};
+use crate::store::postgres::address::Address;
+use crate::store::postgres::server::{Access, Server};
+use crate::store::postgres::session::Timeline;
+use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared, skipped};
+use crate::store::sqlite::file::Durability;
+
+/// A table in a schema of a test, and the address of the schema.
+fn schema(server: &TestServer, port: u16, name: &str) -> Address {
+    server.other().batch_execute(&format!("CREATE SCHEMA {name}; CREATE TABLE {name}.t (n bigint)")).unwrap();
+    Address::parse(&format!("{}?schema={name}", server.url_at(port))).unwrap()
+}
+
+fn rows(server: &mut Server) -> i64 {
+    server.query("SELECT count(*) FROM t", &[]).unwrap()[0].get(0)
+}
+
+fn add(server: &mut Server) {
+    server.begin(Access::Write).unwrap();
+    server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).unwrap();
+}
+
+fn class(fault: &Fault) -> Class {
+    let Fault::Store(class, _) = fault else { panic!("{fault}") };
+    *class
+}
+
+fn setting(server: &mut Server, name: &str) -> String {
+    server.query("SELECT current_setting($1)", &[&name]).unwrap()[0].get(0)
+}
+
+#[test]
+fn a_session_has_the_settings_also_after_a_loss() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "settings")).unwrap();
+    let (pid, mut other) = (backend(&mut server), postgres.other());
+    for round in 0..2 {
+        let expected = [
+            ("lock_timeout", if round == 0 { "4500ms" } else { "70ms" }),
+            ("statement_timeout", "10s"),
+            ("idle_in_transaction_session_timeout", "4s"),
+            ("client_connection_check_interval", "1s"),
+            ("tcp_keepalives_idle", "3"),
+            ("tcp_keepalives_count", "3"),
+            ("tcp_user_timeout", "6s"),
+            ("jit", "off"),
+            ("search_path", "\"settings\", pg_temp"),
+            ("default_transaction_isolation", "read committed"),
+            ("application_name", "duly"),
+            ("duly.store", "on"),
+        ];
+        for (name, value) in expected {
+            assert_eq!(setting(&mut server, name), value, "{name}");
+        }
+        server.set_lock_timeout(Duration::from_millis(70)).unwrap();
+        other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+        server.begin(Access::Read).unwrap();
+        server.roll_back();
+    }
+    assert_eq!(server.losses(), (1, false), "the second had another process");
+}
+
+fn backend(server: &mut Server) -> i32 {
+    server.query("SELECT pg_backend_pid()", &[]).unwrap()[0].get(0)
+}
+
+#[test]
+fn a_transaction_takes_two_round_trips_beside_its_statements() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "trips")).unwrap();
+    add(&mut server);
+    server.commit().unwrap();
+    let (before, prepared) = (server.round_trips(), server.prepares());
+    add(&mut server);
+    server.commit().unwrap();
+    assert_eq!((server.round_trips() - before, server.prepares() - prepared), (3, 0));
+    assert_eq!((rows(&mut server), server.transactions()), (2, 2));
+}
+
+#[test]
+fn the_time_is_that_after_the_lock() {
+    let Some(postgres) = shared() else { return };
+    let address = schema(postgres, postgres.port, "time_of_lock");
+    let mut holder = Server::connect(&address).unwrap();
+    add(&mut holder);
+    std::thread::scope(|threads| {
+        let waiter = threads.spawn(|| {
+            let mut waiter = Server::connect(&address).unwrap();
+            let time = waiter.begin(Access::Write).unwrap();
+            (time, rows(&mut waiter))
+        });
+        wait_for_waiter(&mut holder);
+        let before = holder.time().unwrap();
+        holder.commit().unwrap();
+        let (time, seen) = waiter.join().unwrap();
+        assert!(time >= before, "{time:?} {before:?}");
+        assert_eq!(seen, 1, "what the holder committed");
+    });
+}
+
+/// Waits until a session waits for an advisory lock of this database, at most some seconds.
+fn wait_for_waiter(holder: &mut Server) {
+    let schema = holder.address().schema().to_owned();
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                 AND objid = (SELECT oid FROM pg_namespace WHERE nspname = $1)";
+    let waiting = |holder: &mut Server| holder.query(waits, &[&schema]).unwrap()[0].get::<_, i64>(0) > 0;
+    assert!((0..20_000).any(|_| waiting(holder)), "nobody waits");
+}
+
+#[test]
+fn a_failed_statement_prevents_the_commit() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "failed")).unwrap();
+    add(&mut server);
+    let fault = server.query("SELECT 1 / $1", &[&0_i64]).unwrap_err();
+    assert_eq!((class(&fault), fault.to_string().as_str()), (Class::Item, "division by zero [SQLSTATE 22012]"));
+    assert!(server.commit().is_err() && !server.is_open());
+    assert_eq!(rows(&mut server), 0);
+}
+
+#[test]
+fn a_commit_without_an_answer_is_asked_for() {
+    let Some(postgres) = shared() else { return };
+    let proxy = Proxy::before(postgres.port);
+    let mut server = Server::connect(&schema(postgres, proxy.port, "lost_answers")).unwrap();
+    for (round, then) in [AtCommit::CutAfter, AtCommit::CutAtOnce, AtCommit::Pass].into_iter().enumerate() {
+        add(&mut server);
+        proxy.at_next_commit(then);
+        server.commit().unwrap();
+        assert_eq!((rows(&mut server), server.take_repeat()), (round as i64 + 1, false), "{then:?}");
+    }
+    assert_eq!(server.losses(), (2, false));
+}
+
+#[test]
+fn a_commit_that_did_not_arrive_is_repeated() {
+    let Some(postgres) = shared() else { return };
+    let proxy = Proxy::before(postgres.port);
+    let mut server = Server::connect(&schema(postgres, proxy.port, "lost_commits")).unwrap();
+    add(&mut server);
+    proxy.at_next_commit(AtCommit::CutBefore);
+    let fault = server.commit().unwrap_err();
+    assert_eq!(class(&fault), Class::Busy, "{fault}");
+    assert!(server.take_repeat() && !server.take_repeat());
+    add(&mut server);
+    server.commit().unwrap();
+    assert_eq!(rows(&mut server), 1);
+}
+
+#[test]
+fn a_session_that_is_ended_within_a_transaction_leaves_nothing() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "ended")).unwrap();
+    let mut other = postgres.other();
+    add(&mut server);
+    let pid = backend(&mut server);
+    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    let fault = server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).unwrap_err();
+    assert_eq!(class(&fault), Class::Other, "{fault}");
+    let fault = server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).unwrap_err();
+    assert!(fault.to_string().contains("broke within the transaction"), "not on another connection: {fault}");
+    assert!(server.commit().is_err());
+    // And one that is ended before its commit.
+    add(&mut server);
+    let pid = backend(&mut server);
+    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    assert_eq!(class(&server.commit().unwrap_err()), Class::Busy);
+    assert_eq!((rows(&mut server), server.losses()), (0, (2, false)));
+}
+
+#[test]
+fn a_restart_of_the_server_is_survived() {
+    let Some(mut postgres) = TestServer::start("") else { return };
+    let mut server = Server::connect(&schema(&postgres, postgres.port, "restarted")).unwrap();
+    let timeline = server.timeline().cloned();
+    server.keep_to_timeline(timeline.clone());
+    for mode in ["fast", "immediate"] {
+        add(&mut server);
+        server.commit().unwrap();
+        postgres.down(mode);
+        assert!(server.begin(Access::Write).is_err());
+        assert!(server.begin(Access::Write).is_err());
+        postgres.up();
+    }
+    add(&mut server);
+    server.commit().unwrap();
+    assert_eq!((rows(&mut server), server.losses()), (3, (2, false)));
+    assert_eq!(server.timeline().cloned(), timeline);
+    // The answer to a commit comes after the restart.
+    add(&mut server);
+    postgres.down("immediate");
+    std::thread::scope(|threads| {
+        let commit = threads.spawn(|| (server.commit(), rows(&mut server)));
+        postgres.up();
+        let (committed, rows) = commit.join().unwrap();
+        assert_eq!((class(&committed.unwrap_err()), rows), (Class::Busy, 3));
+    });
+}
+
+#[test]
+fn another_history_is_not_written_by_an_owner_of_the_former() {
+    let Some(postgres) = shared() else { return };
+    let proxy = Proxy::before(postgres.port);
+    let mut server = Server::connect(&schema(postgres, proxy.port, "promoted")).unwrap();
+    let found = server.timeline().cloned().unwrap();
+    assert_eq!((found.id.as_str(), found.system.is_empty()), ("00000001", false));
+    server.keep_to_timeline(Some(Timeline { id: "00000002".to_owned(), ..found.clone() }));
+    let fault = server.begin(Access::Write).unwrap_err();
+    assert!(fault.is_lost() && fault.to_string().contains("continues timeline 1"), "{fault}");
+    server.begin(Access::Read).unwrap();
+    server.keep_to_timeline(Some(found));
+    add(&mut server);
+    server.commit().unwrap();
+}
+
+#[test]
+fn a_frozen_holder_is_ended() {
+    let Some(postgres) = shared() else { return };
+    let address = schema(postgres, postgres.port, "frozen");
+    let mut server = Server::connect(&address).unwrap();
+    add(&mut server);
+    server.commit().unwrap();
+    let lock = "SELECT pg_advisory_xact_lock(1685416057, oid::int) FROM pg_namespace WHERE nspname = 'frozen'";
+    // It does not read its answer, of more than the sockets hold; no timeout is set for it.
+    let mut idle = postgres.other();
+    idle.batch_execute(&format!("BEGIN; {lock}")).unwrap();
+    server.begin(Access::Write).unwrap();
+    server.roll_back();
+    assert!(idle.batch_execute("SELECT 1").is_err(), "it was ended");
+    // A holder that works keeps the lock.
+    let mut busy = postgres.other();
+    busy.batch_execute(&format!("BEGIN; {lock}")).unwrap();
+    server.set_lock_timeout(Duration::from_millis(50)).unwrap();
+    let fault = server.begin(Access::Write).unwrap_err();
+    assert!(fault.is_busy() && fault.to_string().contains("55P03"), "{fault}");
+    busy.batch_execute("ROLLBACK").unwrap();
+    server.begin(Access::Write).unwrap();
+}
+
+#[test]
+fn a_schema_that_is_restored_has_its_own_lock() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "restored")).unwrap();
+    add(&mut server);
+    server.commit().unwrap();
+    postgres.other().batch_execute("DROP SCHEMA restored CASCADE; CREATE SCHEMA restored; CREATE TABLE restored.t (n bigint)").unwrap();
+    add(&mut server);
+    let held = "SELECT count(*) FROM pg_locks l JOIN pg_namespace n ON n.oid = l.objid WHERE n.nspname = 'restored' AND l.granted";
+    assert_eq!(server.query(held, &[]).unwrap()[0].get::<_, i64>(0), 1);
+    server.commit().unwrap();
+}
+
+#[test]
+fn statements_are_prepared_again() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "prepared")).unwrap();
+    let mut other = postgres.other();
+    server.query("SELECT * FROM t", &[]).unwrap();
+    other.batch_execute("ALTER TABLE prepared.t ADD m text").unwrap();
+    server.query("SELECT * FROM t", &[]).unwrap();
+    server.batch("DEALLOCATE ALL").unwrap();
+    server.query("SELECT * FROM t", &[]).unwrap();
+    // Within a transaction, the whole is repeated.
+    server.batch("DEALLOCATE ALL").unwrap();
+    server.begin(Access::Write).unwrap();
+    assert_eq!(class(&server.query("SELECT * FROM t", &[]).unwrap_err()), Class::Busy);
+    assert!(server.commit().is_err() && server.take_repeat());
+    server.begin(Access::Write).unwrap();
+    server.query("SELECT * FROM t", &[]).unwrap();
+    server.commit().unwrap();
+}
+
+#[test]
+fn each_error_of_the_server_has_its_class() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "classes")).unwrap();
+    postgres
+        .other()
+        .batch_execute(
+            "CREATE TABLE classes.k (id bigint PRIMARY KEY, u bigint UNIQUE, j jsonb, c bigint CHECK (c > 0));
+             INSERT INTO classes.k VALUES (1, 1);
+             CREATE SEQUENCE classes.short MAXVALUE 1; SELECT nextval('classes.short')",
+        )
+        .unwrap();
+    for (statement, expected) in [
+        ("INSERT INTO k VALUES (1, 2)", Class::Id),
+        ("INSERT INTO k VALUES (2, 1)", Class::Item),
+        ("INSERT INTO k VALUES (2, 2, NULL, 0)", Class::Item),
+        (r#"INSERT INTO k VALUES (2, 2, '"\u0000"')"#, Class::Item),
+        ("SELECT nextval('short')", Class::Space),
+        ("SELECT * FROM missing", Class::Tables),
+        ("SELECT missing FROM k", Class::Tables),
+        ("SELECT * FROM missing.k", Class::Tables),
+        ("SELECT missing()", Class::Statement),
+        ("SELEC", Class::Statement),
+        ("SET statement_timeout = 1; SELECT pg_sleep(9)", Class::Busy),
+        ("RESET statement_timeout; LOCK TABLE k; DO $$ BEGIN RAISE EXCEPTION 'no'; END $$", Class::Item),
+        ("SET ROLE pg_monitor; SELECT * FROM k", Class::Other),
+    ] {
+        let fault = server.batch(statement).unwrap_err();
+        assert_eq!(class(&fault), expected, "{statement}: {fault}");
+        assert!(fault.to_string().contains("[SQLSTATE ") && !fault.to_string().contains("INSERT"), "{fault}");
+    }
+    let refused = server.batch("SELECT * FROM k").unwrap_err().to_string();
+    assert!(refused.contains("permission denied for schema classes") || refused.contains("does not exist"), "{refused}");
+}
+
+#[test]
+fn a_server_that_may_lose_commits_is_refused_unless_allowed() {
+    let Some(postgres) = shared() else { return };
+    let text = format!("{}?options=-c%20synchronous_commit%3Doff", postgres.url());
+    let address = Address::parse(&text).unwrap();
+    let fault = Server::connect(&address).unwrap_err();
+    assert!(fault.to_string().contains("synchronous_commit is off"), "{fault}");
+    Server::connect_for(&address, Durability::MayRepeatAfterPowerLoss).unwrap();
+}
+
+#[test]
+fn an_address_without_a_server_is_named_with_its_cause() {
+    let Some(postgres) = shared() else { return };
+    let address = Address::parse("postgres://me@127.0.0.1:1/db").unwrap();
+    let fault = Server::connect(&address).unwrap_err();
+    assert!(fault.to_string().starts_with("error connecting to server: "), "{fault}");
+    let address = Address::parse(&postgres.url().replace("/postgres", "/none").replace("//none", "//postgres")).unwrap();
+    let fault = Server::connect(&address).unwrap_err();
+    assert!(fault.to_string().contains("[SQLSTATE 3D000]; create the database"), "{fault}");
+    // The first host that serves is taken.
+    let both = format!("postgres://postgres@127.0.0.1:1,127.0.0.1:{}/postgres", postgres.port);
+    Server::connect(&Address::parse(&both).unwrap()).unwrap();
+    let socket = postgres.home().display().to_string().replace('/', "%2F");
+    let socket = format!("postgres://postgres@{socket}:{}/postgres?sslmode=require", postgres.port);
+    Server::connect(&Address::parse(&socket).unwrap()).unwrap();
+}
+
+#[test]
+fn a_standby_is_refused() {
+    let Some(mut postgres) = TestServer::start("") else { return };
+    postgres.down("fast");
+    std::fs::write(postgres.home().join("data/standby.signal"), "").unwrap();
+    postgres.up();
+    let fault = Server::connect(&Address::parse(&postgres.url()).unwrap()).unwrap_err();
+    assert!(fault.to_string().contains("duly needs the primary"), "{fault}");
+}
+
+#[test]
+fn a_pooler_serves_clients_and_no_scheduler() {
+    let Some(postgres) = shared() else { return };
+    let pooler = crate::store::postgres::testing::Pooler::start(postgres);
+    if skipped(pooler.is_none(), "pgbouncer") {
+        return;
+    }
+    let pooler = pooler.unwrap();
+    let address = schema(postgres, pooler.port, "pooled");
+    let mut clients: Vec<Server> = (0..3).map(|_| Server::connect(&address).unwrap()).collect();
+    for round in 1..=3 {
+        for client in &mut clients {
+            add(client);
+            assert_eq!(setting(client, "lock_timeout"), "4500ms");
+            client.commit().unwrap();
+        }
+        assert_eq!(rows(&mut clients[0]), round * 3);
+    }
+    let fault = clients[0].require_session().unwrap_err();
+    assert!(fault.to_string().contains("a scheduler needs a session of its own"), "{fault}");
+    let mut direct = Server::connect(&Address::parse(&format!("{}?schema=pooled", postgres.url())).unwrap()).unwrap();
+    direct.require_session().unwrap();
+    assert_eq!(rows(&mut direct), 9);
+}

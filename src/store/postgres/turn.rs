@@ -1,0 +1,215 @@
+//! A turn, and the look before it. Neither the number of statements nor their plan depends on how much a turn does.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::postgres::look_ahead::{LookAhead, Seen};
+use crate::store::postgres::reach::{Reach, TurnReach};
+use crate::store::postgres::server::Access;
+use crate::store::postgres::{PostgresStore, TRIES, Time, owners};
+use crate::store::sqlite::memory::Memory;
+use crate::store::sqlite::migration::Tables;
+use crate::store::turn_io::{Done, MAX_ITEMS, Work};
+
+/// Keys and tasks that the sweep of a full turn looks at.
+const SWEEP: usize = 500;
+/// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
+const EXPIRING: usize = 450;
+/// Waiting runs that are read although no slot is left for them: others of their key may start first.
+const SPARE: usize = 16;
+
+/// Returns whether turns are rehearsed: tests ask for it by the environment.
+pub(super) fn rehearses() -> bool {
+    cfg!(debug_assertions) && std::env::var_os("DULY_REHEARSE_TURNS").is_some()
+}
+
+impl PostgresStore {
+    pub(super) fn take_turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
+        let mut reach = self.reach_of(work);
+        let (mut tries, given) = (1, self.given(work.now));
+        if work.full
+            && let Some(session) = &mut self.session
+        {
+            // Without an answer nothing is known: the next full turn tries again.
+            let _ = session.hold();
+        }
+        loop {
+            let before = self.copy_memory();
+            let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
+            let lease = work.until.since(work.now);
+            let dead = owners::still_dead(&mut self.bench.lock().server, work.dead, given);
+            let dead = dead.inspect_err(|_| _ = self.end())?;
+            let work = Work { now, until: now + lease, prune: None, dead: &dead, ..*work };
+            let rehearsal = self.rehearses.then(|| self.rehearse(&work, &before));
+            {
+                let mut bench = self.bench.lock();
+                if let Reach::Turn(turn) = &mut reach {
+                    turn.now = now.as_millis();
+                }
+                bench.aim(reach);
+                bench.record = self.rehearses.then(Vec::new);
+                if !work.draining && !work.newer {
+                    bench.ask = Some(LookAhead::new(work.owner, work.handlers, Some(now)));
+                }
+            }
+            let done = Store::turn(&mut self.memory, &work);
+            let (seen, record) = {
+                let mut bench = self.bench.lock();
+                reach = bench.reach.take().unwrap_or(Reach::Everything);
+                (bench.seen.take(), bench.record.take())
+            };
+            if self.end() && tries < TRIES {
+                self.memory.put_memory(before);
+                tries += 1;
+                continue;
+            }
+            let mut done = match seen {
+                Some(seen) => done.map(|done| seen.into_done(done)),
+                None => done,
+            };
+            if let Ok(done) = &mut done {
+                owners::annotate_done(&mut self.bench.lock().server, done, given);
+            }
+            if let Some(rehearsal) = rehearsal {
+                rehearsal.check(&done, record.unwrap_or_default());
+            }
+            return done;
+        }
+    }
+
+    fn copy_memory(&mut self) -> Memory {
+        let memory = self.memory.take_memory();
+        self.memory.put_memory(memory.clone());
+        memory
+    }
+
+    fn reach_of(&mut self, work: &Work<'_>) -> Reach {
+        // A clock that was hours ahead: all tasks and runs are planned anew.
+        if work.rewind.is_some() {
+            return Reach::Everything;
+        }
+        let memory = self.memory.take_memory();
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let aside = memory.aside.len() + memory.retried.len();
+        let (swept_key, swept_task) = memory.round.reached();
+        let works = !work.draining && !work.newer;
+        let (room, full) = (work.slots.room.min(MAX_ITEMS), work.full && works);
+        let if_it_works = |number: usize| if works { count(number) } else { 0 };
+        let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside).min(MAX_ITEMS) + 1 + aside;
+        let runs = work.finished.iter().map(|finished| finished.claim.run_id);
+        let runs: BTreeSet<i64> = runs.chain(work.reports.iter().map(|report| report.run)).collect();
+        let reach = TurnReach {
+            now: 0,
+            owner: work.owner.to_owned(),
+            handlers: if works { work.handlers.iter().cloned().collect() } else { Vec::new() },
+            runs: runs.into_iter().collect(),
+            dead: if works { work.dead.iter().map(|dead| dead.owner.clone()).collect() } else { Vec::new() },
+            stalled: if works { work.stalled.iter().map(|stalled| stalled.owner.clone()).collect() } else { Vec::new() },
+            own: work.full || work.stepped != 0,
+            full,
+            due: if_it_works(due),
+            unplanned: if_it_works(MAX_ITEMS + aside + 1),
+            expiring: if_it_works(EXPIRING + aside),
+            claimable: if room > 0 { if_it_works(room + aside + SPARE) } else { 0 },
+            sweep: count(SWEEP + work.finished.len()),
+            swept_key,
+            swept_task,
+            planless: count(SWEEP),
+            planless_after: memory.planless,
+            room: count(room),
+            whole: HashSet::new(),
+            keys: HashSet::new(),
+            everything: false,
+        };
+        self.memory.put_memory(memory);
+        Reach::Turn(Box::new(reach))
+    }
+
+    /// Reads what a turn would see, by one statement.
+    pub(super) fn look_around(
+        &mut self,
+        owner: &str,
+        handlers: &BTreeSet<String>,
+        since: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Option<Done>> {
+        let given = (self.time == Time::Given).then_some(now);
+        let before = self.clock.as_ref().map(|clock| clock.before());
+        let asked = LookAhead::new(owner, handlers, given).ask(&mut self.bench.lock().server);
+        let seen: Seen = asked.map_err(|fault| fault.into_error("look for changes"))?;
+        if let (Some(clock), Some(before)) = (&self.clock, before) {
+            clock.learn(seen.now, before);
+        }
+        if since == Some(seen.data_version) {
+            return Ok(None);
+        }
+        let version = seen.tables.as_deref().and_then(|version| version.parse::<i64>().ok());
+        if version.is_some_and(|version| version > Tables::CURRENT.version) || self.rehearses {
+            let all = Reach::everything();
+            let all = self.look_up(now, all, |memory, now| Store::look(memory, owner, handlers, None, now))?;
+            if self.rehearses && seen.data_version == self.data_version()? {
+                let more_due = seen.more_due;
+                let mut done = seen.into_done(Done { more_due, ..Done::default() });
+                let all = all.unwrap_or_default();
+                assert_eq!(shown(&done), shown(&all), "a look by the server, and one at all rows");
+                owners::annotate_done(&mut self.bench.lock().server, &mut done, given);
+                return Ok(Some(done));
+            }
+        }
+        let more_due = seen.more_due;
+        let mut done = seen.into_done(Done { more_due, ..Done::default() });
+        owners::annotate_done(&mut self.bench.lock().server, &mut done, given);
+        Ok(Some(done))
+    }
+
+    /// Takes the turn with all rows, and writes nothing.
+    fn rehearse(&mut self, work: &Work<'_>, before: &Memory) -> Rehearsal {
+        {
+            let mut bench = self.bench.lock();
+            (bench.dry, bench.record) = (true, Some(Vec::new()));
+        }
+        let done = Store::turn(&mut self.memory, work);
+        let mut bench = self.bench.lock();
+        bench.dry = false;
+        let record = bench.record.take().unwrap_or_default();
+        drop(bench);
+        self.memory.put_memory(before.clone());
+        Rehearsal { done: done.as_ref().map_or_else(ToString::to_string, shown), record }
+    }
+}
+
+/// What a turn with all rows returned and would have written.
+struct Rehearsal {
+    done: String,
+    record: Vec<String>,
+}
+
+impl Rehearsal {
+    fn check(&self, done: &Result<Done, Fault>, record: Vec<String>) {
+        let done = done.as_ref().map_or_else(ToString::to_string, shown);
+        let only = |these: &[String], others: &[String]| {
+            these.iter().filter(|one| !others.contains(one)).cloned().collect::<Vec<_>>().join("\n")
+        };
+        assert!(
+            self.record == record,
+            "a turn with all rows also wrote:\n{}\nwith those of its reach:\n{}",
+            only(&self.record, &record),
+            only(&record, &self.record)
+        );
+        assert_eq!(self.done, done, "a turn with all rows, and one with those of its reach");
+    }
+}
+
+/// Returns all that a turn or a look returned, except the version of the data.
+fn shown(done: &Done) -> String {
+    let resting: BTreeSet<&String> = done.resting.iter().collect();
+    let Done { claims, events, stop, others, declared_gone, not_stopped, orphaned, unwritten, .. } = done;
+    let Done { more_lost, recovered, extended, more_due, next_due, next_claimable, next_expiry, .. } = done;
+    format!(
+        "{claims:#?} {events:#?} {stop:?} {others:?} {declared_gone:?} {not_stopped:?} {orphaned:?} {unwritten:?} {resting:?} \
+         {more_lost} {recovered:?} {extended:?} {more_due} due {next_due:?} claimable {next_claimable:?} expiry {next_expiry:?}"
+    )
+}

@@ -1,0 +1,308 @@
+//! Writes what a transaction changed: two statements, whatever the number of rows and tables.
+//!
+//! The first deletes rows and ends what leaves its slot, the second changes the other runs and inserts rows. The parts of one
+//! statement see each other's rows only in unique indexes, and a run that leaves its slot makes room there for another one.
+
+use std::collections::BTreeSet;
+
+use postgres::types::ToSql;
+
+use crate::store::fault::{Class, Fault};
+use crate::store::postgres::server::Server;
+use crate::store::postgres::tables::{Kind, Table};
+use crate::store::postgres::workbench::{Cell, Row, Sheet};
+
+/// What a transaction changed in one table.
+pub(super) struct Difference<'a> {
+    pub(super) sheet: &'a Sheet,
+    pub(super) gone: Vec<&'a Row>,
+    pub(super) changed: Vec<(&'a Row, Vec<Cell>)>,
+    pub(super) new: Vec<Vec<Cell>>,
+}
+
+impl Difference<'_> {
+    pub(super) fn table(&self) -> &Table {
+        &self.sheet.table
+    }
+
+    fn column(&self, name: &str) -> Option<usize> {
+        self.table().columns.iter().position(|column| column.name == name)
+    }
+
+    /// Returns the changed rows, before and after, by the positions of some columns.
+    pub(super) fn changes<'s, const N: usize>(
+        &'s self,
+        columns: [&str; N],
+    ) -> impl Iterator<Item = ([&'s Cell; N], [&'s Cell; N])> {
+        let at = columns.map(|name| self.column(name).unwrap_or_default());
+        self.changed.iter().map(move |(row, cells)| (at.map(|at| &row.cells[at]), at.map(|at| &cells[at])))
+    }
+
+    /// Returns one line per row.
+    pub(super) fn describe(&self) -> impl Iterator<Item = String> {
+        let name = self.table().name;
+        let gone = self.gone.iter().map(move |row| format!("{name}: gone {:?}", row.cells));
+        let new = self.new.iter().map(move |cells| format!("{name}: new {cells:?}"));
+        let changed = self.changed.iter().map(move |(row, cells)| {
+            let columns = self.table().columns.iter().enumerate();
+            let differing = columns.filter(|(at, _)| row.cells[*at] != cells[*at]);
+            let differing: Vec<String> = differing
+                .map(|(at, column)| format!("{} {:?} -> {:?}", column.name, row.cells[at], cells[at]))
+                .collect();
+            format!("{name}: changed {:?}: {}", cells.first(), differing.join(", "))
+        });
+        gone.chain(new).chain(changed)
+    }
+}
+
+/// Writes the differences. Returns the columns that updates of each table set from now on.
+///
+/// Fails if another transaction has changed a row since it was read, or was given a number that SQLite chose: all is repeated.
+pub(super) fn write(
+    server: &mut Server,
+    differences: &[Difference<'_>],
+    collided: &mut bool,
+) -> Result<Vec<BTreeSet<usize>>, Fault> {
+    let (mut first, mut second) = (Statement::default(), Statement::default());
+    // What refers to a row is deleted before it.
+    for difference in differences.iter().rev().filter(|difference| !difference.gone.is_empty()) {
+        let belongings = BELONGINGS.iter().find(|(of, _)| *of == difference.table().name);
+        if let Some((_, belongings)) = belongings {
+            std::mem::take(&mut first).run(server, collided)?;
+            let ids = Array::of(Kind::Integer, difference.gone.iter().map(|row| &row.cells[difference.table().key[0]]));
+            belongings.iter().try_for_each(|statement| server.execute(statement, &[ids.param()]).map(|_| ()))?;
+        }
+        first.delete(difference);
+        if belongings.is_some() {
+            std::mem::take(&mut first).run(server, collided)?;
+        }
+    }
+    let mut updated = Vec::with_capacity(differences.len());
+    for difference in differences {
+        let columns = set_by_updates(difference);
+        let owner = difference.column("locked_by").filter(|_| difference.table().name == "task_runs");
+        let leaves = |change: &&(&Row, Vec<Cell>)| {
+            owner.is_none_or(|at| change.0.cells[at] != Cell::Null && change.1[at] == Cell::Null)
+        };
+        let (leaving, others): (Vec<_>, Vec<_>) = difference.changed.iter().partition(leaves);
+        first.update(difference, &leaving, &columns);
+        second.update(difference, &others, &columns);
+        second.insert(difference);
+        updated.push(columns);
+    }
+    first.run(server, collided)?;
+    second.run(server, collided)?;
+    Ok(updated)
+}
+
+/// What belongs to a row of a table and is deleted with it, whether it was read or not. The triggers of the tables do the same for
+/// other programs.
+const BELONGINGS: [(&str, &[&str]); 2] = [
+    (
+        "scheduled_tasks",
+        &[
+            "DELETE FROM task_attempts a USING task_runs r WHERE r.task_id = ANY ($1) AND a.run_id = r.id",
+            "DELETE FROM task_effects e USING task_runs r WHERE r.task_id = ANY ($1) AND e.run_id = r.id",
+            "DELETE FROM task_runs r WHERE r.task_id = ANY ($1)",
+            "DELETE FROM scheduler_events e WHERE e.task_id = ANY ($1)",
+        ],
+    ),
+    (
+        "task_runs",
+        &[
+            "DELETE FROM task_attempts a WHERE a.run_id = ANY ($1)",
+            "DELETE FROM task_effects e WHERE e.run_id = ANY ($1)",
+        ],
+    ),
+];
+
+fn set_by_updates(difference: &Difference<'_>) -> BTreeSet<usize> {
+    let mut columns = difference.sheet.updated.clone();
+    for at in 0..difference.table().columns.len() {
+        if difference.changed.iter().any(|(row, cells)| row.cells[at] != cells[at]) {
+            columns.insert(at);
+        }
+    }
+    columns
+}
+
+/// A column of rows, as an array for the server.
+#[derive(Debug)]
+enum Array {
+    Integers(Vec<Option<i64>>),
+    Texts(Vec<Option<String>>),
+}
+
+impl Array {
+    fn of<'a>(kind: Kind, cells: impl Iterator<Item = &'a Cell>) -> Self {
+        match kind {
+            Kind::Integer => Array::Integers(
+                cells.map(|cell| if let Cell::Integer(number) = cell { Some(*number) } else { None }).collect(),
+            ),
+            Kind::Text | Kind::Json => Array::Texts(
+                cells.map(|cell| if let Cell::Text(text) = cell { Some(text.clone()) } else { None }).collect(),
+            ),
+        }
+    }
+
+    fn param(&self) -> &(dyn ToSql + Sync) {
+        match self {
+            Array::Integers(numbers) => numbers,
+            Array::Texts(texts) => texts,
+        }
+    }
+
+    const fn name_of_type(&self) -> &'static str {
+        match self {
+            Array::Integers(_) => "bigint[]",
+            Array::Texts(_) => "text[]",
+        }
+    }
+}
+
+/// A value of a column, from the column `from`.
+fn value(kind: Kind, from: &str) -> String {
+    if kind == Kind::Json { format!("{from}::jsonb") } else { from.to_owned() }
+}
+
+/// A statement with a part for each table and kind of change.
+#[derive(Debug, Default)]
+struct Statement {
+    parts: Vec<String>,
+    arrays: Vec<Array>,
+    /// An array of expressions for each part: the number of rows that it wrote; if it numbered them, the first and the last number.
+    answers: Vec<String>,
+    expected: Vec<Expected>,
+}
+
+#[derive(Debug)]
+struct Expected {
+    table: &'static str,
+    rows: usize,
+    numbers: Option<(i64, i64)>,
+}
+
+impl Statement {
+    /// Adds arrays as parameters. Returns the call of `unnest` that makes rows of them.
+    fn rows(&mut self, arrays: Vec<Array>, names: &[String]) -> String {
+        let first = self.arrays.len() + 1;
+        let places = arrays.iter().zip(first..).map(|(array, at)| format!("${at}::{}", array.name_of_type()));
+        let places: Vec<String> = places.collect();
+        self.arrays.extend(arrays);
+        format!("unnest({}) AS o({})", places.join(", "), names.join(", "))
+    }
+
+    fn add(&mut self, part: &str, table: &'static str, rows: usize) {
+        let name = format!("part{}", self.parts.len());
+        self.parts.push(format!("{name} AS ({part} RETURNING 1)"));
+        self.answers.push(format!("ARRAY[(SELECT count(*) FROM {name})]"));
+        self.expected.push(Expected { table, rows, numbers: None });
+    }
+
+    fn delete(&mut self, difference: &Difference<'_>) {
+        let gone = &difference.gone;
+        if gone.is_empty() {
+            return;
+        }
+        let Table { name, columns, key, .. } = difference.table();
+        let mut arrays: Vec<Array> =
+            key.iter().map(|at| Array::of(columns[*at].kind, gone.iter().map(|row| &row.cells[*at]))).collect();
+        arrays.push(Array::Integers(gone.iter().map(|row| Some(row.written_by)).collect()));
+        let mut names: Vec<String> = key.iter().map(|at| columns[*at].name.clone()).collect();
+        names.push("written_by_".to_owned());
+        let rows = self.rows(arrays, &names);
+        let same = same(difference.table());
+        self.add(&format!("DELETE FROM {name} t USING {rows} WHERE {same}"), name, gone.len());
+    }
+
+    fn update(&mut self, difference: &Difference<'_>, changed: &[&(&Row, Vec<Cell>)], set: &BTreeSet<usize>) {
+        if changed.is_empty() {
+            return;
+        }
+        let Table { name, columns, key, .. } = difference.table();
+        let mut arrays: Vec<Array> =
+            key.iter().map(|at| Array::of(columns[*at].kind, changed.iter().map(|(row, _)| &row.cells[*at]))).collect();
+        arrays.push(Array::Integers(changed.iter().map(|(row, _)| Some(row.written_by)).collect()));
+        arrays.extend(set.iter().map(|at| Array::of(columns[*at].kind, changed.iter().map(|(_, cells)| &cells[*at]))));
+        let mut names: Vec<String> = key.iter().map(|at| columns[*at].name.clone()).collect();
+        names.push("written_by_".to_owned());
+        names.extend(set.iter().map(|at| format!("new_{}", columns[*at].name)));
+        let rows = self.rows(arrays, &names);
+        let values: Vec<String> = set
+            .iter()
+            .map(|at| {
+                let column = &columns[*at];
+                format!("{0} = {1}", column.name, value(column.kind, &format!("o.new_{}", column.name)))
+            })
+            .collect();
+        let same = same(difference.table());
+        let part = format!("UPDATE {name} t SET {} FROM {rows} WHERE {same}", values.join(", "));
+        self.add(&part, name, changed.len());
+    }
+
+    /// The server assigns the numbers of new rows. They are taken in order, and compared with those that SQLite chose.
+    fn insert(&mut self, difference: &Difference<'_>) {
+        let mut new: Vec<&Vec<Cell>> = difference.new.iter().collect();
+        if new.is_empty() {
+            return;
+        }
+        let Table { name, columns, key, numbered } = difference.table();
+        let number = |cells: &Vec<Cell>| if let Cell::Integer(number) = cells[key[0]] { number } else { 0 };
+        if *numbered {
+            new.sort_unstable_by_key(|cells| number(cells));
+        }
+        let arrays: Vec<Array> =
+            (0..columns.len()).map(|at| Array::of(columns[at].kind, new.iter().map(|cells| &cells[at]))).collect();
+        let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+        let counted = self.arrays.len() + 1;
+        let rows = self.rows(arrays, &names);
+        let values: Vec<String> =
+            columns.iter().map(|column| value(column.kind, &format!("o.{}", column.name))).collect();
+        let overriding = if *numbered { "OVERRIDING SYSTEM VALUE " } else { "" };
+        let (names, values) = (names.join(", "), values.join(", "));
+        self.add(&format!("INSERT INTO {name} ({names}) {overriding}SELECT {values} FROM {rows}"), name, new.len());
+        if !numbered {
+            return;
+        }
+        let taken = format!("taken{}", self.parts.len());
+        self.parts.push(format!(
+            "{taken} AS MATERIALIZED (SELECT nextval('{name}_id_seq') AS number FROM generate_series(1, cardinality(${counted})))"
+        ));
+        if let (Some(answer), Some(expected)) = (self.answers.last_mut(), self.expected.last_mut()) {
+            let count = answer.trim_start_matches("ARRAY[").trim_end_matches(']').to_owned();
+            *answer = format!(
+                "ARRAY[{count}, (SELECT min(number) FROM {taken}), (SELECT max(number) FROM {taken})]::bigint[]"
+            );
+            expected.numbers = new.first().zip(new.last()).map(|(first, last)| (number(first), number(last)));
+        }
+    }
+
+    fn run(self, server: &mut Server, collided: &mut bool) -> Result<(), Fault> {
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        let statement = format!("WITH {}\nSELECT {}", self.parts.join(",\n"), self.answers.join(", "));
+        let params: Vec<_> = self.arrays.iter().map(Array::param).collect();
+        let rows = server.query(&statement, &params)?;
+        for (at, expected) in self.expected.iter().enumerate() {
+            let answer: Vec<i64> = rows[0].try_get(at)?;
+            let written = answer.first().is_some_and(|rows| usize::try_from(*rows) == Ok(expected.rows));
+            let numbered = expected.numbers.is_none_or(|(first, last)| answer.get(1..) == Some(&[first, last]));
+            if !written || !numbered {
+                *collided = true;
+                let name = expected.table;
+                return Err(Fault::Store(
+                    Class::Busy,
+                    format!("another program changed rows of {name} at the same time").into(),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The condition that a row of the table is the one that was read: its key, and the transaction that wrote it.
+fn same(table: &Table) -> String {
+    let keys = table.key.iter().map(|at| format!("t.{0} = o.{0}", table.columns[*at].name));
+    format!("{} AND t.xmin::text::bigint = o.written_by_", keys.collect::<Vec<_>>().join(" AND "))
+}

@@ -1,0 +1,322 @@
+//! The guard process of `duly run`: it ends the commands and workers of a scheduler that was killed, and no other process.
+#![cfg(target_os = "linux")]
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use duly::RunStatus;
+use serde_json::{Value, json};
+
+use crate::disk::tools::{skip_without, succeeds};
+use crate::evidence::{UNSHARE, scheduler_in};
+use crate::fixtures::{TestDb, eventually, wait_for_status};
+use crate::sidecar::{
+    ProcessStat, Sidecar, group_size, guard_of, live_processes, shell, signal, wait_for_line, wait_for_process_record,
+};
+
+/// Returns the state of a live process: `S` for asleep, `T` for stopped.
+fn state(pid: u32) -> Option<String> {
+    ProcessStat::read(pid).map(|stat| stat.fields[0].clone()).filter(|state| state != "Z")
+}
+
+// ---------------------------------------------------------------------------------------------------- of a scheduler --
+
+#[test]
+fn the_commands_of_a_killed_scheduler_end_without_another_scheduler() {
+    let ((db, client), (other, other_client)) = (TestDb::with_client(), TestDb::with_client());
+    let home = db.home().display();
+    let line = format!(
+        "setsid sh -c 'echo $$ >{home}/left; exec sleep 1000' & sleep 1000 & echo $$ >{home}/group; sleep 1000; true"
+    );
+    client.add(shell("long", &line)).unwrap();
+    let line = format!("echo $$ >{}/group; exec sleep 1000", other.home().display());
+    other_client.add(shell("other", &line)).unwrap();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    let beside = Sidecar::start(&other, &[]);
+    let (group, left, of_other) =
+        (wait_for_line(&db, "group"), wait_for_line(&db, "left"), wait_for_line(&other, "group"));
+    eventually("all of the group run", || group_size(&group) == 3);
+    wait_for_process_record(&db);
+    let guard = guard_of(sidecar.pid()).expect("a guard");
+    sidecar.kill();
+    eventually("its group is gone", || group_size(&group) == 0);
+    eventually("the guard is gone", || state(guard).is_none());
+    assert_eq!((group_size(&left), group_size(&of_other)), (1, 1), "what left the group, and the other scheduler's");
+    assert_eq!(db.ask("SELECT status FROM task_runs"), "running", "the guard records nothing");
+    signal("KILL", &left);
+    let mut next = Sidecar::start(&db, &[]);
+    wait_for_status(&client, "long", RunStatus::Failed);
+    assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|lost"]);
+    next.terminate();
+    drop(beside);
+    eventually("the guard of the other ends its command", || group_size(&of_other) == 0);
+    db.assert_sound();
+}
+
+#[test]
+fn a_scheduler_that_is_not_first_in_its_namespace_is_guarded_there() {
+    if !succeeds("unshare", &[&UNSHARE[..], &["true"]].concat()) {
+        return skip_without("unshare", "the guard in the namespace of the tests is tested");
+    }
+    let (db, client) = TestDb::with_client();
+    client.add(shell("long", &format!("cd {}; echo up >up; exec sleep 1987", db.home().display()))).unwrap();
+    let script = "\"$@\" & wait; exec sleep 1000";
+    let unshare = Sidecar::spawn_within(&db, &[], "unshare", &[&UNSHARE[..], &["sh", "-c", script, "sh"]].concat());
+    wait_for_line(&db, "up");
+    wait_for_process_record(&db);
+    let scheduler = scheduler_in(unshare.pid()).expect("the scheduler");
+    let command =
+        live_processes().find(|one| one.is_child_of(scheduler) && one.name == "sleep").expect("its command").pid;
+    signal("KILL", &scheduler.to_string());
+    eventually("its command is gone", || state(command).is_none());
+    assert!(state(unshare.pid()).is_some(), "the namespace lives");
+}
+
+#[test]
+fn a_guard_that_is_killed_is_started_again_and_knows_what_runs() {
+    let (db, client) = TestDb::with_client();
+    client.add(shell("long", &format!("echo $$ >{}/group; exec sleep 1000", db.home().display()))).unwrap();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    let group = wait_for_line(&db, "group");
+    wait_for_process_record(&db);
+    let mut guards = vec![guard_of(sidecar.pid()).expect("a guard")];
+    // Signals that a service manager sends to all processes do not end it.
+    for name in ["TERM", "INT", "HUP"] {
+        signal(name, &guards[0].to_string());
+    }
+    for _ in 0..2 {
+        signal("KILL", &guards[guards.len() - 1].to_string());
+        eventually("another one is started", || {
+            guard_of(sidecar.pid()).is_some_and(|guard| {
+                !guards.contains(&guard) && {
+                    guards.push(guard);
+                    true
+                }
+            })
+        });
+    }
+    let log = sidecar.log();
+    assert_eq!(
+        log.matches("[WARN] the guard process ended: killed by SIGKILL; it is started again").count(),
+        1,
+        "{log}"
+    );
+    assert_eq!(group_size(&group), 1, "the command is not affected");
+    sidecar.kill();
+    eventually("the command is gone", || group_size(&group) == 0);
+}
+
+#[test]
+fn a_guard_that_does_not_read_is_replaced_and_holds_up_no_command() {
+    let (db, client) = TestDb::with_client();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    let guard = guard_of(sidecar.pid()).expect("a guard");
+    signal("STOP", &guard.to_string());
+    client.add_all((0..400).map(|n| shell(&format!("task-{n}"), "true"))).unwrap();
+    eventually("all have run", || db.count(RunStatus::Succeeded) == 400);
+    eventually("it is replaced", || guard_of(sidecar.pid()).is_some_and(|now| now != guard));
+    assert_eq!(state(guard), None);
+    let log = sidecar.log();
+    assert!(log.contains("the guard process ended: it does not read: "), "{log}");
+    let guard = guard_of(sidecar.pid()).expect("a guard");
+    sidecar.terminate();
+    assert_eq!(state(guard), None, "it ends with its scheduler");
+    // Released: claimed for a worker that was held up, and not begun.
+    assert_eq!(db.rows("SELECT outcome FROM task_attempts WHERE outcome <> 'released'"), [""; 0]);
+    assert_eq!(db.ask("SELECT max(attempt - forgiven) FROM task_runs"), "1");
+    db.assert_sound();
+}
+
+#[test]
+fn without_a_guard_commands_run_and_the_log_says_so() {
+    if !succeeds("unshare", &["--mount", "mount", "-t", "tmpfs", "none", "/proc"]) {
+        return skip_without("unshare", "nothing");
+    }
+    let (db, client) = TestDb::with_client();
+    let script = "mount -t tmpfs none /proc && exec \"$@\"";
+    let mut sidecar = Sidecar::spawn_within(&db, &[], "unshare", &["--mount", "sh", "-c", script, "sh"]);
+    client.add(shell("fine", "true")).unwrap();
+    wait_for_status(&client, "fine", RunStatus::Succeeded);
+    sidecar.terminate();
+    assert_eq!(sidecar.log().matches("[WARN] the guard process cannot be started: ").count(), 1, "{}", sidecar.log());
+}
+
+// -------------------------------------------------------------------------------------------------------- its lines --
+
+/// A guard whose scheduler is the test.
+struct Guard {
+    child: Child,
+    pipe: Option<ChildStdin>,
+}
+
+impl Guard {
+    fn start() -> Self {
+        let mut guard = Guard::reading(Stdio::piped());
+        guard.pipe = guard.child.stdin.take();
+        guard
+    }
+
+    fn reading(pipe: Stdio) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
+        let child = command.arg("--guard").stdin(pipe).spawn().expect("a guard");
+        Guard { child, pipe: None }
+    }
+
+    fn tell(&mut self, line: &Value) {
+        writeln!(self.pipe.as_mut().expect("a pipe"), "{line}").expect("a line");
+    }
+
+    /// Closes the pipe, as the kernel does when the scheduler dies, and waits until the guard has ended.
+    fn close(mut self) {
+        self.pipe = None;
+        self.ends();
+    }
+
+    fn ends(&mut self) {
+        eventually("the guard has ended", || self.child.try_wait().unwrap().is_some());
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A process that leads a session, and ends with the test.
+struct Leader(Child);
+
+impl Leader {
+    /// Starts a shell, which has printed a line when this returns.
+    fn start(line: &str) -> Self {
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", line]).env("DULY_RUN_ID", "7").env("DULY_ATTEMPT", "2").stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("a process");
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+        assert_eq!(line, "up\n");
+        Leader(child)
+    }
+
+    fn group(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// The line that announces it.
+    fn announced(&self) -> Value {
+        let pid = self.0.id();
+        let started: u64 = ProcessStat::read(pid).expect("its state").fields[19].parse().unwrap();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot's id");
+        let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+        let leader = json!({ "pid": pid, "started": started, "boot": boot.trim(), "pid_ns": namespace });
+        json!({ "start": { "leader": leader, "kill_after": 60_000, "variables": ["DULY_RUN_ID=7", "DULY_ATTEMPT=2"] } })
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_group_that_ignores_sigterm_is_killed() {
+    let deaf = Leader::start("trap '' TERM; sleep 1000 & echo up; sleep 1000; sleep 1000");
+    let mut guard = Guard::start();
+    let mut line = deaf.announced();
+    line["start"]["kill_after"] = json!(300);
+    guard.tell(&line);
+    guard.close();
+    assert_eq!(group_size(&deaf.group()), 0);
+}
+
+#[test]
+fn what_is_not_certainly_the_announced_group_is_left_alone() {
+    let sleeps = || Leader::start("echo up; exec sleep 1000");
+    let (ended, over) = (sleeps(), sleeps());
+    let mut guard = Guard::start();
+    guard.tell(&ended.announced());
+    guard.tell(&over.announced());
+    guard.tell(&json!({ "end": over.0.id() }));
+    // A later process with its pid, a machine that was booted again, another namespace.
+    let mut others = Vec::new();
+    for (field, value) in [("started", json!(1)), ("boot", json!("x")), ("pid_ns", json!(1)), ("pid_ns", Value::Null)] {
+        let other = sleeps();
+        let mut line = other.announced();
+        line["start"]["leader"][field] = value;
+        guard.tell(&line);
+        others.push(other);
+    }
+    guard.tell(&json!({ "something": "else" }));
+    guard.close();
+    assert_eq!(group_size(&ended.group()), 0);
+    assert!([over].iter().chain(&others).all(|other| group_size(&other.group()) == 1));
+}
+
+#[test]
+fn a_group_without_its_leader_is_ended_only_if_a_member_is_identified() {
+    let leaves = |with: &str| {
+        let mut leader = Leader::start(&format!("{with} sleep 1000 >/dev/null & echo up; read line"));
+        eventually("its child has executed its program", || {
+            live_processes().any(|one| one.is_in_group(&leader.group()) && one.name == "sleep")
+        });
+        let line = leader.announced();
+        leader.0.kill().unwrap();
+        leader.0.wait().unwrap();
+        (leader, line)
+    };
+    let ((known, of_known), (unknown, of_unknown)) = (leaves(""), leaves("env -i"));
+    let (unnamed, mut of_unnamed) = leaves("");
+    of_unnamed["start"]["variables"] = json!([]);
+    let mut guard = Guard::start();
+    for line in [of_known, of_unknown, of_unnamed] {
+        guard.tell(&line);
+    }
+    guard.close();
+    assert_eq!([known, unknown, unnamed].map(|leader| group_size(&leader.group())), [0, 1, 1]);
+}
+
+/// Here the scheduler is a shell, which stops itself.
+#[test]
+fn the_commands_of_a_frozen_scheduler_end_at_its_deadline_and_nothing_else() {
+    let (deaf, other) = (
+        Leader::start("trap '' TERM; echo up; while :; do sleep 1000; done"),
+        Leader::start("echo up; exec sleep 1000"),
+    );
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let now: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    let at = |seconds: f64| ((now + seconds) * 1000.0) as u64;
+    let deadline = |term: u64, kill: u64| json!({ "deadline": { "term": term, "kill": kill } });
+    let script = "printf '%s\n' \"$@\"; kill -STOP $$";
+    let mut scheduler = Command::new("sh");
+    scheduler
+        .args(["-c", script, "sh", &deaf.announced().to_string(), &deadline(at(0.5), at(1.0)).to_string()])
+        .stdout(Stdio::piped());
+    let mut scheduler = scheduler.spawn().expect("a shell");
+    let mut guard = Guard::reading(Stdio::from(scheduler.stdout.take().unwrap()));
+    eventually("it is frozen", || state(scheduler.id()).as_deref() == Some("T"));
+    guard.ends();
+    assert_eq!((group_size(&deaf.group()), group_size(&other.group())), (0, 1));
+    assert_eq!(state(scheduler.id()).as_deref(), Some("T"));
+    scheduler.kill().and_then(|()| scheduler.wait()).expect("its end");
+}
+
+#[test]
+fn a_later_deadline_replaces_an_earlier_one() {
+    let leader = Leader::start("echo up; exec sleep 1000");
+    let mut guard = Guard::start();
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let now: u64 = uptime.split('.').next().unwrap().parse().unwrap();
+    for seconds in [now + 600, now + 3600] {
+        guard.tell(&json!({ "deadline": { "term": seconds * 1000, "kill": seconds * 1000 } }));
+    }
+    guard.tell(&leader.announced());
+    // In the past: at once.
+    guard.tell(&json!({ "deadline": { "term": 1, "kill": 1 } }));
+    guard.ends();
+    assert_eq!(group_size(&leader.group()), 0);
+}
