@@ -23,12 +23,6 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn an_address_is_known_by_its_scheme() {
-    assert!(Address::is_one("postgres://host/db") && Address::is_one("postgresql://"));
-    assert!(!Address::is_one("postgres.db") && !Address::is_one("/tmp/postgres://"));
-}
-
-#[test]
 fn all_parts_are_read() {
     let address = read("postgres://me:s%40cret@one:6000,[::1],%2Frun%2Fpg:7000/app%20db?schema=jobs&sslmode=verify-full");
     let places = address.places();
