@@ -1,6 +1,10 @@
 //! A PostgreSQL server for tests, shared by this process: that of `DULY_POSTGRES`, or one in a temporary folder that ends with the
 //! process.
 
+/// Hosts whose clocks differ.
+mod hosts;
+/// Tasks that an application adds in a transaction of its own.
+mod outbox;
 /// Every command of the program on a server.
 mod program;
 
