@@ -15,6 +15,7 @@ mod holder;
 mod json;
 mod look_ahead;
 mod outcome;
+mod outbox;
 mod owner_session;
 mod owners;
 mod password_file;
@@ -125,6 +126,11 @@ impl PostgresStore {
         clock.learn(now, before);
         self.clock = Some(clock);
         Ok(())
+    }
+
+    /// Returns whether the time of operations is the server's.
+    fn follows_server(&self) -> bool {
+        self.time == Time::OfServer
     }
 
     fn lock(&self) -> MutexGuard<'_, Workbench> {
@@ -497,8 +503,7 @@ impl Store for PostgresStore {
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
         let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
-        let registered =
-            self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
             let server = &mut self.bench.lock().server;
@@ -542,7 +547,9 @@ impl Store for PostgresStore {
     }
 
     fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
-        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| Store::check_claim(memory, owner, claim))
+        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| {
+            Store::check_claim(memory, owner, claim)
+        })
     }
 
     fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
@@ -593,7 +600,9 @@ impl Store for PostgresStore {
     }
 
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
-        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| Store::settle_alarm(memory, message, delivered, now))
+        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| {
+            Store::settle_alarm(memory, message, delivered, now)
+        })
     }
 
     #[cfg(feature = "page")]
