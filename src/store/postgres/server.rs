@@ -374,6 +374,7 @@ impl Server {
         }
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -532,6 +533,7 @@ impl Server {
         self.link.as_ref().is_some_and(|link| link.session.pooled)
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn losses(&self) -> (u64, bool) {
         (self.losses, self.lost)
     }
@@ -571,10 +573,12 @@ impl Server {
     }
 
     /// Returns how many messages waited for an answer, except those that prepared a statement.
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn round_trips(&self) -> u64 {
         self.round_trips
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn prepares(&self) -> u64 {
         self.prepares
     }

@@ -132,8 +132,8 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
     ))?;
     let row = last(&told);
     if text(row, 1) == "t" {
-        let reason = "the server is a standby: duly needs the primary";
-        return Err(unusable(address, reason.to_owned()));
+        // During a failover, another server or a later try may be the primary.
+        return Err(Fault::Store(Class::Other, "the server is a standby: duly needs the primary".into()));
     }
     if text(row, 3) == "off" && terms.durability == Durability::Full {
         let reason = "synchronous_commit is off: a crash of the server could lose what it has confirmed, and a run that had \
