@@ -243,14 +243,15 @@ fn the_round_trips_of_a_turn_do_not_depend_on_how_much_it_does() {
     };
     let idle = Part { keep: Retention::default(), if_idle: true };
     let mut counted = vec![trips(&mut owner, &[], None), trips(&mut owner, &[], Some(idle))];
-    for tasks in [1, 250, 250] {
+    for tasks in [1, 300, 300, 300] {
         let text = format!(
-            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
-             SELECT 't{now}.' || i, 'work', 'once', '2027-03-14T11:00:00Z' FROM generate_series(1, {tasks}) i",
-            now = counted.len()
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             SELECT 't{turn}.' || i, 'work', 'interval', '1h', {NOON}, 1 FROM generate_series(1, {tasks}) i",
+            turn = counted.len()
         );
         other.batch_execute(&text).expect("tasks");
         let mut random = fastrand::Rng::with_seed(1);
+        // Some of those that fail in the first turn wait again in the last.
         let finished = owner.ended(NOON, || Some(outcome(&mut random).unwrap_or_else(Outcome::succeeded)));
         counted.push(trips(&mut owner, &finished, None));
     }
