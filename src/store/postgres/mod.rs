@@ -8,9 +8,13 @@ pub(crate) mod address;
 #[cfg(test)]
 mod address_tests;
 mod connect;
+mod counts;
 mod examine;
 mod fault;
+mod holder;
+mod json;
 mod look_ahead;
+mod outcome;
 mod owner_session;
 mod owners;
 mod password_file;
@@ -39,7 +43,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use crate::clock::{ServerClock, Timestamp};
+use crate::clock::{Clock, ServerClock, Timestamp};
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
@@ -59,7 +63,7 @@ use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
-use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+use crate::model::task_pages::{After, RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
@@ -67,15 +71,19 @@ use crate::store::postgres::address::Address;
 use crate::store::postgres::owner_session::{Session, channel};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
+use crate::store::postgres::reach::view::View;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::Missing;
+use crate::store::sqlite::history::MAX_LISTED;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, OwnerSession, Store};
 
 /// How often a transaction is repeated because another program changed what it had read.
 const TRIES: usize = 5;
+/// Tasks that are listed at once, out of any number.
+const LISTED_AT_ONCE: usize = 5_000;
 
 /// Whose time the operations use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +151,7 @@ impl PostgresStore {
         schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
+            json::refuse_unstorable(tables)?;
             let bench = Shared::new(Workbench::new(server, tables)?);
             shared = Some(bench.clone());
             Ok(Box::new(bench))
@@ -193,6 +202,30 @@ impl PostgresStore {
         answer
     }
 
+    /// Runs a query of the server over one snapshot.
+    fn read_on_server<T>(
+        &mut self,
+        doing: &'static str,
+        f: impl FnOnce(&mut Server) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
+        let answer = f(&mut self.bench.lock().server);
+        self.end();
+        answer.map_err(|fault| self.memory.error(fault, doing))
+    }
+
+    /// Returns whether the server counts: a test compares with what SQLite counts in all rows.
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "a test sets it")]
+    fn counts_on_server(&self) -> bool {
+        true
+    }
+
+    #[cfg(test)]
+    fn counts_on_server(&self) -> bool {
+        !self.reads_all
+    }
+
     fn begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp> {
         self.try_begin(access, given, reach).map_err(|fault| self.memory.error(fault, "begin a transaction"))
     }
@@ -208,6 +241,15 @@ impl PostgresStore {
         let reach = if self.reads_all { Reach::Everything } else { reach };
         bench.aim(reach);
         Ok(if self.time == Time::Given { given } else { now })
+    }
+
+    /// Has the next operation know which owners have a session: it tells who is alive.
+    fn look_at_sessions(&mut self, now: Timestamp) -> Result<()> {
+        let given = self.given(now);
+        let mut bench = self.bench.lock();
+        let sessions = owners::all_sessions(&mut bench.server, given);
+        bench.sessions = sessions.map_err(|fault| fault.into_error("look at the sessions of schedulers"))?;
+        Ok(())
     }
 
     /// Returns the time of the operations, if it is not the server's.
@@ -299,6 +341,7 @@ impl Store for PostgresStore {
     }
 
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
+        self.look_at_sessions(now)?;
         let reach = match runs {
             Runs::One(run) => Request::Gone { run },
             Runs::OfTask(task) => Request::GoneAll { task: task.to_owned() },
@@ -333,23 +376,49 @@ impl Store for PostgresStore {
     }
 
     fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::limits(memory, now))
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(now, View::Limits, |memory, now| {
+            let mut limits = Store::limits(memory, now)?;
+            if counts {
+                let counted = counts::limits(&mut bench.lock().server, &mut limits, now);
+                counted.map_err(|fault| fault.into_error("list limits"))?;
+            }
+            Ok(limits)
+        })
     }
 
     fn task(&mut self, name: &str) -> Result<Option<Task>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::task(memory, name))
+        self.look_up(Timestamp::MIN, View::Task(name.to_owned()), |memory, _| Store::task(memory, name))
     }
 
     fn tasks(&mut self) -> Result<Vec<Task>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::tasks(memory))
+        self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
+        let (mut tasks, mut after) = (Vec::new(), String::new());
+        let answer = loop {
+            // In the same snapshot.
+            self.bench.lock().aim(Reach::from(View::Tasks { after, limit: LISTED_AT_ONCE as i64 }));
+            let next = match Store::tasks(&mut self.memory) {
+                Ok(next) => next,
+                Err(error) => break Err(error),
+            };
+            let is_last = next.len() < LISTED_AT_ONCE;
+            after = next.last().map(|task| task.name().to_owned()).unwrap_or_default();
+            tasks.extend(next);
+            if is_last || tasks.len() >= MAX_LISTED as usize {
+                tasks.truncate(MAX_LISTED as usize);
+                break Ok(tasks);
+            }
+        };
+        self.end();
+        answer
     }
 
     fn runs(&mut self, filter: &RunFilter) -> Result<Vec<Run>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::runs(memory, filter))
+        self.look_up(Timestamp::MIN, View::Runs(filter.clone()), |memory, _| Store::runs(memory, filter))
     }
 
     fn effects(&mut self, run: i64, now: Timestamp) -> Result<Vec<Effect>> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::effects(memory, run, now))
+        self.look_up(now, View::Effects(run), |memory, now| Store::effects(memory, run, now))
     }
 
     fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
@@ -357,17 +426,27 @@ impl Store for PostgresStore {
     }
 
     fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::is_idle(memory, handlers, now))
+        self.look_up(now, View::Idle(handlers.clone()), |memory, now| Store::is_idle(memory, handlers, now))
     }
 
     fn status(&mut self, now: Timestamp) -> Result<Status> {
-        let status = self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))?;
+        self.look_at_sessions(now)?;
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        let status = self.look_up(now, View::Status { now }, |memory, now| {
+            let mut status = Store::status(memory, now)?;
+            if counts {
+                let counted = counts::status(&mut bench.lock().server, &mut status, now);
+                counted.map_err(|fault| fault.into_error("read the status"))?;
+            }
+            Ok(status)
+        })?;
         let version = self.bench.lock().server.version().map_err(|fault| fault.into_error("read the status"))?;
         let (path, server) = (PathBuf::from(self.address.to_string()), Some(format!("PostgreSQL {version}")));
         Ok(Status { path, server, file_bytes: None, log_bytes: None, ..status })
     }
 
     fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
+        self.look_at_sessions(now)?;
         self.look_up(now, Reach::everything(), |memory, now| Store::health(memory, limits, now))
     }
 
@@ -384,11 +463,13 @@ impl Store for PostgresStore {
     }
 
     fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::events(memory, filter))
+        self.look_up(Timestamp::MIN, View::Events(filter.clone()), |memory, _| Store::events(memory, filter))
     }
 
     fn update_alarms(&mut self, look: &Look<'_>, now: Timestamp) -> Result<bool> {
-        self.change(now, Reach::everything(), |memory, now| Store::update_alarms(memory, look, now))
+        let channels = look.channels.iter().map(|&channel| channel.to_owned()).collect();
+        let reach = View::Alarms { channels, since: look.since };
+        self.change(now, reach, |memory, now| Store::update_alarms(memory, look, now))
     }
 
     fn claim_alarm(
@@ -405,10 +486,13 @@ impl Store for PostgresStore {
     }
 
     fn known_owners(&mut self) -> Result<KnownOwners> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::known_owners(memory))
+        self.look_up(Timestamp::MIN, View::Owners, |memory, _| Store::known_owners(memory))
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        // What an earlier owner on this connection has claimed is lost.
+        self.bench.lock().server.keep_to_timeline(None);
+        self.session = None;
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
@@ -417,7 +501,10 @@ impl Store for PostgresStore {
             self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
-            owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
+            let server = &mut self.bench.lock().server;
+            owners::annotate_registered(server, &mut registered, given);
+            let timeline = server.timeline().cloned();
+            server.keep_to_timeline(timeline);
             registered
         })
     }
@@ -434,11 +521,11 @@ impl Store for PostgresStore {
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::counted_beyond(memory, now))
+        self.look_up(now, View::Beyond(now), |memory, now| Store::counted_beyond(memory, now))
     }
 
     fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::claimed_by(memory, owner))
+        self.look_up(Timestamp::MIN, View::ClaimedBy(owner.to_owned()), |memory, _| Store::claimed_by(memory, owner))
     }
 
     fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
@@ -481,15 +568,15 @@ impl Store for PostgresStore {
     }
 
     fn names(&mut self) -> Result<Vec<String>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::names(memory))
+        self.read_on_server("list names", |server| counts::names(server, MAX_LISTED))
     }
 
     fn run(&mut self, run: i64) -> Result<Option<Run>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::run(memory, run))
+        self.look_up(Timestamp::MIN, View::Run(run), |memory, _| Store::run(memory, run))
     }
 
     fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::attempts(memory, run))
+        self.look_up(Timestamp::MIN, View::Attempts(run), |memory, _| Store::attempts(memory, run))
     }
 
     fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
@@ -511,7 +598,7 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::run_view(memory, run, now))
+        self.look_up(now, View::RunPage { run, now }, |memory, now| Store::run_view(memory, run, now))
     }
 
     #[cfg(feature = "page")]
@@ -521,22 +608,65 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::schedulers(memory))
+        let now = self.clock.as_ref().map_or_else(Timestamp::now, |clock| clock.now().wall);
+        self.look_at_sessions(now)?;
+        self.look_up(Timestamp::MIN, View::Owners, |memory, _| Store::schedulers(memory))
     }
 
     #[cfg(feature = "page")]
     fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::task_page(memory, query))
+        let prefix = query.pattern.as_ref().map_or("", |pattern| pattern.prefix());
+        let (after_name, after_id) = match &query.after {
+            Some(After::Name(name)) => (Some(name), None),
+            Some(After::Id(id)) => (None, Some(*id)),
+            None => (None, None),
+        };
+        let like = query.pattern.as_ref().map(|pattern| counts::like(pattern.as_str()));
+        let (status, all) = (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
+        let (limit, skip) = (query.limit.saturating_add(1) as i64, query.skip as i64);
+        let page = TaskQuery { skip: 0, ..query.clone() };
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(Timestamp::MIN, Request::Record, |memory, _| {
+            if !counts {
+                return Store::task_page(memory, query);
+            }
+            let found = counts::ids(
+                &mut bench.lock().server,
+                counts::TASK_LINES,
+                &[&prefix, &after_name, &after_id, &like, &query.handler, &status, &all, &limit, &skip],
+            );
+            let tasks = found.map_err(|fault| fault.into_error("read a page of tasks"))?;
+            bench.lock().aim(Reach::from(View::TaskLines { tasks, marks: query.marks as i64 }));
+            Store::task_page(memory, &page)
+        })
     }
 
     #[cfg(feature = "page")]
     fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::run_page(memory, query))
+        let (status, skip) = (query.status.map(|status| status.as_str()), query.skip as i64);
+        let (limit, page) = (query.limit.saturating_add(1) as i64, RunQuery { skip: 0, ..*query });
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(Timestamp::MIN, Request::Record, |memory, _| {
+            if !counts {
+                return Store::run_page(memory, query);
+            }
+            let found =
+                counts::ids(&mut bench.lock().server, counts::RUN_LINES, &[&query.task, &status, &skip, &limit]);
+            let runs = found.map_err(|fault| fault.into_error("read a page of the history"))?;
+            bench.lock().aim(Reach::from(View::RunLines(runs)));
+            Store::run_page(memory, &page)
+        })
     }
 
     #[cfg(feature = "page")]
     fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
-        self.change(now, Reach::everything(), |memory, now| Store::act(memory, actor, action, now))
+        let reach = match action {
+            Action::Trigger(task) => Request::Trigger { task: task.clone(), key: None },
+            Action::Pause(task) | Action::Resume(task) => Request::Change { task: task.clone() },
+            Action::Cancel(run) => Request::Cancel { run: *run },
+            Action::Retry(run) => Request::Retry { run: *run },
+        };
+        self.change(now, reach, |memory, now| Store::act(memory, actor, action, now))
     }
 
     #[cfg(feature = "page")]

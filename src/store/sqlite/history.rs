@@ -15,7 +15,7 @@ use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{row, tasks};
 
 /// Most tasks that one look-up returns.
-pub(super) const MAX_LISTED: i64 = 1_000_000;
+pub(crate) const MAX_LISTED: i64 = 1_000_000;
 
 /// Returns the task of this name.
 pub(super) fn task(store: &mut SqliteStore, name: &str) -> Result<Option<Task>> {

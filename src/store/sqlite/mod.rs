@@ -8,7 +8,7 @@ mod apply;
 pub(crate) mod attempts;
 pub(crate) mod blocked;
 mod bulk;
-mod census;
+pub(crate) mod census;
 pub(crate) mod claim;
 pub(crate) mod connection;
 #[cfg(test)]

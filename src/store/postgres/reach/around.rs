@@ -161,10 +161,16 @@ const BEHIND_KEYS: &str = sql! {"
 
 /// Reads what waits behind the keys of the runs and of the tasks that were read, and the limits of these keys.
 pub(super) fn behind_keys(bench: &mut Workbench) -> Result<(), Fault> {
+    behind_keys_and(bench, None)
+}
+
+/// As [`behind_keys`], with a key that was read before.
+pub(super) fn behind_keys_and(bench: &mut Workbench, key: Option<&str>) -> Result<(), Fault> {
     let own = numbers(bench, "scheduled_tasks", "id").into_iter().map(|id| format!("#{id}"));
     let mut keys: Vec<String> = texts(bench, "task_runs", "concurrency_key");
     keys.extend(texts(bench, "scheduled_tasks", "concurrency_key"));
     keys.extend(own);
+    keys.extend(key.map(str::to_owned));
     keys.sort_unstable();
     keys.dedup();
     if keys.is_empty() {

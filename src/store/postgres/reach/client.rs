@@ -4,6 +4,7 @@ use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
 use crate::store::postgres::workbench::Workbench;
+use crate::store::sqlite::sql::sql;
 
 /// A request, with what it names.
 #[derive(Clone, Debug)]
@@ -35,7 +36,7 @@ pub(crate) enum Request {
     /// The claim of a run.
     Claim { run: i64 },
     /// The end of a running run that succeeded.
-    Finish { run: i64 },
+    Finish { run: i64, key: Option<String> },
     /// The start of a scheduler: `other_zone_data` reads the tasks that are planned again with the zone data of this process.
     Register { zone_data: String, now: i64 },
     /// The end of a scheduler.
@@ -73,11 +74,7 @@ impl Request {
                 bench.read("task_effects", "WHERE t.run_id = $1 AND t.key = $2", &[first, key]).map(|_| ())
             }
             Request::Claim { run } => around::runs(bench, &[*run]),
-            Request::Finish { run } => {
-                around::runs_with_front(bench, &[*run])?;
-                around::tasks_of_runs(bench)?;
-                around::behind_keys(bench)
-            }
+            Request::Finish { run, key } => finish(bench, *run, key.as_deref()),
             Request::Register { zone_data, now } => register(bench, zone_data, *now),
             Request::Stop { owner } => bench.read("scheduler_instances", "WHERE t.id = $1", &[owner]).map(|_| ()),
             Request::Record => Ok(()),
@@ -143,6 +140,17 @@ fn retry(bench: &mut Workbench, run: i64) -> Result<(), Fault> {
     bench.read("task_runs", RETRIED, &[&run])?;
     around::tasks_of_runs(bench)?;
     requested(bench)
+}
+
+/// One blocked run: if there is none, the end of a run frees none.
+const ANY_BLOCKED: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked > '' LIMIT 1))"};
+
+fn finish(bench: &mut Workbench, run: i64, key: Option<&str>) -> Result<(), Fault> {
+    around::runs_with_front(bench, &[run])?;
+    around::tasks_of_runs(bench)?;
+    around::behind_keys_and(bench, key)?;
+    bench.read("task_runs", ANY_BLOCKED, &[]).map(|_| ())
 }
 
 /// Reads runs that are cancelled, and what waits for their ends.
