@@ -77,10 +77,10 @@ impl PostgresStore {
             // The next turn tries again.
             Err(_) if repeat => Ok(Batch { more: Some(true), event: None }),
             Err(fault) if fault.is_about_the_item() => {
-                let event = memory.aside.insert(Item::Prune).then(|| Event::SetAside {
-                    item: Item::Prune.to_string(),
-                    reason: fault.to_string(),
-                });
+                let event = memory
+                    .aside
+                    .insert(Item::Prune)
+                    .then(|| Event::SetAside { item: Item::Prune.to_string(), reason: fault.to_string() });
                 Ok(Batch { more: None, event })
             }
             Err(fault) => Err(fault),
@@ -167,7 +167,11 @@ impl PostgresStore {
             handlers: if works { work.handlers.iter().cloned().collect() } else { Vec::new() },
             runs: runs.into_iter().collect(),
             dead: if works { work.dead.iter().map(|dead| dead.owner.clone()).collect() } else { Vec::new() },
-            stalled: if works { work.stalled.iter().map(|stalled| stalled.owner.clone()).collect() } else { Vec::new() },
+            stalled: if works {
+                work.stalled.iter().map(|stalled| stalled.owner.clone()).collect()
+            } else {
+                Vec::new()
+            },
             own: work.full || work.stepped != 0,
             full,
             due: if_it_works(due),

@@ -55,7 +55,9 @@ impl Owner {
             zone_data: String::new(),
             problems: None,
         };
-        store.register(&registration, fastrand::Rng::with_seed(7), Timestamp::from_millis(NOON)).expect("a registration");
+        store
+            .register(&registration, fastrand::Rng::with_seed(7), Timestamp::from_millis(NOON))
+            .expect("a registration");
         Owner { store, registration, claimed: Vec::new() }
     }
 
@@ -134,7 +136,8 @@ fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> String {
     let key = pick(random, &["NULL", "NULL", "NULL", "'one'", "'two'", "'three'"]);
     let dead = if random.u8(..4) == 0 { format!("'t{}'", random.usize(..number + 1)) } else { "NULL".to_owned() };
     let pause = if kind != "once" && random.u8(..5) == 0 { "2" } else { "NULL" };
-    let (priority, attempts, expires) = (random.u8(..4), 1 + random.u8(..3), pick(random, &["NULL", "NULL", "1000", "60000"]));
+    let (priority, attempts, expires) =
+        (random.u8(..4), 1 + random.u8(..3), pick(random, &["NULL", "NULL", "1000", "60000"]));
     let handler = pick(random, &["work", "mail", "slow", "nowhere"]);
     format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, misfire, misfire_grace_ms, priority,
@@ -301,7 +304,9 @@ fn the_statements_of_a_turn_go_along_indexes() {
         });
         let plan: Vec<String> = lines.collect();
         let scans = |line: &&String| {
-            line.contains("Seq Scan on task_runs") || line.contains("Seq Scan on scheduled_tasks") || line.contains("Seq Scan on task_attempts")
+            line.contains("Seq Scan on task_runs")
+                || line.contains("Seq Scan on scheduled_tasks")
+                || line.contains("Seq Scan on task_attempts")
         };
         let scanned: Vec<&String> = plan.iter().filter(scans).collect();
         assert!(scanned.is_empty(), "{scanned:?}\n{}", plan.join("\n"));
