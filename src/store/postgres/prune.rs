@@ -131,8 +131,10 @@ pub(super) fn batch(
             left = left.saturating_sub(1 + counted);
         } else {
             let spare = limits.spare(counted).min(left);
-            let old = oldest.iter_mut().find(|(of, _)| *of == task).map(|(_, old)| std::mem::take(old)).unwrap_or_default();
-            let removed = old.into_iter().take(spare).enumerate().filter(|(rank, run)| limits.removes(run, *rank, counted));
+            let old =
+                oldest.iter_mut().find(|(of, _)| *of == task).map(|(_, old)| std::mem::take(old)).unwrap_or_default();
+            let removed =
+                old.into_iter().take(spare).enumerate().filter(|(rank, run)| limits.removes(run, *rank, counted));
             let before = runs.len();
             runs.extend(removed.map(|(_, run)| run.id));
             left -= runs.len() - before;
@@ -178,7 +180,12 @@ fn scan(server: &mut Server, limits: &Limits, pass: &Pass, limit: usize) -> Resu
 }
 
 /// Returns the oldest runs of each task that may be deleted, oldest first.
-fn oldest(server: &mut Server, limits: &Limits, found: &[Found], limit: usize) -> Result<Vec<(i64, Vec<OldRun>)>, Fault> {
+fn oldest(
+    server: &mut Server,
+    limits: &Limits,
+    found: &[Found],
+    limit: usize,
+) -> Result<Vec<(i64, Vec<OldRun>)>, Fault> {
     let spare = found.iter().map(|found| (found.task, number(limits.spare(found.runs).min(limit))));
     let (tasks, most): (Vec<i64>, Vec<i64>) = spare.filter(|(_, most)| *most > 0).unzip();
     let mut oldest: Vec<(i64, Vec<OldRun>)> = tasks.iter().map(|task| (*task, Vec::new())).collect();

@@ -16,7 +16,7 @@ use crate::store::postgres::server::Access;
 use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
-use crate::store::turn_io::{Done, Item, MAX_ITEMS, Work};
+use crate::store::turn_io::{Done, Item, MAX_ITEMS, Other, Work};
 
 /// Keys and tasks that the sweep of a full turn looks at.
 const SWEEP: usize = 500;
@@ -77,10 +77,10 @@ impl PostgresStore {
             // The next turn tries again.
             Err(_) if repeat => Ok(Batch { more: Some(true), event: None }),
             Err(fault) if fault.is_about_the_item() => {
-                let event = memory.aside.insert(Item::Prune).then(|| Event::SetAside {
-                    item: Item::Prune.to_string(),
-                    reason: fault.to_string(),
-                });
+                let event = memory
+                    .aside
+                    .insert(Item::Prune)
+                    .then(|| Event::SetAside { item: Item::Prune.to_string(), reason: fault.to_string() });
                 Ok(Batch { more: None, event })
             }
             Err(fault) => Err(fault),
@@ -167,7 +167,11 @@ impl PostgresStore {
             handlers: if works { work.handlers.iter().cloned().collect() } else { Vec::new() },
             runs: runs.into_iter().collect(),
             dead: if works { work.dead.iter().map(|dead| dead.owner.clone()).collect() } else { Vec::new() },
-            stalled: if works { work.stalled.iter().map(|stalled| stalled.owner.clone()).collect() } else { Vec::new() },
+            stalled: if works {
+                work.stalled.iter().map(|stalled| stalled.owner.clone()).collect()
+            } else {
+                Vec::new()
+            },
             own: work.full || work.stepped != 0,
             full,
             due: if_it_works(due),
@@ -271,10 +275,15 @@ impl Rehearsal {
     }
 }
 
-/// Returns all that a turn or a look returned, except the version of the data.
+/// Returns all that a turn or a look returned, except the version of the data, and what the sessions of owners show: that is asked
+/// separately.
 fn shown(done: &Done) -> String {
     let resting: BTreeSet<&String> = done.resting.iter().collect();
-    let Done { claims, events, stop, others, declared_gone, not_stopped, orphaned, unwritten, .. } = done;
+    let owners = |others: &[Other]| -> Vec<String> {
+        others.iter().map(|other| format!("{} until {} for {:?}", other.owner, other.until, other.lease)).collect()
+    };
+    let (others, not_stopped) = (owners(&done.others), owners(&done.not_stopped));
+    let Done { claims, events, stop, declared_gone, orphaned, unwritten, .. } = done;
     let Done { more_lost, recovered, extended, more_due, next_due, next_claimable, next_expiry, .. } = done;
     format!(
         "{claims:#?} {events:#?} {stop:?} {others:?} {declared_gone:?} {not_stopped:?} {orphaned:?} {unwritten:?} {resting:?} \

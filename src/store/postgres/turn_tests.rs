@@ -55,7 +55,9 @@ impl Owner {
             zone_data: String::new(),
             problems: None,
         };
-        store.register(&registration, fastrand::Rng::with_seed(7), Timestamp::from_millis(NOON)).expect("a registration");
+        store
+            .register(&registration, fastrand::Rng::with_seed(7), Timestamp::from_millis(NOON))
+            .expect("a registration");
         Owner { store, registration, claimed: Vec::new() }
     }
 
@@ -134,7 +136,8 @@ fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> String {
     let key = pick(random, &["NULL", "NULL", "NULL", "'one'", "'two'", "'three'"]);
     let dead = if random.u8(..4) == 0 { format!("'t{}'", random.usize(..number + 1)) } else { "NULL".to_owned() };
     let pause = if kind != "once" && random.u8(..5) == 0 { "2" } else { "NULL" };
-    let (priority, attempts, expires) = (random.u8(..4), 1 + random.u8(..3), pick(random, &["NULL", "NULL", "1000", "60000"]));
+    let (priority, attempts, expires) =
+        (random.u8(..4), 1 + random.u8(..3), pick(random, &["NULL", "NULL", "1000", "60000"]));
     let handler = pick(random, &["work", "mail", "slow", "nowhere"]);
     format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, misfire, misfire_grace_ms, priority,
@@ -243,19 +246,20 @@ fn the_round_trips_of_a_turn_do_not_depend_on_how_much_it_does() {
     };
     let idle = Part { keep: Retention::default(), if_idle: true };
     let mut counted = vec![trips(&mut owner, &[], None), trips(&mut owner, &[], Some(idle))];
-    for tasks in [1, 250, 250] {
+    for tasks in [1, 300, 300, 300] {
         let text = format!(
-            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
-             SELECT 't{now}.' || i, 'work', 'once', '2027-03-14T11:00:00Z' FROM generate_series(1, {tasks}) i",
-            now = counted.len()
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             SELECT 't{turn}.' || i, 'work', 'interval', '1h', {NOON}, 1 FROM generate_series(1, {tasks}) i",
+            turn = counted.len()
         );
         other.batch_execute(&text).expect("tasks");
         let mut random = fastrand::Rng::with_seed(1);
+        // Some of those that fail in the first turn wait again in the last.
         let finished = owner.ended(NOON, || Some(outcome(&mut random).unwrap_or_else(Outcome::succeeded)));
         counted.push(trips(&mut owner, &finished, None));
     }
     eprintln!("round trips and items: {counted:?}");
-    assert!(counted.iter().any(|(_, items)| *items >= 500), "{counted:?}");
+    assert!(counted.iter().any(|(_, items)| *items >= 400), "{counted:?}");
     assert!(counted.iter().all(|(trips, _)| *trips <= 12), "{counted:?}");
     let most = |least: usize| counted.iter().filter(|(_, items)| *items >= least).map(|(trips, _)| *trips).max();
     assert!(most(0) <= Some(12) && most(250) <= Some(8), "{counted:?}");
@@ -300,7 +304,9 @@ fn the_statements_of_a_turn_go_along_indexes() {
         });
         let plan: Vec<String> = lines.collect();
         let scans = |line: &&String| {
-            line.contains("Seq Scan on task_runs") || line.contains("Seq Scan on scheduled_tasks") || line.contains("Seq Scan on task_attempts")
+            line.contains("Seq Scan on task_runs")
+                || line.contains("Seq Scan on scheduled_tasks")
+                || line.contains("Seq Scan on task_attempts")
         };
         let scanned: Vec<&String> = plan.iter().filter(scans).collect();
         assert!(scanned.is_empty(), "{scanned:?}\n{}", plan.join("\n"));

@@ -148,7 +148,7 @@ impl TurnReach {
         for difference in differences {
             match difference.table().name {
                 "scheduled_tasks" => {
-                    for ([id, before, _], [_, after, _]) in difference.changes(["id", "status", "planned"]) {
+                    for ([id, before], [_, after]) in difference.changes(["id", "status"]) {
                         let rests = matches!(after, Cell::Text(status) if status == "paused" || status == "invalid");
                         if let Cell::Integer(id) = id
                             && rests
