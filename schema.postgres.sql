@@ -344,10 +344,11 @@ INSERT INTO scheduler_meta (key, value) VALUES ('program', 'duly'), ('schema_ver
 
 -- --------------------------------------------------------------------------------------------------------- indexes --
 
+-- The id is the last column of indexes that a LIMIT reads: SQLite adds it by itself, and equal times are common.
 -- Due tasks, most urgent first.
-CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run) WHERE status = 'active' AND planned = 1;
+CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run, id) WHERE status = 'active' AND planned = 1;
 -- Rows that a scheduler must still examine.
-CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned) WHERE planned = 0;
+CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned, id) WHERE planned = 0;
 
 -- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs
@@ -359,13 +360,13 @@ CREATE INDEX task_runs_unfinished ON task_runs
     (task_id, (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END), scheduled_for)
     WHERE locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed');
 -- Runs that may start, by handler, most urgent first. Blocked runs are not in it, and so cost a claim nothing.
-CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
+CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at, id)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL;
 -- Waiting runs by what blocks them and by key: which run is next when the key is free.
-CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
+CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at, id)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 -- Runs that expire unless they begin.
-CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
+CREATE INDEX task_runs_expiring ON task_runs (expires_at, id) WHERE expires_at IS NOT NULL AND status = 'queued';
 -- Dead runs by their end: which of them are recent.
 CREATE INDEX task_runs_dead ON task_runs (finished_at) WHERE status = 'dead';
 -- One run for all requests with the same key.

@@ -1,7 +1,13 @@
 //! A PostgreSQL server for tests, shared by this process: that of `DULY_POSTGRES`, or one in a temporary folder that ends with the
 //! process.
 
+/// Deaths, lost sessions and wake-ups of schedulers.
+mod liveness;
+/// Every command of the program on a server.
+mod program;
+/// The tables, made and examined.
 mod tables;
+/// What other programs write.
 mod triggers;
 
 use std::io::{BufRead, BufReader, Read};
