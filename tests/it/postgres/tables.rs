@@ -156,7 +156,8 @@ fn the_lines_of_the_readme_work_in_psql() {
     psql("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'digest:bob'");
     assert_eq!(psql(state), "paused|0|f|sql");
     psql("UPDATE scheduled_tasks SET status = 'active', next_run = duly_now() WHERE name = 'digest:bob'");
-    assert_eq!(turn(&mut stepper).len(), 1);
+    // One turn plans it, and it may start in the next.
+    assert_eq!(turn(&mut stepper).len() + turn(&mut stepper).len(), 1);
     psql("UPDATE task_runs SET cancel_requested = 1 WHERE status = 'running'");
     assert_eq!(psql("SELECT name, status, next_run IS NOT NULL FROM task_overview"), "digest:bob|active|t");
     finish_all(&mut stepper, &Outcome::succeeded());
