@@ -24,9 +24,9 @@ mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
-mod turn;
 #[cfg(test)]
 mod tls_tests;
+mod turn;
 mod workbench;
 mod write_back;
 
@@ -425,8 +425,7 @@ impl Store for PostgresStore {
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
         let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
-        let registered =
-            self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
             let server = &mut self.bench.lock().server;
@@ -470,7 +469,9 @@ impl Store for PostgresStore {
     }
 
     fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
-        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| Store::check_claim(memory, owner, claim))
+        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| {
+            Store::check_claim(memory, owner, claim)
+        })
     }
 
     fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
@@ -521,7 +522,9 @@ impl Store for PostgresStore {
     }
 
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
-        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| Store::settle_alarm(memory, message, delivered, now))
+        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| {
+            Store::settle_alarm(memory, message, delivered, now)
+        })
     }
 
     #[cfg(feature = "page")]

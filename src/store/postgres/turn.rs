@@ -107,7 +107,11 @@ impl PostgresStore {
             handlers: if works { work.handlers.iter().cloned().collect() } else { Vec::new() },
             runs: runs.into_iter().collect(),
             dead: if works { work.dead.iter().map(|dead| dead.owner.clone()).collect() } else { Vec::new() },
-            stalled: if works { work.stalled.iter().map(|stalled| stalled.owner.clone()).collect() } else { Vec::new() },
+            stalled: if works {
+                work.stalled.iter().map(|stalled| stalled.owner.clone()).collect()
+            } else {
+                Vec::new()
+            },
             own: work.full || work.stepped != 0,
             full,
             due: if_it_works(due),
