@@ -376,7 +376,8 @@ impl Builder {
         let since = since_boot();
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
         let mut poller = Poller::new(parts, clock.now())?;
-        let connections = ConnectionSettings { file, owner: OwnerId::new(poller.owner()), open, queue: WriteQueue::new() };
+        let connections =
+            ConnectionSettings { file, owner: OwnerId::new(poller.owner()), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
         let beside = others + executors.len() * executor_lane::MOST;
         let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;

@@ -230,7 +230,9 @@ impl Poller {
         let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
         peers.update(&others, &[], now.monotonic);
         peers.check_not_stopped(not_stopped, now.monotonic);
-        log::warn!("the server continues another history: this scheduler has registered again, and its claims are lost");
+        log::warn!(
+            "the server continues another history: this scheduler has registered again, and its claims are lost"
+        );
         (self.registration, self.peers, self.horizon) = (registration, peers, WakeTime::default());
         self.reports.clear();
         self.held = self.outbox.iter().chain(&self.aside).map(|finished| finished.claim.run_id).collect();
@@ -568,7 +570,8 @@ impl Poller {
         let is_new = |run: &i64| new.iter().any(|claim| claim.run_id == *run);
         let unknown: Vec<i64> = claimed.difference(&self.held).filter(|run| !is_new(run)).copied().collect();
         for run in unknown {
-            let Some(Run { id, task, handler, attempt, scheduled_for, concurrency_key, .. }) = self.store.run(run)? else {
+            let Some(Run { id, task, handler, attempt, scheduled_for, concurrency_key, .. }) = self.store.run(run)?
+            else {
                 continue;
             };
             let Some(task_id) = self.store.task(&task)?.map(|task| task.id) else { continue };
