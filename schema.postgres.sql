@@ -357,8 +357,9 @@ CREATE INDEX task_runs_unfinished ON task_runs
 -- Runs that may start, by handler, most urgent first. Blocked runs are not in it, and so cost a claim nothing.
 CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL;
--- Waiting runs by what blocks them and by key: which run is next when the key is free.
-CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
+-- Waiting runs by what blocks them and by key: which run is next when the key is free. The id, as at the end of each index of SQLite:
+-- any number of runs may have the same time.
+CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at, id)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 -- Runs that expire unless they begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';

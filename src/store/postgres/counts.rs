@@ -99,10 +99,10 @@ pub(super) fn ids(server: &mut Server, query: &str, params: &[&(dyn ToSql + Sync
 pub(super) const RUN_LINES: &str = sql! {"
     SELECT x.id FROM (
         (SELECT n.id FROM task_runs n WHERE n.task_id = $1 AND {unscheduled_case:n} = 0 AND ($2::text IS NULL OR n.status = $2)
-          ORDER BY n.scheduled_for DESC LIMIT $3 + $4)
+          ORDER BY n.scheduled_for DESC LIMIT $3::bigint + $4::bigint)
          UNION ALL
         (SELECT n.id FROM task_runs n WHERE n.task_id = $1 AND {unscheduled_case:n} > 0 AND ($2::text IS NULL OR n.status = $2)
-          ORDER BY {unscheduled_case:n} DESC LIMIT $3 + $4)) x
+          ORDER BY {unscheduled_case:n} DESC LIMIT $3::bigint + $4::bigint)) x
      ORDER BY x.id DESC LIMIT $4 OFFSET $3"};
 
 /// A page of tasks, by name. The conditions are those of `task_pages`.

@@ -25,9 +25,9 @@ mod tables;
 #[cfg(test)]
 mod testing;
 mod tls;
-mod turn;
 #[cfg(test)]
 mod tls_tests;
+mod turn;
 mod workbench;
 mod write_back;
 
@@ -196,11 +196,7 @@ impl PostgresStore {
     }
 
     /// Runs a query of the server over one snapshot.
-    fn read_on_server<T>(
-        &mut self,
-        doing: &'static str,
-        f: impl FnOnce(&mut Server) -> Result<T, Fault>,
-    ) -> Result<T> {
+    fn read_on_server<T>(&mut self, doing: &'static str, f: impl FnOnce(&mut Server) -> Result<T, Fault>) -> Result<T> {
         self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
         let answer = f(&mut self.bench.lock().server);
         self.end();
@@ -475,8 +471,7 @@ impl Store for PostgresStore {
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
         let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
-        let registered =
-            self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
             owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
@@ -517,7 +512,9 @@ impl Store for PostgresStore {
     }
 
     fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
-        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| Store::check_claim(memory, owner, claim))
+        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| {
+            Store::check_claim(memory, owner, claim)
+        })
     }
 
     fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
@@ -568,7 +565,9 @@ impl Store for PostgresStore {
     }
 
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
-        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| Store::settle_alarm(memory, message, delivered, now))
+        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| {
+            Store::settle_alarm(memory, message, delivered, now)
+        })
     }
 
     #[cfg(feature = "page")]
@@ -595,7 +594,8 @@ impl Store for PostgresStore {
             None => (None, None),
         };
         let like = query.pattern.as_ref().map(|pattern| counts::like(pattern.as_str()));
-        let (status, all) = (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
+        let (status, all) =
+            (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
         let (limit, skip) = (query.limit.saturating_add(1) as i64, query.skip as i64);
         let page = TaskQuery { skip: 0, ..query.clone() };
         let (bench, counts) = (self.bench.clone(), self.counts_on_server());

@@ -144,7 +144,8 @@ fn retry(bench: &mut Workbench, run: i64) -> Result<(), Fault> {
 
 /// One blocked run: if there is none, the end of a run frees none.
 const ANY_BLOCKED: &str = sql! {"
-    WHERE t.id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked > '' LIMIT 1))"};
+WHERE t.id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked > ''
+                             ORDER BY r.blocked LIMIT 1))"};
 
 fn finish(bench: &mut Workbench, run: i64, key: Option<&str>) -> Result<(), Fault> {
     around::runs_with_front(bench, &[run])?;

@@ -14,15 +14,15 @@ use crate::model::alarm::Look;
 use crate::model::finished::Finished;
 use crate::model::limit::{Limit, LimitOn};
 use crate::model::new_task::NewTask;
-use crate::model::retry::RetryPolicy;
-use crate::model::request::{Existing, Runs};
 use crate::model::recorded::EventFilter;
+use crate::model::request::{Existing, Runs};
+use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, Origin, Outcome, RunFilter, RunStatus};
 use crate::store::Store;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::tables::TABLES;
-use crate::store::postgres::{PostgresStore, Time};
+use crate::store::postgres::{PostgresStore, Time, testing};
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::finish;
 
@@ -40,15 +40,15 @@ struct Database {
 impl Database {
     /// Returns `None` without a server.
     fn new(name: &str) -> Option<Database> {
-        let Ok(server) = std::env::var("DULY_POSTGRES") else {
-            println!("skipped: no PostgreSQL");
+        let shared = testing::shared();
+        if testing::skipped(shared.is_none(), "PostgreSQL") {
             return None;
-        };
+        }
+        let server = shared?.url();
         let schema = format!("reach_{name}_{}", std::process::id());
         let mut client = Client::connect(&server, NoTls).expect("a server");
         client.batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE")).expect("no schema");
-        let joint = if server.contains('?') { '&' } else { '?' };
-        let address = Address::parse(&format!("{server}{joint}schema={schema}")).expect("an address");
+        let address = Address::parse(&server).expect("an address").in_schema(&schema);
         let store = PostgresStore::open(&address, Missing::Create, Time::Given).expect("a store");
         client.batch_execute(&format!("SET search_path = {schema}; SET duly.store = 'on'")).expect("the schema");
         Some(Database { schema, client, store })
@@ -58,10 +58,13 @@ impl Database {
     fn copy(&mut self, from: &Database) {
         for table in TABLES {
             let of = &from.schema;
-            let numbered = !self.client.query("SELECT to_regclass($1)::text", &[&format!("{table}_id_seq")]).unwrap()[0]
-                .get::<_, Option<String>>(0)
-                .is_none_or(|name| name.is_empty());
-            self.client.batch_execute(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {of}.{table}")).expect(table);
+            let numbered = !self.client.query("SELECT to_regclass($1)::text", &[&format!("{table}_id_seq")]).unwrap()
+                [0]
+            .get::<_, Option<String>>(0)
+            .is_none_or(|name| name.is_empty());
+            self.client
+                .batch_execute(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {of}.{table}"))
+                .expect(table);
             if numbered {
                 self.client
                     .batch_execute(&format!(
@@ -168,8 +171,8 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let task = 1 + random.usize(..tasks);
         let scheduled = NOW + random.i64(-60..10) * 60_000;
         let origin = ["schedule", "schedule", "manual", "catch_up", "on_dead"][random.usize(..5)];
-        let status =
-            ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"][random.usize(..9)];
+        let status = ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"]
+            [random.usize(..9)];
         let waits = status == "queued" || status == "failed";
         let blocked = ["NULL", "'key'", "'paused'", "'order'", "'key'"][if waits { random.usize(..5) } else { 0 }];
         let (by, locked) = if status == "running" {
@@ -188,7 +191,8 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             _ => format!("'{}'", KEYS[random.usize(..3)]),
         };
         let retry = if run > 5 && random.u8(..5) == 0 { random.usize(1..run).to_string() } else { "NULL".to_owned() };
-        let request = if origin == "manual" && random.bool() { format!("'r{}'", random.u8(..4)) } else { "NULL".into() };
+        let request =
+            if origin == "manual" && random.bool() { format!("'r{}'", random.u8(..4)) } else { "NULL".into() };
         add(format!(
             "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, retry_of, request_key, status, run_at, expires_at,
                 blocked, attempt, forgiven, priority, concurrency_key, payload, locked_by, locked_until, slot, started_at,
