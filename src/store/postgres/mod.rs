@@ -401,7 +401,10 @@ impl Store for PostgresStore {
     }
 
     fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit))
+        if !self.counts_on_server() {
+            return self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit));
+        }
+        self.read_on_server("read the last runs", |server| counts::recent(server, limit))
     }
 
     fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
@@ -644,6 +647,14 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn queue(&mut self, now: Timestamp) -> Result<Queue> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::queue(memory, now))
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(now, View::Limits, |memory, now| {
+            if !counts {
+                return Store::queue(memory, now);
+            }
+            let limits = Store::limits(memory, now)?;
+            let counted = counts::queue(&mut bench.lock().server, &limits, now);
+            counted.map_err(|fault| fault.into_error("count the waiting runs"))
+        })
     }
 }

@@ -37,7 +37,7 @@ pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
 #[cfg(feature = "page")]
-mod queue;
+pub(crate) mod queue;
 mod recorded;
 pub(crate) mod registration;
 pub(crate) mod replan;

@@ -323,6 +323,8 @@ fn read(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, see
     compare(all, some, &what("task"), |store| store.task(name));
     compare(all, some, &what("tasks"), |store| store.tasks());
     compare(all, some, &what("names"), |store| store.names());
+    let limit = random.usize(1..5);
+    compare(all, some, &what("last runs"), |store| store.recent(limit));
     compare(all, some, &what("run"), |store| store.run(run));
     let status = [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)];
     let filter = RunFilter { task: None, status, since: None, before: Some(run), limit: random.usize(1..20) };
@@ -370,6 +372,7 @@ fn read_pages(
     use crate::model::task_pages::{After, RunQuery, TaskQuery};
     let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
     compare(all, some, &what("schedulers"), |store| store.schedulers());
+    compare(all, some, &what("queue"), |store| store.queue(now));
     compare(all, some, &what("page of a run"), |store| store.run_view(run, now));
     let status = [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)];
     let query = RunQuery { task: random.i64(1..13), status, skip: random.usize(..6), limit: random.usize(1..6) };
