@@ -27,6 +27,9 @@ use crate::worker::progress::Waiting;
 const UNSTARTED: Duration = Duration::from_millis(500);
 /// How long outcomes of short runs are gathered, to be written together.
 const GATHER: Duration = Duration::from_millis(1);
+/// How long handlers may take to stop before the scheduler registers again under another id.
+#[cfg(feature = "postgres")]
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// An order to the poller thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -68,6 +71,9 @@ pub(crate) struct EventLoop {
     /// On a server: what extends the lease.
     #[cfg(feature = "postgres")]
     pub(crate) keeper: Option<Keeper>,
+    /// Since when the server has another history than that of the claims.
+    #[cfg(feature = "postgres")]
+    pub(crate) lost_since: Option<Duration>,
 }
 
 /// Records the end of the loop when it is dropped, after a panic, too.
@@ -230,6 +236,21 @@ impl EventLoop {
         }
         if keeper.must_look_up() {
             self.poller.look_up_claims(now);
+        }
+        if keeper.must_register() {
+            // The attempts were asked to stop. A handler that does not return keeps no other run waiting for ever.
+            let since = *self.lost_since.get_or_insert(now.monotonic);
+            if self.running() == 0 || now.monotonic >= since + STOP_LIMIT {
+                let sent = keeper.now();
+                let again = self.poller.register_again(now).and_then(|()| {
+                    self.pool.change_owner(self.poller.owner());
+                    self.poller.take_session().map_or(Ok(()), |session| keeper.restart(session, sent))
+                });
+                match again {
+                    Ok(()) => self.lost_since = None,
+                    Err(error) => log::debug!("cannot register again: {error}; retrying"),
+                }
+            }
         }
         keeper.may_start()
     }

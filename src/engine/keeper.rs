@@ -39,6 +39,8 @@ struct News {
 pub(crate) struct Keeper {
     fence: Arc<Fence>,
     news: Arc<News>,
+    wake: Sender<()>,
+    ended: Receiver<()>,
     /// Closed when the keeper is dropped.
     _end: Sender<()>,
 }
@@ -51,14 +53,13 @@ impl Keeper {
         attempts: Attempts,
         wake: Sender<()>,
     ) -> Result<Self> {
-        let failed = |error| Error::store("start the thread of the heartbeat", error);
         let news = Arc::<News>::default();
         let (end, ended) = bounded(0);
         let (timer_news, timer_wake) = (news.clone(), wake.clone());
         fence.watch(move |stage| entered(stage, &attempts, &timer_news, &timer_wake)).map_err(failed)?;
-        let heart = Heart { session, fence: fence.clone(), news: news.clone(), wake, ended };
-        thread::Builder::new().name("duly-heartbeat".into()).spawn(move || heart.run()).map_err(failed)?;
-        Ok(Keeper { fence, news, _end: end })
+        let keeper = Keeper { fence, news, wake, ended, _end: end };
+        keeper.start_heart(session)?;
+        Ok(keeper)
     }
 
     /// Returns whether attempts may begin.
@@ -76,14 +77,32 @@ impl Keeper {
         self.news.stop.swap(false, Ordering::SeqCst)
     }
 
-    /// Returns whether the owner must register again under another id. This keeper has ended then.
+    /// Returns whether the owner must register again under another id. Its heartbeats have ended then.
     pub(crate) fn must_register(&self) -> bool {
         self.news.register.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn fence(&self) -> &Arc<Fence> {
-        &self.fence
+    /// The owner has registered again. `since`: before it did.
+    pub(crate) fn restart(&self, session: Box<dyn OwnerSession>, since: Duration) -> Result<()> {
+        self.news.register.store(false, Ordering::SeqCst);
+        self.fence.restart(since);
+        self.start_heart(session)
     }
+
+    /// Returns the time by which leases are counted.
+    pub(crate) fn now(&self) -> Duration {
+        self.fence.now()
+    }
+
+    fn start_heart(&self, session: Box<dyn OwnerSession>) -> Result<()> {
+        let (fence, news, wake, ended) = (self.fence.clone(), self.news.clone(), self.wake.clone(), self.ended.clone());
+        let heart = Heart { session, fence, news, wake, ended };
+        thread::Builder::new().name("duly-heartbeat".into()).spawn(move || heart.run()).map(drop).map_err(failed)
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::store("start the thread of the heartbeat", error)
 }
 
 impl Drop for Keeper {
@@ -98,11 +117,13 @@ fn entered(stage: Stage, attempts: &Attempts, news: &News, wake: &Sender<()>) {
         Stage::Current => log::info!("the lease of this scheduler is extended again"),
         Stage::Holding => log::warn!("the lease of this scheduler could not be extended for long; it starts nothing"),
         Stage::Stopping => {
-            attempts.stop_all(StopReason::LeaseLost);
-            news.stop.store(true, Ordering::SeqCst);
             log::error!("the lease of this scheduler ends soon, and others may take over: running attempts are stopped");
         }
-        Stage::Over => attempts.stop_all(StopReason::LeaseLost),
+        Stage::Over => {}
+    }
+    if stage >= Stage::Stopping {
+        attempts.stop_all(StopReason::LeaseLost);
+        news.stop.store(true, Ordering::SeqCst);
     }
     let _ = wake.try_send(());
 }
@@ -184,5 +205,152 @@ impl Heart {
     /// Returns whether the keeper is dropped before this time has passed.
     fn ends_within(&self, wait: Duration) -> bool {
         matches!(self.ended.recv_timeout(wait), Err(crossbeam_channel::RecvTimeoutError::Disconnected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+    use super::Keeper;
+    use crate::clock::{Clock, SystemClock, Timestamp};
+    use crate::host::owner_lock::OwnerLock;
+    use crate::model::event::Observers;
+    use crate::model::run::Claim;
+    use crate::store::fault::{Class, Fault};
+    use crate::store::{Beat, OwnerSession};
+    use crate::worker::attempt::{Link, StopReason};
+    use crate::worker::fence::Fence;
+    use crate::worker::handed::Attempts;
+
+    /// A session whose answers the test gives.
+    #[derive(Debug)]
+    struct Given {
+        answers: Receiver<Option<Beat>>,
+        asked: Sender<()>,
+    }
+
+    impl OwnerSession for Given {
+        fn heartbeat(&mut self) -> Result<Beat, Fault> {
+            let _ = self.asked.send(());
+            let lost = || Fault::Store(Class::Other, "no answer".into());
+            self.answers.recv().map_err(|_| lost())?.ok_or_else(lost)
+        }
+
+        fn wait(&mut self, _limit: Duration) -> Result<bool, Fault> {
+            Ok(false)
+        }
+    }
+
+    struct Bench {
+        time: Arc<AtomicU64>,
+        answer: Sender<Option<Beat>>,
+        asked: Receiver<()>,
+        attempts: Attempts,
+        keeper: Keeper,
+        woken: Receiver<()>,
+        _home: tempfile::TempDir,
+    }
+
+    fn claim() -> Arc<Claim> {
+        let noon = Timestamp::from_millis(1_805_025_600_000);
+        Arc::new(Claim::described(7, 1, "digest".to_owned(), "work".to_owned(), noon))
+    }
+
+    const EXTENDED: Beat = Beat { extended: true, again: false, promoted: false };
+
+    fn bench() -> Bench {
+        let home = tempfile::tempdir().unwrap();
+        let alive = Arc::new(OwnerLock::take(&home.path().join("anchor"), "a-1").unwrap());
+        let link = Link { notices: bounded(1).0, alive };
+        let attempts = Attempts::new(Arc::new(SystemClock::new()), Arc::new(Observers(Vec::new())), link);
+        let time = Arc::new(AtomicU64::new(1000));
+        let clock = time.clone();
+        let uptime = Arc::new(move || Duration::from_secs(clock.load(Ordering::SeqCst)));
+        let fence = Arc::new(Fence::new(uptime, Duration::from_secs(60), Duration::from_secs(1000), None));
+        let _ = attempts.fence.set(fence.clone());
+        let ((answer, answers), (ask, asked), (wake, woken)) = (unbounded(), unbounded(), bounded(1));
+        let session = Box::new(Given { answers, asked: ask });
+        let keeper = Keeper::start(session, fence, attempts.clone(), wake).unwrap();
+        Bench { time, answer, asked, attempts, keeper, woken, _home: home }
+    }
+
+    impl Bench {
+        fn at(&self, seconds: u64) {
+            self.time.store(1000 + seconds, Ordering::SeqCst);
+        }
+
+        fn woken(&self) {
+            self.woken.recv_timeout(Duration::from_secs(60)).expect("the loop is woken");
+        }
+
+        /// Answers the next heartbeat.
+        fn answers(&self, answer: Option<Beat>) {
+            self.asked.recv_timeout(Duration::from_secs(60)).expect("a heartbeat");
+            self.answer.send(answer).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_owner_whose_heartbeats_fail_starts_nothing_and_stops_its_attempts_before_its_lease_ends() {
+        let bench = bench();
+        let claim = claim();
+        let flag = bench.attempts.hand_over(&claim);
+        let may_begin = || bench.attempts.begin(&claim, &flag, SystemClock::new().now()).is_some();
+        bench.answers(Some(EXTENDED));
+        assert!(bench.keeper.may_start() && may_begin());
+        // Five seconds later: no answer, and none from then on.
+        bench.at(5);
+        bench.answers(None);
+        bench.at(29);
+        assert!(bench.keeper.may_start());
+        bench.at(30);
+        assert!(!bench.keeper.may_start() && !may_begin(), "thirty seconds before the end");
+        bench.woken();
+        assert_eq!(flag.raised(), None, "what runs goes on");
+        bench.at(45);
+        assert!(flag.wait(Duration::from_secs(60)), "fifteen seconds before the end");
+        assert_eq!(flag.raised(), Some(StopReason::LeaseLost));
+        // The answer to a heartbeat that was sent at second 5 comes late: it extends nothing that matters.
+        assert!(!bench.keeper.may_start());
+    }
+
+    #[test]
+    fn an_outage_that_ends_in_time_stops_nothing_and_looks_up_the_claims() {
+        let bench = bench();
+        let flag = bench.attempts.hand_over(&claim());
+        bench.answers(Some(EXTENDED));
+        bench.at(5);
+        for _ in 0..3 {
+            bench.answers(None);
+        }
+        bench.at(25);
+        bench.answers(Some(Beat { again: true, ..EXTENDED }));
+        bench.woken();
+        assert!(bench.keeper.must_look_up() && !bench.keeper.must_look_up(), "once");
+        bench.at(50);
+        assert!(bench.keeper.may_start(), "the lease is extended");
+        assert!(flag.raised().is_none() && !bench.keeper.must_stop());
+    }
+
+    #[test]
+    fn claims_of_another_history_are_lost_at_once() {
+        let bench = bench();
+        let flag = bench.attempts.hand_over(&claim());
+        bench.answers(Some(EXTENDED));
+        bench.at(5);
+        bench.answers(Some(Beat { promoted: true, ..Beat::default() }));
+        assert!(flag.wait(Duration::from_secs(60)), "its handler is asked to stop");
+        assert!(bench.keeper.must_register() && !bench.keeper.may_start());
+        // It registers again, with a session of its own.
+        let ((answer, answers), (ask, asked)) = (unbounded(), unbounded());
+        bench.keeper.restart(Box::new(Given { answers, asked: ask }), Duration::from_secs(1005)).unwrap();
+        answer.send(Some(EXTENDED)).unwrap();
+        asked.recv_timeout(Duration::from_secs(60)).expect("a heartbeat");
+        assert!(bench.keeper.may_start() && !bench.keeper.must_register());
     }
 }

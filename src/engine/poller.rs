@@ -17,11 +17,13 @@ use crate::engine::wall_clock::WallClock;
 use crate::error::{Error, Result};
 use crate::host::fault_points;
 use crate::host::orphan::Orphan;
+#[cfg(feature = "postgres")]
+use crate::host::owner_lock;
 use crate::host::owner_lock::{FileState, OwnerLock};
 use crate::host::platform;
 use crate::model::event::{Event, Observer, Observers};
 use crate::model::finished::{self, Finished, Report, WorkerEnded};
-use crate::model::run::Claim;
+use crate::model::run::{Claim, Outcome, Run};
 use crate::model::settings::Settings;
 use crate::model::vitals::Refused;
 use crate::rules::clock_monitor::ClockMonitor;
@@ -215,6 +217,25 @@ impl Poller {
     #[cfg(feature = "postgres")]
     pub(crate) fn look_up_claims(&mut self, now: Now) {
         self.next_heartbeat = now.monotonic;
+    }
+
+    /// Registers under another id: the claims are lost, because the server may lack the commits by which they were made. Outcomes that
+    /// are not written yet are superseded.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn register_again(&mut self, now: Now) -> Result<()> {
+        let mut random = fastrand::Rng::new();
+        let registration = Registration { owner: owner_lock::new_owner(&mut random), ..self.registration.clone() };
+        self.lock.change_owner(&registration.owner)?;
+        let Registered { others, not_stopped, .. } = self.store.register(&registration, random, now.wall)?;
+        let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
+        peers.update(&others, &[], now.monotonic);
+        peers.check_not_stopped(not_stopped, now.monotonic);
+        log::warn!("the server continues another history: this scheduler has registered again, and its claims are lost");
+        (self.registration, self.peers, self.horizon) = (registration, peers, WakeTime::default());
+        self.reports.clear();
+        self.held = self.outbox.iter().chain(&self.aside).map(|finished| finished.claim.run_id).collect();
+        self.next_heartbeat = now.monotonic;
+        Ok(())
     }
 
     /// Returns how many runs are claimed and not settled.
@@ -438,7 +459,7 @@ impl Poller {
         }
         let orphans = self.orphans(&done.orphaned, done.more_lost, input.full, now);
         if done.extended.is_some_and(|extended| extended != self.held.len()) {
-            let lost = self.lost_claims();
+            let lost = self.lost_claims(&done.claims, now);
             done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
         self.held.extend(done.claims.iter().map(|claim| claim.run_id));
@@ -540,9 +561,22 @@ impl Poller {
         }
     }
 
-    /// Returns the runs that this owner holds and another has taken over: their handlers are asked to stop.
-    fn lost_claims(&mut self) -> Result<Vec<i64>> {
+    /// Returns the runs that this owner holds and another has taken over: their handlers are asked to stop. Claims of which it never
+    /// learned, because the answer of a server was lost, are returned to the queue. `new`: those of this turn.
+    fn lost_claims(&mut self, new: &[Arc<Claim>], now: Now) -> Result<Vec<i64>> {
         let claimed = self.store.claimed_by(&self.registration.owner)?;
+        let is_new = |run: &i64| new.iter().any(|claim| claim.run_id == *run);
+        let unknown: Vec<i64> = claimed.difference(&self.held).filter(|run| !is_new(run)).copied().collect();
+        for run in unknown {
+            let Some(Run { id, task, handler, attempt, scheduled_for, concurrency_key, .. }) = self.store.run(run)? else {
+                continue;
+            };
+            let Some(task_id) = self.store.task(&task)?.map(|task| task.id) else { continue };
+            let described = Claim::described(id, attempt, task, handler, scheduled_for);
+            let claim = Arc::new(Claim { task_id, concurrency_key, ..described });
+            self.outbox.push_back(Finished::new(claim, Outcome::Released, now, now));
+            self.held.insert(run);
+        }
         Ok(self.held.difference(&claimed).copied().collect())
     }
 
@@ -562,8 +596,11 @@ impl Poller {
         let refused = Some(if fault.is_busy() { Refused::Busy } else { Refused::Fault });
         let lasts = self.refused.is_damaged(damaged);
         let from_outside = matches!(fault, Fault::Damaged(_));
+        // A server that cannot be used now, as while a standby is promoted, may be used again.
+        let may_end = !damaged && self.store.as_file().is_none();
         if let error @ Error::UnusableDatabase { .. } = self.store.error(fault, "take a turn")
             && (lasts || !damaged)
+            && !may_end
         {
             if from_outside && let Some(file) = self.store.as_file() {
                 file.set_log_aside();

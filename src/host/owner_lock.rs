@@ -38,7 +38,7 @@ pub(crate) fn new_owner(random: &mut fastrand::Rng) -> String {
 pub(crate) struct OwnerLock {
     database: PathBuf,
     folder: PathBuf,
-    path: PathBuf,
+    path: Mutex<PathBuf>,
     /// When the folder was last found safe, by the monotonic clock in milliseconds; `i64::MAX`: never.
     checked: AtomicI64,
     held: Mutex<Held>,
@@ -61,7 +61,7 @@ impl OwnerLock {
         {
             return Err(Error::UnusableDatabase { path: database.to_owned(), reason: fault.to_string() });
         }
-        let path = folder.join(owner);
+        let path = Mutex::new(folder.join(owner));
         let (database, checked) = (database.to_owned(), AtomicI64::new(i64::MAX));
         let lock = OwnerLock { database, folder, path, checked, held: Mutex::default() };
         lock.create(&mut lock.held()).map_err(|error| Error::store("take the owner's lock", error))?;
@@ -80,7 +80,7 @@ impl OwnerLock {
 
     /// Returns the id of the owner.
     pub(crate) fn id(&self) -> String {
-        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// Recreates the file if it is no longer the locked one, and rewrites its content if another program wrote into it.
@@ -89,8 +89,9 @@ impl OwnerLock {
     pub(crate) fn keep(&self) -> io::Result<FileState> {
         folder::make_private(&self.folder)?;
         let mut held = self.held();
-        if let Some(file) = held.file.clone().filter(|file| names(&self.path, file)) {
-            let repaired = held.slots.repair(&file, &self.path, &self.database)?;
+        let path = self.path();
+        if let Some(file) = held.file.clone().filter(|file| names(&path, file)) {
+            let repaired = held.slots.repair(&file, &path, &self.database)?;
             return Ok(if repaired { FileState::Recreated } else { FileState::Intact });
         }
         self.create(&mut held)?;
@@ -151,9 +152,22 @@ impl OwnerLock {
     /// Removes the file of an owner that stops with no running attempt. An owner that is only dropped leaves its file
     /// unlocked, and its runs are recovered as after a crash.
     pub(crate) fn retire(&self) {
-        if self.held().file.as_ref().is_some_and(|file| names(&self.path, file)) {
-            let _ = std::fs::remove_file(&self.path);
+        let path = self.path();
+        if self.held().file.as_ref().is_some_and(|file| names(&path, file)) {
+            let _ = std::fs::remove_file(&path);
         }
+    }
+
+    /// Continues under another id, with another file. The old file stays and is unlocked, which proves that its owner is dead.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn change_owner(&self, owner: &str) -> Result<()> {
+        let mut held = self.held();
+        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = self.folder.join(owner);
+        self.create(&mut held).map_err(|error| Error::store("take the owner's lock", error))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -162,7 +176,8 @@ impl OwnerLock {
 
     fn create(&self, held: &mut Held) -> io::Result<()> {
         folder::make_private(&self.folder)?;
-        let mut temporary = self.path.as_os_str().to_owned();
+        let path = self.path();
+        let mut temporary = path.as_os_str().to_owned();
         temporary.push(".new");
         match std::fs::remove_file(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -172,7 +187,7 @@ impl OwnerLock {
         file.lock()?;
         let file = Locked::new(file);
         held.slots.write_all(&file, &self.database)?;
-        std::fs::rename(&temporary, &self.path)?;
+        std::fs::rename(&temporary, &path)?;
         held.file = Some(Arc::new(file));
         Ok(())
     }

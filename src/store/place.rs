@@ -154,6 +154,22 @@ impl Place {
     }
 }
 
+/// Returns the command that copies the database of a connection to a server. `None`: it is a file.
+pub(crate) fn dump(store: &mut dyn Store) -> Option<String> {
+    #[cfg(feature = "postgres")]
+    return store.as_any().downcast_mut::<PostgresStore>().map(|store| {
+        let (address, schema) = (store.address().to_string(), store.address().schema());
+        // The schema is no parameter that pg_dump knows.
+        let server = address.split('?').next().unwrap_or_default();
+        format!("pg_dump --schema={schema} --format=custom --file=FILE {server}")
+    });
+    #[cfg(not(feature = "postgres"))]
+    {
+        let _ = store;
+        None
+    }
+}
+
 /// Examines the session of a connection to a server. `now`: the clocks of this host. `None`: it is a file.
 #[cfg(feature = "postgres")]
 pub(crate) fn examine(store: &mut dyn Store, now: &dyn Fn() -> Now) -> Option<Result<ServerReport>> {

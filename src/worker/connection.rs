@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -20,10 +20,28 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct ConnectionSettings {
     pub(crate) file: Arc<Path>,
-    /// The owner whose claims they work under.
-    pub(crate) owner: Arc<str>,
+    pub(crate) owner: OwnerId,
     pub(crate) open: Arc<Open>,
     pub(crate) queue: WriteQueue,
+}
+
+/// The owner whose claims the workers of a scheduler work under. It changes when the scheduler registers again.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnerId(Arc<Mutex<Arc<str>>>);
+
+impl OwnerId {
+    pub(crate) fn new(owner: &str) -> Self {
+        OwnerId(Arc::new(Mutex::new(owner.into())))
+    }
+
+    fn get(&self) -> Arc<str> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn set(&self, owner: &str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = owner.into();
+    }
 }
 
 /// Lets the workers of one scheduler write one after another. SQLite gives its lock to a waiting connection by chance: one of many
@@ -80,12 +98,12 @@ impl WorkerConnection {
     ) -> Result<T, E> {
         let store = opened(&mut self.store, &self.settings)?;
         let _turn = self.settings.queue.wait();
-        f(store, &self.settings.owner)
+        f(store, &self.settings.owner.get())
     }
 
     /// Fails if the claim is superseded.
     pub(crate) fn check(&mut self, claim: &Claim) -> Result<()> {
-        opened(&mut self.store, &self.settings)?.check_claim(&self.settings.owner, claim)
+        opened(&mut self.store, &self.settings)?.check_claim(&self.settings.owner.get(), claim)
     }
 }
 

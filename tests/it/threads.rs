@@ -191,7 +191,7 @@ fn a_handler_that_returns_after_the_deadline_still_records_its_outcome() {
 fn a_shutdown_counts_an_outcome_that_could_not_be_recorded() {
     let db = TestDb::new();
     let (observer, events) = listen();
-    let builder = Scheduler::builder(db.address()).lease(seconds(1)).observe(observer);
+    let builder = Scheduler::builder(db.address()).lease(db.short_lease()).observe(observer);
     let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let client = scheduler.client().clone();
     let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.status = 'succeeded'

@@ -11,10 +11,14 @@ mod connect;
 mod counts;
 mod examine;
 mod fault;
+mod holder;
+mod json;
 mod look_ahead;
+mod outcome;
 mod owner_session;
 mod owners;
 mod password_file;
+mod prune;
 mod reach;
 mod schema;
 mod server;
@@ -28,6 +32,8 @@ mod tls;
 #[cfg(test)]
 mod tls_tests;
 mod turn;
+#[cfg(test)]
+mod turn_tests;
 mod workbench;
 mod write_back;
 
@@ -37,7 +43,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use crate::clock::{ServerClock, Timestamp};
+use crate::clock::{Clock, ServerClock, Timestamp};
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
@@ -145,6 +151,7 @@ impl PostgresStore {
         schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
+            json::refuse_unstorable(tables)?;
             let bench = Shared::new(Workbench::new(server, tables)?);
             shared = Some(bench.clone());
             Ok(Box::new(bench))
@@ -230,6 +237,15 @@ impl PostgresStore {
         let reach = if self.reads_all { Reach::Everything } else { reach };
         bench.aim(reach);
         Ok(if self.time == Time::Given { given } else { now })
+    }
+
+    /// Has the next operation know which owners have a session: it tells who is alive.
+    fn look_at_sessions(&mut self, now: Timestamp) -> Result<()> {
+        let given = self.given(now);
+        let mut bench = self.bench.lock();
+        let sessions = owners::all_sessions(&mut bench.server, given);
+        bench.sessions = sessions.map_err(|fault| fault.into_error("look at the sessions of schedulers"))?;
+        Ok(())
     }
 
     /// Returns the time of the operations, if it is not the server's.
@@ -321,6 +337,7 @@ impl Store for PostgresStore {
     }
 
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
+        self.look_at_sessions(now)?;
         let reach = match runs {
             Runs::One(run) => Request::Gone { run },
             Runs::OfTask(task) => Request::GoneAll { task: task.to_owned() },
@@ -412,6 +429,7 @@ impl Store for PostgresStore {
     }
 
     fn status(&mut self, now: Timestamp) -> Result<Status> {
+        self.look_at_sessions(now)?;
         let (bench, counts) = (self.bench.clone(), self.counts_on_server());
         let status = self.look_up(now, View::Status { now }, |memory, now| {
             let mut status = Store::status(memory, now)?;
@@ -427,6 +445,7 @@ impl Store for PostgresStore {
     }
 
     fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
+        self.look_at_sessions(now)?;
         self.look_up(now, Reach::everything(), |memory, now| Store::health(memory, limits, now))
     }
 
@@ -470,6 +489,9 @@ impl Store for PostgresStore {
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        // What an earlier owner on this connection has claimed is lost.
+        self.bench.lock().server.keep_to_timeline(None);
+        self.session = None;
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
@@ -477,7 +499,10 @@ impl Store for PostgresStore {
         let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
-            owners::annotate_registered(&mut self.bench.lock().server, &mut registered, given);
+            let server = &mut self.bench.lock().server;
+            owners::annotate_registered(server, &mut registered, given);
+            let timeline = server.timeline().cloned();
+            server.keep_to_timeline(timeline);
             registered
         })
     }
@@ -585,6 +610,8 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
+        let now = self.clock.as_ref().map_or_else(Timestamp::now, |clock| clock.now().wall);
+        self.look_at_sessions(now)?;
         self.look_up(Timestamp::MIN, View::Owners, |memory, _| Store::schedulers(memory))
     }
 

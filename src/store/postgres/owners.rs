@@ -16,8 +16,8 @@ macro_rules! ends {
             "WITH o AS MATERIALIZED (
                  SELECT o.id, o.key, coalesce(greatest(i.seen_at + coalesce(i.lease_ms, 0),
                             (SELECT max(r.locked_until) FROM task_runs r WHERE r.status = 'running' AND r.locked_by = o.id)), 0)
-                            < coalesce($3, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS passed
-                   FROM unnest($1::text[], $2::integer[]) AS o(id, key) LEFT JOIN scheduler_instances i ON i.id = o.id)",
+                            < coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS passed
+                   FROM unnest($1::text[], $2::bigint[]) AS o(id, key) LEFT JOIN scheduler_instances i ON i.id = o.id)",
             $rest
         )
     };
@@ -28,7 +28,7 @@ const SESSIONS: &str = ends!(
          SELECT l.objid FROM pg_locks l
           WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.classid = ($4::bigint & 4294967295)::oid
             AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
-     SELECT o.id, EXISTS (SELECT FROM held h WHERE h.objid = (o.key::bigint & 4294967295)::oid), o.passed FROM o"
+     SELECT o.id, EXISTS (SELECT FROM held h WHERE h.objid = (o.key & 4294967295)::oid), o.passed FROM o"
 );
 
 /// Returns what the sessions of owners show. `now`: the time, if it is not the server's.
@@ -37,7 +37,7 @@ pub(crate) fn sessions(
     owners: &[String],
     now: Option<Timestamp>,
 ) -> Result<HashMap<String, Session>, Fault> {
-    let keys: Vec<i32> = owners.iter().map(|owner| key(server.schema(), owner)).collect();
+    let keys: Vec<i64> = owners.iter().map(|owner| key(server.schema(), owner).into()).collect();
     let (now, class) = (now.map(Timestamp::as_millis), i64::from(CLASS_OF_OWNERS));
     let rows = server.query(SESSIONS, &[&owners, &keys, &now, &class])?;
     let session = |row: &postgres::Row| {
@@ -75,7 +75,7 @@ pub(crate) fn annotate_registered(server: &mut Server, registered: &mut Register
 }
 
 /// Takes the lock of each owner whose lease has passed, until the end of the transaction: until then the owner cannot come back.
-const TAKE: &str = ends!(" SELECT o.id FROM o WHERE CASE WHEN o.passed THEN pg_try_advisory_xact_lock($4, o.key) ELSE false END");
+const TAKE: &str = ends!(" SELECT o.id FROM o WHERE CASE WHEN o.passed THEN pg_try_advisory_xact_lock($4::bigint::integer, o.key::integer) ELSE false END");
 
 /// Returns the owners of which it is still proved, in this transaction, that they are dead. The lock of the schema is held.
 pub(crate) fn still_dead(server: &mut Server, dead: &[Dead], now: Option<Timestamp>) -> Result<Vec<Dead>, Fault> {
@@ -84,9 +84,20 @@ pub(crate) fn still_dead(server: &mut Server, dead: &[Dead], now: Option<Timesta
     if owners.is_empty() {
         return Ok(dead.to_vec());
     }
-    let keys: Vec<i32> = owners.iter().map(|owner| key(server.schema(), owner)).collect();
+    let keys: Vec<i64> = owners.iter().map(|owner| key(server.schema(), owner).into()).collect();
     let now = now.map(Timestamp::as_millis);
-    let rows = server.query(TAKE, &[&owners, &keys, &now, &CLASS_OF_OWNERS])?;
+    let rows = server.query(TAKE, &[&owners, &keys, &now, &i64::from(CLASS_OF_OWNERS)])?;
     let taken: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     Ok(dead.iter().filter(|dead| is_local(dead) || taken.contains(&dead.owner)).cloned().collect())
+}
+
+const NOT_ENDED: &str = "
+    SELECT i.id FROM scheduler_instances i WHERE i.stopped_at IS NULL
+     UNION SELECT r.locked_by FROM task_runs r WHERE r.status = 'running' AND r.locked_by IS NOT NULL";
+
+/// Returns what the sessions of all owners show that have not stopped.
+pub(crate) fn all_sessions(server: &mut Server, now: Option<Timestamp>) -> Result<HashMap<String, Session>, Fault> {
+    let rows = server.query(NOT_ENDED, &[])?;
+    let owners: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    sessions(server, &owners, now)
 }

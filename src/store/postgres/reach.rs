@@ -14,6 +14,8 @@ use crate::store::postgres::tables::TABLES;
 use crate::store::postgres::workbench::Workbench;
 use crate::store::postgres::write_back::Difference;
 
+#[cfg(test)]
+pub(super) use turn::IDS as TURN;
 pub(crate) use turn::TurnReach;
 
 /// The rows that an operation needs.

@@ -18,6 +18,8 @@ use crate::store::postgres::server::Server;
 use crate::store::postgres::tables::{Kind, TABLES, Table};
 use crate::store::postgres::write_back::{self, Difference};
 use crate::store::sqlite::connection::Backing;
+use crate::store::sqlite::owners;
+use crate::store::turn_io::Session;
 
 /// A value of a column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,6 +80,8 @@ pub(crate) struct Workbench {
     pub(crate) ask: Option<LookAhead>,
     /// The answer.
     pub(crate) seen: Option<Seen>,
+    /// What the sessions of owners show, for operations that tell who is alive.
+    pub(crate) sessions: HashMap<String, Session>,
     /// Tests: whether nothing is written, and what is, or would be.
     pub(crate) dry: bool,
     pub(crate) record: Option<Vec<String>>,
@@ -89,6 +93,7 @@ impl Workbench {
         let sheets = TABLES.into_iter().map(sheet).collect::<rusqlite::Result<_>>()?;
         Ok(Workbench {
             server,
+            sessions: HashMap::new(),
             reach: None,
             sheets,
             filled: false,
@@ -329,6 +334,7 @@ impl Backing for Shared {
             bench.read_reach()?;
             bench.filled = true;
         }
+        owners::show_sessions(tables, &bench.sessions)?;
         bench.spread(tables)
     }
 

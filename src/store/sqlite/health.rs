@@ -16,6 +16,7 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{invariants, owners, row};
+use crate::store::turn_io::Session;
 
 /// Longest list of facts of one kind.
 const MAX_LISTED: usize = 100;
@@ -87,14 +88,19 @@ pub(super) fn clock_wait(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Resu
 }
 
 /// Asks the kernel whether an owner is alive. A lock that is free is not kept.
-pub(super) fn liveness(file: &Path, owner: &str) -> Liveness {
-    match standing(file, owner) {
+pub(super) fn liveness(tx: &Transaction<'_>, file: &Path, owner: &str) -> rusqlite::Result<Liveness> {
+    Ok(match standing(file, owner) {
         Standing::Alive { degraded } => Liveness::Alive { degraded },
         Standing::Dead(_) => Liveness::Dead { heir: None },
         Standing::TakenOver(heir) => Liveness::Dead { heir: Some(heir) },
-        Standing::Missing => Liveness::NoLock,
+        Standing::Missing => match owners::session(tx, owner)? {
+            Session::None => Liveness::NoLock,
+            Session::Held => Liveness::Alive { degraded: false },
+            Session::Free => Liveness::Unknown("its session has ended, and its lease has not passed".to_owned()),
+            Session::Gone => Liveness::Dead { heir: None },
+        },
         Standing::Unknown(reason) => Liveness::Unknown(reason),
-    }
+    })
 }
 
 const INSTANCES: &str = "
@@ -105,7 +111,7 @@ const INSTANCES: &str = "
 pub(super) fn instances(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<Instance>> {
     let read = |row: &Row<'_>| {
         let id = row::shown(row, 0)?;
-        let liveness = liveness(file, &id);
+        let liveness = liveness(tx, file, &id)?;
         let degraded = liveness == (Liveness::Alive { degraded: true });
         let (alive, doubt) = match liveness {
             Liveness::Alive { .. } => (Some(true), None),
@@ -134,7 +140,10 @@ pub(super) fn instances(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<V
 /// Returns the running runs whose owner is not registered.
 fn ownerless(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<Ownerless>> {
     let runs = invariants::ownerless(tx, MAX_LISTED)?.into_iter();
-    Ok(runs.map(|(run, task, owner)| Ownerless { run, task, liveness: liveness(file, &owner), owner }).collect())
+    let ownerless = |(run, task, owner): (_, _, String)| {
+        Ok(Ownerless { run, task, liveness: liveness(tx, file, &owner)?, owner })
+    };
+    runs.map(ownerless).collect()
 }
 
 const OVERDUE: &str = sql! {"
@@ -212,7 +221,7 @@ fn stuck(tx: &Transaction<'_>, file: &Path, now: Timestamp) -> rusqlite::Result<
         let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?, row::shown(row, 3)?);
         let (owner, process, started_at, past_lease) =
             (row::shown(row, 4)?, row::shown_if_any(row, 5)?, row.get(6)?, row.get(7)?);
-        let heir = match liveness(file, &owner) {
+        let heir = match liveness(tx, file, &owner)? {
             Liveness::Dead { heir } => heir,
             Liveness::Alive { .. } | Liveness::NoLock | Liveness::Unknown(_) => None,
         };

@@ -1,5 +1,7 @@
 //! Owners and their leases, and events that belong to no run.
 
+#[cfg(feature = "postgres")]
+use std::collections::HashMap;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -78,6 +80,38 @@ pub(crate) fn extend(
         register(tx, registration, now)?;
     }
     tx.prepare_cached(EXTEND)?.execute(named_params! { ":owner": owner, ":until": until })
+}
+
+#[cfg(feature = "postgres")]
+const SHOW_SESSIONS: &str = "
+    CREATE TEMP TABLE IF NOT EXISTS owner_sessions (owner TEXT PRIMARY KEY, session INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    DELETE FROM temp.owner_sessions";
+
+/// Sets what the sessions of owners show, in the tables in memory of a store on a server.
+#[cfg(feature = "postgres")]
+pub(crate) fn show_sessions(tx: &Transaction<'_>, sessions: &HashMap<String, Session>) -> rusqlite::Result<()> {
+    if sessions.is_empty() {
+        return Ok(());
+    }
+    tx.execute_batch(SHOW_SESSIONS)?;
+    for (owner, session) in sessions {
+        let insert = "INSERT INTO temp.owner_sessions VALUES (?1, ?2)";
+        tx.prepare_cached(insert)?.execute(rusqlite::params![owner, *session as i64])?;
+    }
+    Ok(())
+}
+
+const HAS_SESSIONS: &str = "SELECT EXISTS (SELECT 1 FROM temp.sqlite_schema WHERE name = 'owner_sessions')";
+const SESSION: &str = "SELECT session FROM temp.owner_sessions WHERE owner = ?1";
+
+/// Returns what the session of an owner shows, if that was looked at.
+pub(crate) fn session(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Session> {
+    if !tx.prepare_cached(HAS_SESSIONS)?.query_row([], |row| row.get(0))? {
+        return Ok(Session::None);
+    }
+    let shown: Option<i64> = tx.prepare(SESSION)?.query_row([owner], |row| row.get(0)).optional()?;
+    let all = [Session::Held, Session::Free, Session::Gone];
+    Ok(all.into_iter().find(|session| shown == Some(*session as i64)).unwrap_or_default())
 }
 
 const STOP: &str = "UPDATE scheduler_instances SET stopped_at = :now WHERE id = :owner AND stopped_at IS NULL";

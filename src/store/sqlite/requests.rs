@@ -17,6 +17,7 @@ use crate::store::sqlite::manual::{self, Request};
 use crate::store::sqlite::open::Written;
 use crate::store::sqlite::runs::{self, Fence};
 use crate::store::sqlite::{history, owners, settle, tasks};
+use crate::store::turn_io::Session;
 
 /// Opens a run of a task beside its schedule, or finds the run that the same key opened.
 pub(super) fn trigger(
@@ -178,6 +179,12 @@ fn declare_one_gone(tx: &Transaction<'_>, file: &Path, run: &Run, now: Timestamp
     match standing(file, owner) {
         Standing::Alive { .. } => {
             return Ok(Some(format!("its scheduler is alive: duly cancel {} asks the command to stop", run.id)));
+        }
+        Standing::Missing if owners::session(tx, owner)? == Session::Held => {
+            return Ok(Some("its scheduler is alive, on another host: end the command there".to_owned()));
+        }
+        Standing::Missing if owners::session(tx, owner)? == Session::Free => {
+            return Ok(Some("the lease of its scheduler, on another host, is not over: wait for that".to_owned()));
         }
         Standing::Missing | Standing::Unknown(_) if owners::is_believed(tx, owner, now)? => {
             let reason = "its scheduler has no lock file that can be read, and its lease is not over: wait for that";

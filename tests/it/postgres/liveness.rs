@@ -1,0 +1,313 @@
+//! Which owners count as dead on a server. Two hosts are two folders of local files: an owner has no lock file on the other one.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use duly::testing::{ManualClock, Stepper, StepperBuilder};
+use duly::{Client, Context, Error, Event, NewTask, Outcome, RunStatus, Scheduler, Timestamp};
+use postgres::NoTls;
+use tempfile::TempDir;
+
+use crate::fixtures::{NOON, eventually, listen, seconds, test_process};
+use crate::postgres::database;
+
+/// The class of the locks of owners.
+const CLASS: i64 = 0x6475_6c7a;
+
+/// A schema on a server, and the folders of some hosts.
+struct Hosts {
+    address: String,
+    home: TempDir,
+}
+
+impl Hosts {
+    fn new() -> Option<Self> {
+        Some(Hosts { address: database()?, home: tempfile::tempdir().expect("a temporary folder") })
+    }
+
+    /// A scheduler on a host that polls every second.
+    fn builder(&self, host: &str, clock: &ManualClock) -> StepperBuilder {
+        let builder = Stepper::builder(&self.address, clock.now_wall()).clock(clock).state_folder(self.home.path().join(host));
+        builder.accept("work").poll(seconds(1)).lease(seconds(60))
+    }
+
+    fn start(&self, host: &str, clock: &ManualClock) -> Stepper {
+        self.builder(host, clock).start().expect("a stepper")
+    }
+
+    /// A session as an administrator has it.
+    fn session(&self) -> postgres::Client {
+        let server = self.address.split_once("schema=").expect("an address").0;
+        postgres::Client::connect(server.trim_end_matches(['?', '&']), NoTls).expect("a session")
+    }
+
+    fn schema(&self) -> &str {
+        self.address.split_once("schema=").expect("an address with a schema").1
+    }
+
+    /// The key of an owner's lock. The same in every version of duly: FNV-1a of the schema and the id.
+    fn key(&self, owner: &str) -> i32 {
+        let sql = "SELECT oid::bigint FROM pg_namespace WHERE nspname = $1";
+        let oid: i64 = self.session().query_one(sql, &[&self.schema()]).expect("the schema").get(0);
+        let oid = u32::try_from(oid).expect("an oid").to_be_bytes();
+        let hash = oid.into_iter().chain(owner.bytes());
+        hash.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)).cast_signed()
+    }
+
+    /// The processes of the server that hold the lock of an owner.
+    fn holders(&self, owner: &str) -> Vec<i32> {
+        let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted
+                    AND classid = $1::bigint::oid AND objid = $2::bigint::oid
+                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        let key = i64::from(self.key(owner).cast_unsigned());
+        let rows = self.session().query(sql, &[&CLASS, &key]).expect("the locks");
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Cuts the session by which an owner is known to be alive.
+    fn cut(&self, owner: &str) {
+        for pid in self.holders(owner) {
+            self.session().execute("SELECT pg_terminate_backend($1)", &[&pid]).expect("its end");
+        }
+        eventually("the lock is free", || self.holders(owner).is_empty());
+    }
+
+    fn client(&self, stepper: &Stepper) -> Client {
+        stepper.client().clone()
+    }
+}
+
+/// The time of a clock that a test moves.
+trait Wall {
+    fn now_wall(&self) -> Timestamp;
+}
+
+impl Wall for ManualClock {
+    fn now_wall(&self) -> Timestamp {
+        duly::Clock::now(self).wall
+    }
+}
+
+fn noon() -> ManualClock {
+    ManualClock::new(NOON.parse().expect("a time"))
+}
+
+/// Adds a task and has a stepper claim its run. Returns its id, and the id of the owner.
+fn claimed(stepper: &mut Stepper) -> (i64, String) {
+    let client = stepper.client().clone();
+    let task = NewTask::manual("digest").handler("work").retry(duly::RetryPolicy { max_attempts: 5, ..Default::default() });
+    client.add(task).expect("a task");
+    let run = client.trigger("digest").expect("a run");
+    let claims = stepper.step().expect("a turn");
+    assert_eq!(claims.len(), 1);
+    let owner = client.run(run).expect("a run").expect("a run").locked_by.expect("an owner");
+    (run, owner)
+}
+
+/// Moves the clock second by second, with a turn of each stepper.
+fn pass(clock: &ManualClock, time: u64, steppers: &mut [&mut Stepper]) {
+    for _ in 0..time {
+        clock.advance(seconds(1));
+        for stepper in steppers.iter_mut() {
+            let _claims = stepper.step().expect("a turn");
+        }
+    }
+}
+
+fn status(client: &Client, run: i64) -> RunStatus {
+    client.run(run).expect("a run").expect("a run").status
+}
+
+#[test]
+fn a_dead_owner_of_another_host_is_recovered_when_its_lock_is_free_and_its_lease_has_passed() {
+    let Some(hosts) = Hosts::new() else { return };
+    let clock = noon();
+    let (mut first, mut second) = (hosts.start("a", &clock), hosts.start("b", &clock));
+    let client = hosts.client(&second);
+    let (run, owner) = claimed(&mut first);
+    assert_eq!(hosts.holders(&owner).len(), 1);
+    pass(&clock, 1, &mut [&mut second]);
+    drop(first);
+    eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
+    pass(&clock, 58, &mut [&mut second]);
+    assert_eq!(status(&client, run), RunStatus::Running, "its lease has not passed");
+    pass(&clock, 10, &mut [&mut second]);
+    assert_ne!(client.run(run).expect("a run").expect("a run").locked_by, Some(owner), "it is recovered");
+    let attempts = client.attempts(run).expect("its attempts");
+    assert_eq!(attempts.len(), 1, "{attempts:?}");
+}
+
+#[test]
+fn an_owner_that_holds_its_lock_is_never_dead() {
+    let Some(hosts) = Hosts::new() else { return };
+    let clock = noon();
+    let (observer, events) = listen();
+    let mut first = hosts.start("a", &clock);
+    let mut second = hosts.builder("b", &clock).observe(observer).start().expect("a stepper");
+    let client = hosts.client(&second);
+    let (run, owner) = claimed(&mut first);
+    pass(&clock, 200, &mut [&mut second]);
+    assert_eq!(status(&client, run), RunStatus::Running);
+    let stalled: Vec<Event> = events.try_iter().filter(|event| matches!(event, Event::OwnerStalled { .. })).collect();
+    assert_eq!(stalled.len(), 1, "it is reported once: {stalled:?}");
+
+    // It moves again, and has lost nothing.
+    let claim = client.run(run).expect("a run").expect("a run");
+    assert_eq!(claim.locked_by.as_deref(), Some(&*owner));
+    pass(&clock, 1, &mut [&mut first, &mut second]);
+    let running = first.running().to_vec();
+    first.finish(&running[0], Outcome::succeeded());
+    first.step().expect("a turn");
+    assert_eq!(status(&client, run), RunStatus::Succeeded);
+}
+
+#[test]
+fn an_owner_whose_session_was_cut_takes_its_lock_again() {
+    let Some(hosts) = Hosts::new() else { return };
+    let clock = noon();
+    let (mut first, mut second) = (hosts.start("a", &clock), hosts.start("b", &clock));
+    let client = hosts.client(&second);
+    let (run, owner) = claimed(&mut first);
+    pass(&clock, 1, &mut [&mut second]);
+    for _ in 0..3 {
+        hosts.cut(&owner);
+        pass(&clock, 40, &mut [&mut first, &mut second]);
+        assert_eq!(hosts.holders(&owner).len(), 1);
+    }
+    let seen = client.run(run).expect("a run").expect("a run");
+    assert_eq!((seen.status, seen.attempt, seen.locked_by), (RunStatus::Running, 1, Some(owner)));
+}
+
+#[test]
+fn the_turn_that_recovers_looks_at_the_lock_again() {
+    let Some(hosts) = Hosts::new() else { return };
+    let clock = noon();
+    let (mut first, mut second) = (hosts.start("a", &clock), hosts.start("b", &clock));
+    let client = hosts.client(&second);
+    let (run, owner) = claimed(&mut first);
+    pass(&clock, 1, &mut [&mut second]);
+    drop(first);
+    eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
+    // The owner comes back on another connection, as after a broken network.
+    let mut session = hosts.session();
+    let key = hosts.key(&owner);
+    session.execute("SELECT pg_advisory_lock($1, $2)", &[&i32::try_from(CLASS).expect("a class"), &key]).expect("its lock");
+    pass(&clock, 200, &mut [&mut second]);
+    assert_eq!(status(&client, run), RunStatus::Running);
+    drop(session);
+    eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
+    pass(&clock, 25, &mut [&mut second]);
+    assert_ne!(client.run(run).expect("a run").expect("a run").locked_by, Some(owner), "it is recovered");
+}
+
+/// A process with a scheduler, until it is killed.
+fn be_a_scheduler(address: &str, folder: &Path) {
+    let wait = |run: &Context| {
+        println!("\nstarted {}", run.run_id());
+        run.wait_cancelled(seconds(3600));
+        Ok::<_, Error>(())
+    };
+    let builder = Scheduler::builder(address).state_folder(folder).lease(seconds(30)).handler("work", wait);
+    let _scheduler = builder.start().expect("a scheduler");
+    let _ = std::io::stdin().read(&mut [0]);
+    std::process::exit(0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_frozen_process_keeps_its_runs_and_a_killed_one_loses_them() {
+    if let Ok(address) = std::env::var("DULY_LIVENESS") {
+        return be_a_scheduler(&address, Path::new(&std::env::var("DULY_LIVENESS_FOLDER").expect("a folder")));
+    }
+    let Some(hosts) = Hosts::new() else { return };
+    // The process has the time of the server, and this stepper a clock that starts there.
+    let clock = ManualClock::new(Timestamp::now());
+    let mut second = hosts.start("b", &clock);
+    let client = hosts.client(&second);
+    client.add(NewTask::manual("digest").handler("work")).expect("a task");
+    let mut child = test_process("postgres::liveness::a_frozen_process_keeps_its_runs_and_a_killed_one_loses_them")
+        .env("DULY_LIVENESS", &hosts.address)
+        .env("DULY_LIVENESS_FOLDER", hosts.home.path().join("a"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let run = client.trigger("digest").expect("a run");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == format!("started {run}")), "its handler has begun");
+    let owner = client.run(run).expect("a run").expect("a run").locked_by.expect("an owner");
+    eventually("it has its lock", || hosts.holders(&owner).len() == 1);
+
+    signal(child.id(), "STOP");
+    pass(&clock, 100, &mut [&mut second]);
+    assert_eq!(status(&client, run), RunStatus::Running);
+    assert_eq!(hosts.holders(&owner).len(), 1, "the server cannot know");
+
+    child.kill().expect("its end");
+    child.wait().expect("its end");
+    eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
+    pass(&clock, 100, &mut [&mut second]);
+    let found = client.run(run).expect("a run").expect("a run");
+    assert_ne!(found.locked_by, Some(owner), "it is recovered: {found:?}");
+}
+
+#[cfg(unix)]
+fn signal(pid: u32, name: &str) {
+    let sent = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(sent.expect("kill").success());
+}
+
+#[test]
+fn a_lease_that_is_too_short_for_a_server_is_refused() {
+    let Some(hosts) = Hosts::new() else { return };
+    let builder = Scheduler::builder(&hosts.address).state_folder(hosts.home.path().join("a")).lease(seconds(29));
+    let error = builder.start().expect_err("a short lease");
+    assert!(matches!(error, Error::InvalidConfig { field: "lease", .. }), "{error}");
+    assert!(error.to_string().contains("at least 30s"), "{error}");
+}
+
+/// A scheduler polls once an hour: only a notification can wake it.
+#[test]
+fn a_change_by_another_process_wakes_a_scheduler() {
+    let Some(hosts) = Hosts::new() else { return };
+    let (sender, begun) = std::sync::mpsc::channel();
+    let builder = Scheduler::builder(&hosts.address).state_folder(hosts.home.path().join("a")).poll(seconds(3600));
+    let scheduler = builder
+        .handler("work", move |run: &Context| {
+            let _ = sender.send(run.run_id());
+            Ok::<_, Error>(())
+        })
+        .start()
+        .expect("a scheduler");
+    let client = Client::open(&hosts.address).expect("a client");
+    client.add(NewTask::manual("digest").handler("work")).expect("a task");
+    let run = client.trigger("digest").expect("a run");
+    assert_eq!(begun.recv_timeout(Duration::from_secs(60)).expect("the run"), run);
+    scheduler.shutdown(seconds(30)).expect("a shutdown");
+}
+
+/// As an application that writes by SQL: nothing is notified.
+#[test]
+fn without_a_notification_polling_runs_everything() {
+    let Some(hosts) = Hosts::new() else { return };
+    let (sender, begun) = std::sync::mpsc::channel();
+    let builder = Scheduler::builder(&hosts.address).state_folder(hosts.home.path().join("a"));
+    let scheduler = builder
+        .poll(Duration::from_millis(50))
+        .handler("work", move |run: &Context| {
+            let _ = sender.send(run.run_id());
+            Ok::<_, Error>(())
+        })
+        .start()
+        .expect("a scheduler");
+    let insert = format!(
+        "INSERT INTO \"{}\".scheduled_tasks (name, handler, schedule_type, schedule_value)
+         VALUES ('digest', 'work', 'once', '2020-01-01T00:00:00Z')",
+        hosts.schema()
+    );
+    hosts.session().batch_execute(&insert).expect("a task");
+    begun.recv_timeout(Duration::from_secs(60)).expect("the run");
+    scheduler.shutdown(seconds(30)).expect("a shutdown");
+}
