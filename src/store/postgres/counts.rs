@@ -111,7 +111,8 @@ pub(super) fn recent(server: &mut Server, limit: usize) -> Result<BTreeMap<i64, 
     for row in server.query(RECENT, &[&i64::try_from(limit).unwrap_or(i64::MAX)])? {
         // A status that only another program writes must not hide the other runs.
         let Some(status) = RunStatus::parse(row.try_get(2)?) else { continue };
-        let duration = row.try_get::<_, Option<i64>>(3)?.map(|millis| Duration::from_millis(millis.max(0).unsigned_abs()));
+        let duration =
+            row.try_get::<_, Option<i64>>(3)?.map(|millis| Duration::from_millis(millis.max(0).unsigned_abs()));
         let recent = Recent { status, duration };
         found.push(Found { task: row.try_get(0)?, id: row.try_get(1)?, occurrence: row.try_get(4)?, recent });
     }

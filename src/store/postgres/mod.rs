@@ -14,6 +14,7 @@ mod fault;
 mod holder;
 mod json;
 mod look_ahead;
+mod matching;
 mod outcome;
 mod owner_session;
 mod owners;
@@ -210,6 +211,17 @@ impl PostgresStore {
         answer.map_err(|fault| self.memory.error(fault, doing))
     }
 
+    /// Selects the next batch of what a filter matches, unless one is selected. Returns whether there is one.
+    fn select(&mut self, selection: &Selection, pass: &mut BulkPass) -> Result<bool> {
+        if !self.counts_on_server() {
+            return Ok(true);
+        }
+        if pass.selected.is_empty() {
+            self.read_on_server("select by a filter", |server| matching::select(server, selection, pass))?;
+        }
+        Ok(!pass.selected.is_empty())
+    }
+
     /// Returns whether the server counts: a test compares with what SQLite counts in all rows.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "a test sets it")]
@@ -352,13 +364,21 @@ impl Store for PostgresStore {
         report: &mut BulkReport,
         now: Timestamp,
     ) -> Result<Vec<Event>> {
-        self.change(now, Reach::everything(), |memory, now| {
+        if !self.select(selection, pass)? {
+            return Ok(Vec::new());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.change(now, reach, |memory, now| {
             Store::change_matching(memory, selection, pass, report, now)
         })
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| {
+        if !self.select(selection, pass)? {
+            return Ok(());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.look_up(Timestamp::MIN, reach, |memory, _| {
             Store::count_matching(memory, selection, pass, report)
         })
     }

@@ -28,7 +28,7 @@ pub(crate) mod invariants;
 mod limit_requests;
 pub(crate) mod limits;
 pub(crate) mod manual;
-mod matching;
+pub(crate) mod matching;
 pub(crate) mod memory;
 pub(crate) mod migration;
 pub(crate) mod on_dead;

@@ -11,6 +11,8 @@ use postgres::{Client, NoTls};
 use crate::clock::{Now, Timestamp};
 use crate::error::Result;
 use crate::model::alarm::Look;
+use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
+use crate::model::filter::Selection;
 use crate::model::finished::Finished;
 use crate::model::limit::{Limit, LimitOn};
 use crate::model::new_task::NewTask;
@@ -275,7 +277,7 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
         task.into_definition(now).expect("a definition")
     };
     let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
-    match random.u8(..18) {
+    match random.u8(..19) {
         0 => compare(all, some, &what("trigger"), |store| store.trigger(name, None, None, now)),
         1 => compare(all, some, &what("trigger with key"), |store| store.trigger(name, Some("[1]"), Some("r1"), now)),
         2 | 3 => compare(all, some, &what("cancel"), |store| store.cancel(Runs::One(run), now)),
@@ -299,6 +301,33 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
             compare(all, some, &what("remove a limit"), |store| store.remove_limit(&on));
         }
         16 => {
+            let (action, status) = [
+                (BulkAction::Cancel, None),
+                (BulkAction::Retry, Some("dead")),
+                (BulkAction::Pause, Some("active")),
+                (BulkAction::Resume, Some("paused")),
+                (BulkAction::Remove, None),
+            ][random.usize(..5)];
+            let pattern = format!("task-{}*", random.u8(1..9));
+            let before = random.bool().then(|| Timestamp::from_millis(NOW - 600_000));
+            let selection = Selection { action, handler: None, name: Some(pattern.into()), status, before };
+            let started = (BulkPass::default(), BulkReport::default());
+            compare(all, some, &what(&format!("count {selection:?}")), |store| {
+                let (mut pass, mut report) = started.clone();
+                while !pass.is_over() {
+                    store.count_matching(&selection, &mut pass, &mut report)?;
+                }
+                Ok(report)
+            });
+            compare(all, some, &what(&format!("change {selection:?}")), |store| {
+                let ((mut pass, mut report), mut events) = (started.clone(), Vec::new());
+                while !pass.is_over() {
+                    events.extend(store.change_matching(&selection, &mut pass, &mut report, now)?);
+                }
+                Ok((events, report))
+            });
+        }
+        17 => {
             let Some(claim) = claim else { return };
             compare(all, some, &what("begin an effect"), |store| store.begin_effect(&owner, &claim, "e", now));
             compare(all, some, &what("check a claim"), |store| store.check_claim(&owner, &claim));
