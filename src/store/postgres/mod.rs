@@ -14,8 +14,9 @@ mod fault;
 mod holder;
 mod json;
 mod look_ahead;
-mod outcome;
+mod matching;
 mod outbox;
+mod outcome;
 mod owner_session;
 mod owners;
 mod password_file;
@@ -209,15 +210,22 @@ impl PostgresStore {
     }
 
     /// Runs a query of the server over one snapshot.
-    fn read_on_server<T>(
-        &mut self,
-        doing: &'static str,
-        f: impl FnOnce(&mut Server) -> Result<T, Fault>,
-    ) -> Result<T> {
+    fn read_on_server<T>(&mut self, doing: &'static str, f: impl FnOnce(&mut Server) -> Result<T, Fault>) -> Result<T> {
         self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
         let answer = f(&mut self.bench.lock().server);
         self.end();
         answer.map_err(|fault| self.memory.error(fault, doing))
+    }
+
+    /// Selects the next batch of what a filter matches, unless one is selected. Returns whether there is one.
+    fn select(&mut self, selection: &Selection, pass: &mut BulkPass) -> Result<bool> {
+        if !self.counts_on_server() {
+            return Ok(true);
+        }
+        if pass.selected.is_empty() {
+            self.read_on_server("select by a filter", |server| matching::select(server, selection, pass))?;
+        }
+        Ok(!pass.selected.is_empty())
     }
 
     /// Returns whether the server counts: a test compares with what SQLite counts in all rows.
@@ -362,15 +370,19 @@ impl Store for PostgresStore {
         report: &mut BulkReport,
         now: Timestamp,
     ) -> Result<Vec<Event>> {
-        self.change(now, Reach::everything(), |memory, now| {
-            Store::change_matching(memory, selection, pass, report, now)
-        })
+        if !self.select(selection, pass)? {
+            return Ok(Vec::new());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.change(now, reach, |memory, now| Store::change_matching(memory, selection, pass, report, now))
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| {
-            Store::count_matching(memory, selection, pass, report)
-        })
+        if !self.select(selection, pass)? {
+            return Ok(());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.look_up(Timestamp::MIN, reach, |memory, _| Store::count_matching(memory, selection, pass, report))
     }
 
     fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
@@ -428,7 +440,10 @@ impl Store for PostgresStore {
     }
 
     fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit))
+        if !self.counts_on_server() {
+            return self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit));
+        }
+        self.read_on_server("read the last runs", |server| counts::recent(server, limit))
     }
 
     fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
@@ -631,7 +646,8 @@ impl Store for PostgresStore {
             None => (None, None),
         };
         let like = query.pattern.as_ref().map(|pattern| counts::like(pattern.as_str()));
-        let (status, all) = (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
+        let (status, all) =
+            (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
         let (limit, skip) = (query.limit.saturating_add(1) as i64, query.skip as i64);
         let page = TaskQuery { skip: 0, ..query.clone() };
         let (bench, counts) = (self.bench.clone(), self.counts_on_server());
@@ -680,6 +696,14 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn queue(&mut self, now: Timestamp) -> Result<Queue> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::queue(memory, now))
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(now, View::Limits, |memory, now| {
+            if !counts {
+                return Store::queue(memory, now);
+            }
+            let limits = Store::limits(memory, now)?;
+            let counted = counts::queue(&mut bench.lock().server, &limits, now);
+            counted.map_err(|fault| fault.into_error("count the waiting runs"))
+        })
     }
 }
