@@ -541,7 +541,7 @@ impl Store for PostgresStore {
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
-        self.look_up(now, View::Beyond(now), |memory, now| Store::counted_beyond(memory, now))
+        self.look_up(now, View::Beyond(now), Store::counted_beyond)
     }
 
     fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>> {

@@ -568,10 +568,6 @@ impl Server {
         self.transactions
     }
 
-    pub(crate) fn forget_transactions(&mut self) {
-        self.transactions = 0;
-    }
-
     /// Returns how many messages waited for an answer, except those that prepared a statement.
     #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn round_trips(&self) -> u64 {
