@@ -14,8 +14,7 @@ impl Client {
     /// [`Error::Refused`] if the database is a file; [`Error::Store`] if the server cannot be asked.
     pub fn examine_server(&self) -> Result<ServerReport> {
         let clock = SystemClock::new();
-        let refused =
-            || Error::Refused { request: "examine the server".into(), reason: "the database is a file".into() };
+        let refused = || Error::Refused { request: "examine the server".into(), reason: "the database is a file".into() };
         place::examine(&mut **self.store(), &|| clock.now()).unwrap_or_else(|| Err(refused()))
     }
 }

@@ -221,7 +221,7 @@ fn restricted_words_are_used_only_in_their_files() {
         "workers/supervisor.rs",
     ]
     .map(|file| format!("bin/duly/{file}"));
-    let threads: Vec<&str> = ["worker/pool.rs", "page/server.rs", "scheduler.rs"]
+    let threads: Vec<&str> = ["engine/keeper.rs", "worker/fence.rs", "worker/pool.rs", "page/server.rs", "scheduler.rs"]
         .into_iter()
         .chain(program.iter().map(String::as_str))
         .collect();

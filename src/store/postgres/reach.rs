@@ -2,9 +2,9 @@
 
 mod around;
 pub(crate) mod client;
+mod turn;
 #[cfg(test)]
 mod tests;
-mod turn;
 
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::client::Request;

@@ -248,10 +248,7 @@ fn a_schema_that_is_restored_has_its_own_lock() {
     let mut server = Server::connect(&schema(postgres, postgres.port, "restored")).unwrap();
     add(&mut server);
     server.commit().unwrap();
-    postgres
-        .other()
-        .batch_execute("DROP SCHEMA restored CASCADE; CREATE SCHEMA restored; CREATE TABLE restored.t (n bigint)")
-        .unwrap();
+    postgres.other().batch_execute("DROP SCHEMA restored CASCADE; CREATE SCHEMA restored; CREATE TABLE restored.t (n bigint)").unwrap();
     add(&mut server);
     let held = "SELECT count(*) FROM pg_locks l JOIN pg_namespace n ON n.oid = l.objid WHERE n.nspname = 'restored' AND l.granted";
     assert_eq!(server.query(held, &[]).unwrap()[0].get::<_, i64>(0), 1);
@@ -310,10 +307,7 @@ fn each_error_of_the_server_has_its_class() {
         assert!(fault.to_string().contains("[SQLSTATE ") && !fault.to_string().contains("INSERT"), "{fault}");
     }
     let refused = server.batch("SELECT * FROM k").unwrap_err().to_string();
-    assert!(
-        refused.contains("permission denied for schema classes") || refused.contains("does not exist"),
-        "{refused}"
-    );
+    assert!(refused.contains("permission denied for schema classes") || refused.contains("does not exist"), "{refused}");
 }
 
 #[test]
@@ -332,8 +326,7 @@ fn an_address_without_a_server_is_named_with_its_cause() {
     let address = Address::parse("postgres://me@127.0.0.1:1/db").unwrap();
     let fault = Server::connect(&address).unwrap_err();
     assert!(fault.to_string().starts_with("error connecting to server: "), "{fault}");
-    let address =
-        Address::parse(&postgres.url().replace("/postgres", "/none").replace("//none", "//postgres")).unwrap();
+    let address = Address::parse(&postgres.url().replace("/postgres", "/none").replace("//none", "//postgres")).unwrap();
     let fault = Server::connect(&address).unwrap_err();
     assert!(fault.to_string().contains("[SQLSTATE 3D000]; create the database"), "{fault}");
     // The first host that serves is taken.

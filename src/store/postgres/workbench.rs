@@ -89,9 +89,7 @@ pub(crate) struct Workbench {
 
 impl Workbench {
     pub(crate) fn new(server: Server, memory: &rusqlite::Connection) -> rusqlite::Result<Self> {
-        let sheet = |name| {
-            Ok(Sheet { table: Table::read(memory, name)?, rows: HashMap::new(), last: 0, updated: BTreeSet::new() })
-        };
+        let sheet = |name| Ok(Sheet { table: Table::read(memory, name)?, rows: HashMap::new(), last: 0, updated: BTreeSet::new() });
         let sheets = TABLES.into_iter().map(sheet).collect::<rusqlite::Result<_>>()?;
         Ok(Workbench {
             server,

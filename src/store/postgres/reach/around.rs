@@ -77,6 +77,7 @@ pub(super) fn before_a_change(bench: &mut Workbench, tasks: &[i64]) -> Result<()
     bench.read("task_runs", BEFORE_A_CHANGE, &[&tasks]).map(|_| ())
 }
 
+
 /// Returns those of the tasks that were read with a value of a column.
 pub(super) fn tasks_with(bench: &Workbench, column: &str, value: &str) -> Vec<i64> {
     let (ids, values) = (bench.column("scheduled_tasks", "id"), bench.column("scheduled_tasks", column));

@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::model::finished::Finished;
 use crate::model::limit::{Limit, LimitOn};
 use crate::model::new_task::NewTask;
-use crate::model::request::{Existing, Runs};
 use crate::model::retry::RetryPolicy;
+use crate::model::request::{Existing, Runs};
 use crate::model::run::{Claim, Origin, Outcome};
 use crate::store::Store;
 use crate::store::postgres::address::Address;
@@ -45,14 +45,7 @@ impl Database {
         let schema = format!("reach_{name}_{}", std::process::id());
         let mut client = Client::connect(&server, NoTls).expect("a server");
         client.batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE")).expect("no schema");
-        if std::path::Path::new("/work/wt/pg-schema/schema.postgres.sql").exists() {
-            client
-                .batch_execute(&format!(
-                    "CREATE SCHEMA {schema}; SET search_path = {schema}; {}",
-                    std::fs::read_to_string("/work/wt/pg-schema/schema.postgres.sql").unwrap()
-                ))
-                .expect("TEMP");
-        }
+        if std::path::Path::new("/work/wt/pg-schema/schema.postgres.sql").exists() { client.batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}; {}", std::fs::read_to_string("/work/wt/pg-schema/schema.postgres.sql").unwrap())).expect("TEMP"); }
         let address = Address::parse(&server).expect("an address").in_schema(&schema);
         let store = PostgresStore::open(&address, Missing::Create, Time::Given).expect("a store");
         client.batch_execute(&format!("SET search_path = {schema}; SET duly.store = 'on'")).expect("the schema");
@@ -63,13 +56,10 @@ impl Database {
     fn copy(&mut self, from: &Database) {
         for table in TABLES {
             let of = &from.schema;
-            let numbered = !self.client.query("SELECT to_regclass($1)::text", &[&format!("{table}_id_seq")]).unwrap()
-                [0]
-            .get::<_, Option<String>>(0)
-            .is_none_or(|name| name.is_empty());
-            self.client
-                .batch_execute(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {of}.{table}"))
-                .expect(table);
+            let numbered = !self.client.query("SELECT to_regclass($1)::text", &[&format!("{table}_id_seq")]).unwrap()[0]
+                .get::<_, Option<String>>(0)
+                .is_none_or(|name| name.is_empty());
+            self.client.batch_execute(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {of}.{table}")).expect(table);
             if numbered {
                 self.client
                     .batch_execute(&format!(
@@ -176,8 +166,8 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let task = 1 + random.usize(..tasks);
         let scheduled = NOW + random.i64(-60..10) * 60_000;
         let origin = ["schedule", "schedule", "manual", "catch_up", "on_dead"][random.usize(..5)];
-        let status = ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"]
-            [random.usize(..9)];
+        let status =
+            ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"][random.usize(..9)];
         let waits = status == "queued" || status == "failed";
         let blocked = ["NULL", "'key'", "'paused'", "'order'", "'key'"][if waits { random.usize(..5) } else { 0 }];
         let (by, locked) = if status == "running" {
@@ -196,8 +186,7 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             _ => format!("'{}'", KEYS[random.usize(..3)]),
         };
         let retry = if run > 5 && random.u8(..5) == 0 { random.usize(1..run).to_string() } else { "NULL".to_owned() };
-        let request =
-            if origin == "manual" && random.bool() { format!("'r{}'", random.u8(..4)) } else { "NULL".into() };
+        let request = if origin == "manual" && random.bool() { format!("'r{}'", random.u8(..4)) } else { "NULL".into() };
         add(format!(
             "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, retry_of, request_key, status, run_at, expires_at,
                 blocked, attempt, forgiven, priority, concurrency_key, payload, locked_by, locked_until, slot, started_at,
