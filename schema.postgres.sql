@@ -29,6 +29,10 @@ SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', f
 CREATE FUNCTION duly_now() RETURNS bigint LANGUAGE sql VOLATILE
 RETURN floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 
+-- The time at which the statement began: the times in a new row are equal, as those of schema.sql are.
+CREATE FUNCTION duly_statement_time() RETURNS bigint LANGUAGE sql STABLE
+RETURN floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint;
+
 -- A time as text, for the views. Seconds and milliseconds apart: their product with an interval is exact.
 CREATE FUNCTION duly_time(millis bigint) RETURNS text LANGUAGE sql STABLE
 RETURN to_char(timestamp '1970-01-01' + (millis / 1000) * interval '1 second' + (millis % 1000) * interval '1 millisecond',
@@ -72,7 +76,7 @@ CREATE TABLE scheduled_tasks (
     -- The newest occurrence ever resolved: no occurrence up to it is resolved again, whatever the clock does.
     resolved_until   bigint CHECK (resolved_until BETWEEN 1000000000000 AND 64060588800000),
     -- When it was created, its schedule or zone last changed, or it was last resumed: the schedule counts from here.
-    active_since     bigint NOT NULL DEFAULT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint
+    active_since     bigint NOT NULL DEFAULT duly_statement_time()
                      CHECK (active_since BETWEEN 1000000000000 AND 64060588800000),
 
     -- What happens to an occurrence that falls due while an earlier run is unfinished.
@@ -119,10 +123,10 @@ CREATE TABLE scheduled_tasks (
     paused_by        text COLLATE "C" CHECK (length(paused_by) <= 200),
     -- The manifest that declared it; NULL when added by hand.
     managed_by       text COLLATE "C",
-    created_at       bigint NOT NULL DEFAULT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint
+    created_at       bigint NOT NULL DEFAULT duly_statement_time()
                      CHECK (created_at BETWEEN 1000000000000 AND 64060588800000),
     -- When a user or a program last changed the definition or the status; the scheduler's bookkeeping does not change it.
-    updated_at       bigint NOT NULL DEFAULT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint
+    updated_at       bigint NOT NULL DEFAULT duly_statement_time()
                      CHECK (updated_at BETWEEN 1000000000000 AND 64060588800000),
 
     CHECK ((schedule_value = '') = (schedule_type = 'manual')),
@@ -340,10 +344,11 @@ INSERT INTO scheduler_meta (key, value) VALUES ('program', 'duly'), ('schema_ver
 
 -- --------------------------------------------------------------------------------------------------------- indexes --
 
+-- The id is the last column of indexes that a LIMIT reads: SQLite adds it by itself, and equal times are common.
 -- Due tasks, most urgent first.
-CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run) WHERE status = 'active' AND planned = 1;
+CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run, id) WHERE status = 'active' AND planned = 1;
 -- Rows that a scheduler must still examine.
-CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned) WHERE planned = 0;
+CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned, id) WHERE planned = 0;
 
 -- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs
@@ -355,13 +360,13 @@ CREATE INDEX task_runs_unfinished ON task_runs
     (task_id, (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END), scheduled_for)
     WHERE locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed');
 -- Runs that may start, by handler, most urgent first. Blocked runs are not in it, and so cost a claim nothing.
-CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
+CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at, id)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL;
 -- Waiting runs by what blocks them and by key: which run is next when the key is free.
-CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
+CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at, id)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 -- Runs that expire unless they begin.
-CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
+CREATE INDEX task_runs_expiring ON task_runs (expires_at, id) WHERE expires_at IS NOT NULL AND status = 'queued';
 -- Dead runs by their end: which of them are recent.
 CREATE INDEX task_runs_dead ON task_runs (finished_at) WHERE status = 'dead';
 -- One run for all requests with the same key.
@@ -611,6 +616,13 @@ BEGIN
                     FROM task_runs r
                    WHERE r.task_id = OLD.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
                      AND r.blocked IS NULL AND r.concurrency_key IS NOT NULL);
+    -- For scheduled_tasks_made_room.
+    PERFORM set_config('duly.freed_keys', (coalesce(nullif(current_setting('duly.freed_keys', true), ''), '[]')::jsonb
+                                           || jsonb_agg(DISTINCT r.concurrency_key))::text, true)
+       FROM task_runs r
+       JOIN concurrency_limits l ON l.concurrency_key = r.concurrency_key
+      WHERE r.task_id = OLD.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
+     HAVING count(*) > 0;
     DELETE FROM task_attempts WHERE run_id IN (SELECT id FROM task_runs WHERE task_id = OLD.id);
     DELETE FROM task_effects WHERE run_id IN (SELECT id FROM task_runs WHERE task_id = OLD.id);
     DELETE FROM task_runs WHERE task_id = OLD.id;
@@ -626,12 +638,17 @@ EXECUTE FUNCTION scheduled_tasks_removed();
 -- the DELETE has changed could not be deleted by the same statement.
 CREATE FUNCTION scheduled_tasks_made_room() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
+DECLARE
+    freed jsonb := nullif(current_setting('duly.freed_keys', true), '');
 BEGIN
-    UPDATE scheduled_tasks SET planned = 0
-     WHERE id IN (SELECT (SELECT n.task_id FROM task_runs n
-                           WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
-                             AND n.blocked = 'key' AND n.concurrency_key = l.concurrency_key LIMIT 1)
-                    FROM concurrency_limits l);
+    IF freed IS NOT NULL THEN
+        UPDATE scheduled_tasks SET planned = 0
+         WHERE id IN (SELECT (SELECT n.task_id FROM task_runs n
+                               WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
+                                 AND n.blocked = 'key' AND n.concurrency_key = key LIMIT 1)
+                        FROM jsonb_array_elements_text(freed) key);
+        PERFORM set_config('duly.freed_keys', '', true);
+    END IF;
     RETURN NULL;
 END $$;
 

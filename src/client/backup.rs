@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::host::platform;
 use crate::model::progress_meter::Progress;
 use crate::store::FileStore;
-use crate::store::place::Place;
+use crate::store::place::{self, Place};
 use crate::store::sqlite::file::{Durability, Missing};
 
 const DOING: &str = "make a backup";
@@ -51,7 +51,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Refused`] if the path exists, or cannot be created; [`Error::Store`] if the disk is full or fails.
+    /// [`Error::Refused`] if the path exists, or cannot be created, or if the database is on a server: the error names the command of
+    /// PostgreSQL; [`Error::Store`] if the disk is full or fails.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<Backup> {
         self.backup_watched(path, &Progress::default())
     }
@@ -62,6 +63,12 @@ impl Client {
     /// As [`Client::backup`].
     pub fn backup_watched(&self, path: impl AsRef<Path>, progress: &Progress) -> Result<Backup> {
         let path = path.as_ref();
+        if let Some(command) = place::dump(&mut **self.store()) {
+            return Err(refused(
+                path,
+                &format!("the database is on a server, which has its own program for that: {command}"),
+            ));
+        }
         let name = path.file_name().ok_or_else(|| refused(path, "expected the name of a file"))?;
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -1,7 +1,9 @@
 //! `Client::examine_server`: what a session with the server is like.
 
+use std::time::Duration;
+
 use crate::client::Client;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, Now, SystemClock};
 use crate::error::{Error, Result};
 use crate::model::server_report::ServerReport;
 use crate::store::place;
@@ -14,7 +16,11 @@ impl Client {
     /// [`Error::Refused`] if the database is a file; [`Error::Store`] if the server cannot be asked.
     pub fn examine_server(&self) -> Result<ServerReport> {
         let clock = SystemClock::new();
-        let refused = || Error::Refused { request: "examine the server".into(), reason: "the database is a file".into() };
-        place::examine(&mut **self.store(), &|| clock.now()).unwrap_or_else(|| Err(refused()))
+        // To the nanosecond, where a reading is cut to milliseconds.
+        let later = Duration::from_secs(3600);
+        let now = || Now { monotonic: later.saturating_sub(clock.until(later)), ..clock.now() };
+        let refused =
+            || Error::Refused { request: "examine the server".into(), reason: "the database is a file".into() };
+        place::examine(&mut **self.store(), &now).unwrap_or_else(|| Err(refused()))
     }
 }

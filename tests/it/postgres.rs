@@ -1,7 +1,18 @@
 //! A PostgreSQL server for tests, shared by this process: that of `DULY_POSTGRES`, or one in a temporary folder that ends with the
 //! process.
 
+/// Hosts whose clocks differ.
+mod hosts;
+/// Deaths, lost sessions and wake-ups of schedulers.
 mod liveness;
+/// Tasks that an application adds in a transaction of its own.
+mod outbox;
+/// Every command of the program on a server.
+mod program;
+/// The tables, made and examined.
+mod tables;
+/// What other programs write.
+mod triggers;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -163,7 +174,6 @@ fn the_server_of_the_tests_ends_with_their_process() {
         return;
     }
     let mut other = crate::fixtures::test_process("postgres::the_server_of_the_tests_ends_with_their_process")
-        .arg("--nocapture")
         .env("DULY_SERVER_USER", "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -178,6 +188,6 @@ fn the_server_of_the_tests_ends_with_their_process() {
     other.kill().expect("its end");
     other.wait().expect("its end");
     crate::fixtures::eventually("the server of a killed process ends", || !theirs.exists());
-    assert!(!Path::new("/proc").join(pid).join("exe").exists());
+    crate::fixtures::eventually("its process ends", || !Path::new("/proc").join(&pid).join("exe").exists());
     assert!(Path::new(&folder).join("data/postmaster.pid").exists(), "the server of this process");
 }

@@ -24,7 +24,8 @@ fn refused(text: &str) -> String {
 
 #[test]
 fn all_parts_are_read() {
-    let address = read("postgres://me:s%40cret@one:6000,[::1],%2Frun%2Fpg:7000/app%20db?schema=jobs&sslmode=verify-full");
+    let address =
+        read("postgres://me:s%40cret@one:6000,[::1],%2Frun%2Fpg:7000/app%20db?schema=jobs&sslmode=verify-full");
     let places = address.places();
     let found: Vec<(&str, u16)> = places.iter().map(|place| (place.host.as_str(), place.port)).collect();
     assert_eq!(found, [("one", 6000), ("::1", 5432), ("/run/pg", 7000)]);
@@ -44,7 +45,10 @@ fn a_link_is_watched_and_a_primary_is_wanted_unless_said_otherwise() {
     assert_eq!(config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
     assert_eq!(config.get_application_name(), Some("duly"));
     assert_eq!(config.get_keepalives_idle(), Duration::from_secs(3));
-    assert_eq!((config.get_keepalives_interval(), config.get_keepalives_retries()), (Some(Duration::from_secs(1)), Some(3)));
+    assert_eq!(
+        (config.get_keepalives_interval(), config.get_keepalives_retries()),
+        (Some(Duration::from_secs(1)), Some(3))
+    );
     assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_secs(6)));
     assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(10)));
     let other = read(

@@ -11,7 +11,6 @@ use postgres::{Client, Config, Error, NoTls};
 use crate::error::BoxError;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::{Address, Place};
-use crate::store::postgres::fault;
 use crate::store::postgres::tls::Mode;
 
 /// The startup option by which a session of duly's own is known: poolers refuse it or drop it.
@@ -54,18 +53,20 @@ fn connect_to(address: &Address, place: &Place, haste: Haste) -> Result<Client, 
         let limit = config.get_connect_timeout().map_or(limit, |given| limit.min(*given));
         config.connect_timeout(limit);
     }
-    let plain = config.get_options().unwrap_or_default().to_owned();
-    let with_own = format!("{plain} {OWN}");
+    let own = format!("{} {OWN}", config.get_options().unwrap_or_default());
+    let without = config.clone();
+    config.options(&own);
     let mut modes = modes.iter().peekable();
-    let mut own = true;
+    let mut is_own = true;
     while let Some(mode) = modes.peek() {
-        config.ssl_mode(**mode).options(if own { &with_own } else { &plain });
+        config.ssl_mode(**mode);
         let error = match connect_once(address, &config, **mode)? {
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
-        if own && refuses_options(&error) {
-            own = false;
+        if is_own && refuses_options(&error) {
+            is_own = false;
+            config = without.clone();
             continue;
         }
         modes.next();
@@ -87,7 +88,7 @@ fn connect_once(address: &Address, config: &Config, mode: SslMode) -> Result<Res
 
 /// A pooler knows no startup option.
 fn refuses_options(error: &Error) -> bool {
-    error.code() == Some(&SqlState::PROTOCOL_VIOLATION) && fault::ends_connection(error)
+    error.code() == Some(&SqlState::PROTOCOL_VIOLATION)
 }
 
 /// No line of `pg_hba.conf` fits a connection of this kind.

@@ -11,7 +11,7 @@ use crate::store::fault::{Class, Fault};
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
-        let class = error.as_db_error().map_or_else(|| class_of_client(&error), |answer| class(answer));
+        let class = error.as_db_error().map_or_else(|| class_of_client(&error), class);
         Fault::Store(class, Failure { text: text(&error), error }.into())
     }
 }
@@ -43,7 +43,8 @@ pub(crate) fn code(fault: &Fault) -> Option<&SqlState> {
 pub(crate) fn ends_connection(error: &Error) -> bool {
     match error.as_db_error() {
         Some(answer) => {
-            let ended = matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+            let ended = matches!(answer.severity(), "FATAL" | "PANIC")
+                || matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
             ended
                 || matches!(answer.code().code(), "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04")
                 || answer.code().code().starts_with("08")

@@ -48,9 +48,8 @@ impl LookAhead {
         let rows = server.query(LOOK_AHEAD, &[&self.owner, &self.handlers, &now])?;
         let row = &rows[0];
         let time = |millis: Option<i64>| millis.map(Timestamp::from_millis);
-        let clamped = |millis: i64| {
-            Timestamp::from_millis(millis.clamp(Timestamp::MIN.as_millis(), Timestamp::MAX.as_millis()))
-        };
+        let clamped =
+            |millis: i64| Timestamp::from_millis(millis.clamp(Timestamp::MIN.as_millis(), Timestamp::MAX.as_millis()));
         let (starts, opens): (Vec<Option<i64>>, Vec<Option<i64>>) = (row.try_get(2)?, row.try_get(3)?);
         let next_claimable = starts
             .into_iter()

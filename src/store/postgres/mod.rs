@@ -8,12 +8,19 @@ pub(crate) mod address;
 #[cfg(test)]
 mod address_tests;
 mod connect;
+mod counts;
 mod examine;
 mod fault;
+mod holder;
+mod json;
 mod look_ahead;
+mod matching;
+mod outbox;
+mod outcome;
 mod owner_session;
 mod owners;
 mod password_file;
+mod prune;
 mod reach;
 mod schema;
 mod server;
@@ -27,6 +34,8 @@ mod tls;
 #[cfg(test)]
 mod tls_tests;
 mod turn;
+#[cfg(test)]
+mod turn_tests;
 mod workbench;
 mod write_back;
 
@@ -56,7 +65,7 @@ use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
-use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+use crate::model::task_pages::{After, RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
@@ -64,15 +73,19 @@ use crate::store::postgres::address::Address;
 use crate::store::postgres::owner_session::{Session, channel};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
+use crate::store::postgres::reach::view::View;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::Missing;
+use crate::store::sqlite::history::MAX_LISTED;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, OwnerSession, Store};
 
 /// How often a transaction is repeated because another program changed what it had read.
 const TRIES: usize = 5;
+/// Tasks that are listed at once, out of any number.
+const LISTED_AT_ONCE: usize = 5_000;
 
 /// Whose time the operations use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +129,11 @@ impl PostgresStore {
         Ok(())
     }
 
+    /// Returns whether the time of operations is the server's.
+    fn follows_server(&self) -> bool {
+        self.time == Time::OfServer
+    }
+
     fn lock(&self) -> MutexGuard<'_, Workbench> {
         self.bench.lock()
     }
@@ -140,6 +158,7 @@ impl PostgresStore {
         schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
+            json::refuse_unstorable(tables)?;
             let bench = Shared::new(Workbench::new(server, tables)?);
             shared = Some(bench.clone());
             Ok(Box::new(bench))
@@ -188,6 +207,37 @@ impl PostgresStore {
         let answer = f(&mut self.memory, now);
         self.end();
         answer
+    }
+
+    /// Runs a query of the server over one snapshot.
+    fn read_on_server<T>(&mut self, doing: &'static str, f: impl FnOnce(&mut Server) -> Result<T, Fault>) -> Result<T> {
+        self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
+        let answer = f(&mut self.bench.lock().server);
+        self.end();
+        answer.map_err(|fault| self.memory.error(fault, doing))
+    }
+
+    /// Selects the next batch of what a filter matches, unless one is selected. Returns whether there is one.
+    fn select(&mut self, selection: &Selection, pass: &mut BulkPass) -> Result<bool> {
+        if !self.counts_on_server() {
+            return Ok(true);
+        }
+        if pass.selected.is_empty() {
+            self.read_on_server("select by a filter", |server| matching::select(server, selection, pass))?;
+        }
+        Ok(!pass.selected.is_empty())
+    }
+
+    /// Returns whether the server counts: a test compares with what SQLite counts in all rows.
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "a test sets it")]
+    fn counts_on_server(&self) -> bool {
+        true
+    }
+
+    #[cfg(test)]
+    fn counts_on_server(&self) -> bool {
+        !self.reads_all
     }
 
     fn begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp> {
@@ -320,15 +370,19 @@ impl Store for PostgresStore {
         report: &mut BulkReport,
         now: Timestamp,
     ) -> Result<Vec<Event>> {
-        self.change(now, Reach::everything(), |memory, now| {
-            Store::change_matching(memory, selection, pass, report, now)
-        })
+        if !self.select(selection, pass)? {
+            return Ok(Vec::new());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.change(now, reach, |memory, now| Store::change_matching(memory, selection, pass, report, now))
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| {
-            Store::count_matching(memory, selection, pass, report)
-        })
+        if !self.select(selection, pass)? {
+            return Ok(());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.look_up(Timestamp::MIN, reach, |memory, _| Store::count_matching(memory, selection, pass, report))
     }
 
     fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
@@ -340,36 +394,73 @@ impl Store for PostgresStore {
     }
 
     fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::limits(memory, now))
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(now, View::Limits, |memory, now| {
+            let mut limits = Store::limits(memory, now)?;
+            if counts {
+                let counted = counts::limits(&mut bench.lock().server, &mut limits, now);
+                counted.map_err(|fault| fault.into_error("list limits"))?;
+            }
+            Ok(limits)
+        })
     }
 
     fn task(&mut self, name: &str) -> Result<Option<Task>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::task(memory, name))
+        self.look_up(Timestamp::MIN, View::Task(name.to_owned()), |memory, _| Store::task(memory, name))
     }
 
     fn tasks(&mut self) -> Result<Vec<Task>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::tasks(memory))
+        self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
+        let (mut tasks, mut after) = (Vec::new(), String::new());
+        let answer = loop {
+            // In the same snapshot.
+            self.bench.lock().aim(Reach::from(View::Tasks { after, limit: LISTED_AT_ONCE as i64 }));
+            let next = match Store::tasks(&mut self.memory) {
+                Ok(next) => next,
+                Err(error) => break Err(error),
+            };
+            let is_last = next.len() < LISTED_AT_ONCE;
+            after = next.last().map(|task| task.name().to_owned()).unwrap_or_default();
+            tasks.extend(next);
+            if is_last || tasks.len() >= MAX_LISTED as usize {
+                tasks.truncate(MAX_LISTED as usize);
+                break Ok(tasks);
+            }
+        };
+        self.end();
+        answer
     }
 
     fn runs(&mut self, filter: &RunFilter) -> Result<Vec<Run>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::runs(memory, filter))
+        self.look_up(Timestamp::MIN, View::Runs(filter.clone()), |memory, _| Store::runs(memory, filter))
     }
 
     fn effects(&mut self, run: i64, now: Timestamp) -> Result<Vec<Effect>> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::effects(memory, run, now))
+        self.look_up(now, View::Effects(run), |memory, now| Store::effects(memory, run, now))
     }
 
     fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit))
+        if !self.counts_on_server() {
+            return self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit));
+        }
+        self.read_on_server("read the last runs", |server| counts::recent(server, limit))
     }
 
     fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::is_idle(memory, handlers, now))
+        self.look_up(now, View::Idle(handlers.clone()), |memory, now| Store::is_idle(memory, handlers, now))
     }
 
     fn status(&mut self, now: Timestamp) -> Result<Status> {
         self.look_at_sessions(now)?;
-        let status = self.look_up(now, Reach::everything(), |memory, now| Store::status(memory, now))?;
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        let status = self.look_up(now, View::Status { now }, |memory, now| {
+            let mut status = Store::status(memory, now)?;
+            if counts {
+                let counted = counts::status(&mut bench.lock().server, &mut status, now);
+                counted.map_err(|fault| fault.into_error("read the status"))?;
+            }
+            Ok(status)
+        })?;
         let version = self.bench.lock().server.version().map_err(|fault| fault.into_error("read the status"))?;
         let (path, server) = (PathBuf::from(self.address.to_string()), Some(format!("PostgreSQL {version}")));
         Ok(Status { path, server, file_bytes: None, log_bytes: None, ..status })
@@ -393,11 +484,13 @@ impl Store for PostgresStore {
     }
 
     fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::events(memory, filter))
+        self.look_up(Timestamp::MIN, View::Events(filter.clone()), |memory, _| Store::events(memory, filter))
     }
 
     fn update_alarms(&mut self, look: &Look<'_>, now: Timestamp) -> Result<bool> {
-        self.change(now, Reach::everything(), |memory, now| Store::update_alarms(memory, look, now))
+        let channels = look.channels.iter().map(|&channel| channel.to_owned()).collect();
+        let reach = View::Alarms { channels, since: look.since };
+        self.change(now, reach, |memory, now| Store::update_alarms(memory, look, now))
     }
 
     fn claim_alarm(
@@ -414,7 +507,7 @@ impl Store for PostgresStore {
     }
 
     fn known_owners(&mut self) -> Result<KnownOwners> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::known_owners(memory))
+        self.look_up(Timestamp::MIN, View::Owners, |memory, _| Store::known_owners(memory))
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
@@ -448,11 +541,11 @@ impl Store for PostgresStore {
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::counted_beyond(memory, now))
+        self.look_up(now, View::Beyond(now), |memory, now| Store::counted_beyond(memory, now))
     }
 
     fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::claimed_by(memory, owner))
+        self.look_up(Timestamp::MIN, View::ClaimedBy(owner.to_owned()), |memory, _| Store::claimed_by(memory, owner))
     }
 
     fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
@@ -497,15 +590,15 @@ impl Store for PostgresStore {
     }
 
     fn names(&mut self) -> Result<Vec<String>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::names(memory))
+        self.read_on_server("list names", |server| counts::names(server, MAX_LISTED))
     }
 
     fn run(&mut self, run: i64) -> Result<Option<Run>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::run(memory, run))
+        self.look_up(Timestamp::MIN, View::Run(run), |memory, _| Store::run(memory, run))
     }
 
     fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::attempts(memory, run))
+        self.look_up(Timestamp::MIN, View::Attempts(run), |memory, _| Store::attempts(memory, run))
     }
 
     fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
@@ -529,7 +622,7 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::run_view(memory, run, now))
+        self.look_up(now, View::RunPage { run, now }, |memory, now| Store::run_view(memory, run, now))
     }
 
     #[cfg(feature = "page")]
@@ -541,26 +634,76 @@ impl Store for PostgresStore {
     fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
         let now = self.clock.as_ref().map_or_else(Timestamp::now, |clock| clock.now().wall);
         self.look_at_sessions(now)?;
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::schedulers(memory))
+        self.look_up(Timestamp::MIN, View::Owners, |memory, _| Store::schedulers(memory))
     }
 
     #[cfg(feature = "page")]
     fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::task_page(memory, query))
+        let prefix = query.pattern.as_ref().map_or("", |pattern| pattern.prefix());
+        let (after_name, after_id) = match &query.after {
+            Some(After::Name(name)) => (Some(name), None),
+            Some(After::Id(id)) => (None, Some(*id)),
+            None => (None, None),
+        };
+        let like = query.pattern.as_ref().map(|pattern| counts::like(pattern.as_str()));
+        let (status, all) =
+            (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
+        let (limit, skip) = (query.limit.saturating_add(1) as i64, query.skip as i64);
+        let page = TaskQuery { skip: 0, ..query.clone() };
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(Timestamp::MIN, Request::Record, |memory, _| {
+            if !counts {
+                return Store::task_page(memory, query);
+            }
+            let found = counts::ids(
+                &mut bench.lock().server,
+                counts::TASK_LINES,
+                &[&prefix, &after_name, &after_id, &like, &query.handler, &status, &all, &limit, &skip],
+            );
+            let tasks = found.map_err(|fault| fault.into_error("read a page of tasks"))?;
+            bench.lock().aim(Reach::from(View::TaskLines { tasks, marks: query.marks as i64 }));
+            Store::task_page(memory, &page)
+        })
     }
 
     #[cfg(feature = "page")]
     fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::run_page(memory, query))
+        let (status, skip) = (query.status.map(|status| status.as_str()), query.skip as i64);
+        let (limit, page) = (query.limit.saturating_add(1) as i64, RunQuery { skip: 0, ..*query });
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(Timestamp::MIN, Request::Record, |memory, _| {
+            if !counts {
+                return Store::run_page(memory, query);
+            }
+            let found =
+                counts::ids(&mut bench.lock().server, counts::RUN_LINES, &[&query.task, &status, &skip, &limit]);
+            let runs = found.map_err(|fault| fault.into_error("read a page of the history"))?;
+            bench.lock().aim(Reach::from(View::RunLines(runs)));
+            Store::run_page(memory, &page)
+        })
     }
 
     #[cfg(feature = "page")]
     fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
-        self.change(now, Reach::everything(), |memory, now| Store::act(memory, actor, action, now))
+        let reach = match action {
+            Action::Trigger(task) => Request::Trigger { task: task.clone(), key: None },
+            Action::Pause(task) | Action::Resume(task) => Request::Change { task: task.clone() },
+            Action::Cancel(run) => Request::Cancel { run: *run },
+            Action::Retry(run) => Request::Retry { run: *run },
+        };
+        self.change(now, reach, |memory, now| Store::act(memory, actor, action, now))
     }
 
     #[cfg(feature = "page")]
     fn queue(&mut self, now: Timestamp) -> Result<Queue> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::queue(memory, now))
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(now, View::Limits, |memory, now| {
+            if !counts {
+                return Store::queue(memory, now);
+            }
+            let limits = Store::limits(memory, now)?;
+            let counted = counts::queue(&mut bench.lock().server, &limits, now);
+            counted.map_err(|fault| fault.into_error("count the waiting runs"))
+        })
     }
 }

@@ -2,16 +2,20 @@
 
 mod around;
 pub(crate) mod client;
-mod turn;
 #[cfg(test)]
 mod tests;
+mod turn;
+pub(crate) mod view;
 
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::client::Request;
+use crate::store::postgres::reach::view::View;
 use crate::store::postgres::tables::TABLES;
 use crate::store::postgres::workbench::Workbench;
 use crate::store::postgres::write_back::Difference;
 
+#[cfg(test)]
+pub(super) use turn::IDS as TURN;
 pub(crate) use turn::TurnReach;
 
 /// The rows that an operation needs.
@@ -21,6 +25,8 @@ pub(crate) enum Reach {
     Everything,
     /// Those of a request of a client or a worker.
     Client(Request),
+    /// Those of a look-up.
+    View(View),
     /// Those of a turn.
     Turn(Box<TurnReach>),
 }
@@ -34,7 +40,9 @@ impl Reach {
     pub(super) fn read(&mut self, bench: &mut Workbench) -> Result<(), Fault> {
         match self {
             Reach::Turn(turn) => return turn.read(bench),
-            Reach::Client(_) | Reach::Everything => bench.read_numbers()?,
+            Reach::Client(_) | Reach::Everything | Reach::View(View::Alarms { .. }) => bench.read_numbers()?,
+            // A look-up assigns no number.
+            Reach::View(_) => {}
         }
         self.read_rows(bench)
     }
@@ -42,6 +50,7 @@ impl Reach {
     fn read_rows(&self, bench: &mut Workbench) -> Result<(), Fault> {
         match self {
             Reach::Client(request) => request.read(bench),
+            Reach::View(view) => view.read(bench),
             Reach::Everything | Reach::Turn(_) => {
                 TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[]).map(|_| ()))
             }
@@ -52,7 +61,7 @@ impl Reach {
     pub(super) fn was_enough(&mut self, differences: &[Difference<'_>]) -> bool {
         match self {
             Reach::Turn(turn) => turn.was_enough(differences),
-            Reach::Client(_) | Reach::Everything => true,
+            Reach::Client(_) | Reach::View(_) | Reach::Everything => true,
         }
     }
 }
@@ -60,5 +69,11 @@ impl Reach {
 impl From<Request> for Reach {
     fn from(request: Request) -> Self {
         Reach::Client(request)
+    }
+}
+
+impl From<View> for Reach {
+    fn from(view: View) -> Self {
+        Reach::View(view)
     }
 }

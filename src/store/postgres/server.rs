@@ -11,8 +11,9 @@ use crate::clock::Timestamp;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::connect::{Haste, connect};
-use crate::store::postgres::fault;
+use crate::store::postgres::outcome::{Number, Outcome};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text};
+use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
 
 /// The class of duly's advisory locks of two integers: `(CLASS, oid of the schema)` is the lock of the schema.
@@ -32,21 +33,6 @@ const HASTE: Haste = Haste { limit: Some(Duration::from_secs(2)) };
 
 /// How often the beginning of a transaction is repeated: with a new connection, after a frozen holder, for a schema created meanwhile.
 const BEGINNINGS: usize = 4;
-
-/// Ends the session that holds the lock of the schema, if it does nothing: it has been in its transaction for more than 4 s, and waits
-/// for its client. No timeout of the server ends a session whose client does not read its answer.
-const END_FROZEN: &str = "
-    WITH holder AS MATERIALIZED (
-        SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'this machine') AS host, a.state, a.wait_event,
-               (a.wait_event = 'ClientWrite' OR a.state LIKE 'idle in transaction%')
-                   AND a.xact_start < clock_timestamp() - interval '4 s' AS frozen
-        FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.pid <> pg_backend_pid()
-          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-          AND l.classid::bigint = $1 AND l.objid::bigint = $2)
-    SELECT pid, application_name, host, coalesce(state, 'unknown'), coalesce(wait_event, ''),
-           CASE WHEN frozen THEN pg_terminate_backend(pid) ELSE false END
-    FROM holder";
 
 /// What a transaction may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +54,8 @@ struct Link {
 #[derive(Clone, Debug)]
 struct Open {
     access: Access,
-    /// The number of a transaction that writes, and where it was given.
-    number: Option<(String, Timeline)>,
+    /// The number of a transaction that writes.
+    number: Option<Number>,
     /// Whether a statement failed, so that nothing can be committed.
     failed: bool,
 }
@@ -263,12 +249,13 @@ impl Server {
         }
         if access == Access::Write {
             link.session.timeline.id = text(row, 1).to_owned();
-            let timeline = link.session.timeline.clone();
-            self.check_timeline(&timeline)?;
+            let (timeline, since) = (link.session.timeline.clone(), link.session.since.clone());
+            let number = Number { id: text(row, 0).to_owned(), timeline, since };
+            self.check_timeline(&number.timeline)?;
             if std::mem::replace(&mut self.schema, oid) != oid {
                 return Ok(None);
             }
-            self.open = Some(Open { access, number: Some((text(row, 0).to_owned(), timeline)), failed: false });
+            self.open = Some(Open { access, number: Some(number), failed: false });
         } else {
             self.open = Some(Open { access, number: None, failed: false });
         }
@@ -289,26 +276,11 @@ impl Server {
 
     /// Ends the holder of the lock if it is frozen. Returns whether it did.
     fn end_frozen_holder(&mut self) -> bool {
-        let rows = match self.query(END_FROZEN, &[&i64::from(CLASS), &self.schema.clone()]) {
-            Ok(rows) => rows,
-            Err(fault) => {
-                log::warn!("cannot look for the holder of the lock of schema {:?}: {fault}", self.address.schema());
-                return false;
-            }
-        };
-        let mut ended = false;
-        for row in rows {
-            let (Ok(pid), Ok(true)) = (row.try_get::<_, i32>(0), row.try_get::<_, bool>(5)) else { continue };
-            let column = |at| row.try_get::<_, String>(at).unwrap_or_default();
-            let (application, host, state, event) = (column(1), column(2), column(3), column(4));
-            log::warn!(
-                "ended session {pid} of {application:?} on {host}: it held the lock of schema {:?} for more than 4 s without working \
-                 ({state}, {event}); its transaction is undone",
-                self.address.schema()
-            );
-            ended = true;
-        }
-        ended
+        let ended = self.query(holder::END_FROZEN, &[&i64::from(CLASS), &self.schema.clone()]);
+        ended.and_then(|rows| holder::report(&rows, self.address.schema())).unwrap_or_else(|fault| {
+            log::warn!("cannot look for the holder of the lock of schema {:?}: {fault}", self.address.schema());
+            false
+        })
     }
 
     pub(crate) fn time(&mut self) -> Result<Timestamp, Fault> {
@@ -350,16 +322,16 @@ impl Server {
         match open.number {
             None if open.access == Access::Read => Ok(()),
             None => Err(error.into()),
-            Some((number, timeline)) => self.ask_outcome(&number, &timeline),
+            Some(number) => self.ask_outcome(&number),
         }
     }
 
     /// Asks what has become of a transaction whose commit was not answered.
-    fn ask_outcome(&mut self, number: &str, timeline: &Timeline) -> Result<(), Fault> {
+    fn ask_outcome(&mut self, number: &Number) -> Result<(), Fault> {
         let mut wait = FIRST_WAIT;
         let mut trouble = None;
         for _ in 0..QUESTIONS {
-            match self.outcome(number, timeline) {
+            match self.outcome(number) {
                 Ok(Some(Outcome::Committed)) => return Ok(()),
                 Ok(Some(Outcome::Undone)) => {
                     self.repeat = true;
@@ -374,45 +346,19 @@ impl Server {
             wait = LONGEST_WAIT.min(wait * 2);
         }
         let trouble = trouble.map_or_else(|| "it is still in progress".to_owned(), |fault| fault.to_string());
-        let text = format!(
-            "the connection broke during a commit, and whether transaction {number} was committed is unknown: {trouble}"
-        );
-        Err(Fault::Store(Class::Lost, text.into()))
+        Err(number.lost(&trouble))
     }
 
     /// Returns what has become of a transaction; `None` while the server has not noticed that its client is gone.
-    fn outcome(&mut self, number: &str, timeline: &Timeline) -> Result<Option<Outcome>, Fault> {
+    fn outcome(&mut self, number: &Number) -> Result<Option<Outcome>, Fault> {
         if self.link.is_none() {
             self.reconnect(HASTE)?;
         }
         let Some(link) = &mut self.link else { return Err(gone()) };
-        // A number means another transaction in another history: see SPEC S11.6.
-        if link.session.timeline != *timeline {
-            let found = &link.session.timeline;
-            let text = format!(
-                "the connection broke during a commit on {timeline}, and the server continues {found}: it may be lost"
-            );
-            return Err(Fault::Store(Class::Lost, text.into()));
-        }
+        let question = number.question(&link.session)?;
         self.round_trips += 1;
-        let answer =
-            link.client.simple_query(&format!("SELECT coalesce(pg_xact_status('{number}'::xid8), 'forgotten')"));
-        match answer.map_err(|error| self.failed(error)).map(|answer| text(last(&answer), 0).to_owned()) {
-            Ok(status) => match status.as_str() {
-                "committed" => Ok(Some(Outcome::Committed)),
-                "aborted" => Ok(Some(Outcome::Undone)),
-                "in progress" => Ok(None),
-                other => {
-                    let text = format!(
-                        "the connection broke during a commit, and the server says of transaction {number}: {other}"
-                    );
-                    Err(Fault::Store(Class::Lost, text.into()))
-                }
-            },
-            // The transaction is in the future of this server.
-            Err(Fault::Store(Class::Item, source)) => Err(Fault::Store(Class::Lost, source)),
-            Err(fault) => Err(fault),
-        }
+        let answer = link.client.simple_query(&question).map_err(|error| self.failed(error))?;
+        number.outcome(text(last(&answer), 0))
     }
 
     /// Ends the transaction, if one is open, without its changes.
@@ -428,6 +374,7 @@ impl Server {
         }
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -586,6 +533,7 @@ impl Server {
         self.link.as_ref().is_some_and(|link| link.session.pooled)
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn losses(&self) -> (u64, bool) {
         (self.losses, self.lost)
     }
@@ -625,18 +573,15 @@ impl Server {
     }
 
     /// Returns how many messages waited for an answer, except those that prepared a statement.
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn round_trips(&self) -> u64 {
         self.round_trips
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn prepares(&self) -> u64 {
         self.prepares
     }
-}
-
-enum Outcome {
-    Committed,
-    Undone,
 }
 
 /// A statement as it is sent.

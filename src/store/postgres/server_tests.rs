@@ -1,12 +1,15 @@
 //! A session keeps its settings and its statements through losses of the connection, a commit without an answer is neither repeated nor
 //! forgotten, and nobody who is frozen holds the lock of the schema.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
-use crate::store::postgres::server::{Access, Server};
-use crate::store::postgres::session::Timeline;
+use crate::store::postgres::outcome::Number;
+use crate::store::postgres::server::{Access, CLASS, Server};
+use crate::store::postgres::session::{Session, Timeline};
 use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared, skipped};
 use crate::store::sqlite::file::Durability;
 
@@ -47,7 +50,7 @@ fn a_session_has_the_settings_also_after_a_loss() {
             ("client_connection_check_interval", "1s"),
             ("tcp_keepalives_idle", "3"),
             ("tcp_keepalives_count", "3"),
-            ("tcp_user_timeout", "6s"),
+            ("tcp_user_timeout", "6000"),
             ("jit", "off"),
             ("search_path", "\"settings\", pg_temp"),
             ("default_transaction_isolation", "read committed"),
@@ -103,6 +106,26 @@ fn the_time_is_that_after_the_lock() {
     });
 }
 
+/// A session whose answers nobody reads.
+fn raw_session(port: u16) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let words = b"\0\x03\0\0user\0postgres\0database\0postgres\0\0";
+    stream.write_all(&(words.len() as u32 + 4).to_be_bytes()).unwrap();
+    stream.write_all(words).unwrap();
+    stream
+}
+
+fn send(stream: &mut TcpStream, kind: u8, text: &str) {
+    stream.write_all(&[kind]).unwrap();
+    stream.write_all(&(text.len() as u32 + 5).to_be_bytes()).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    stream.write_all(b"\0").unwrap();
+}
+
+fn wait_until(other: &mut postgres::Client, count: &str) {
+    assert!((0..20_000).any(|_| other.query(count, &[]).unwrap()[0].get::<_, i64>(0) > 0), "never: {count}");
+}
+
 /// Waits until a session waits for an advisory lock of this database, at most some seconds.
 fn wait_for_waiter(holder: &mut Server) {
     let schema = holder.address().schema().to_owned();
@@ -117,7 +140,7 @@ fn a_failed_statement_prevents_the_commit() {
     let Some(postgres) = shared() else { return };
     let mut server = Server::connect(&schema(postgres, postgres.port, "failed")).unwrap();
     add(&mut server);
-    let fault = server.query("SELECT 1 / $1", &[&0_i64]).unwrap_err();
+    let fault = server.query("SELECT 1 / $1::bigint", &[&0_i64]).unwrap_err();
     assert_eq!((class(&fault), fault.to_string().as_str()), (Class::Item, "division by zero [SQLSTATE 22012]"));
     assert!(server.commit().is_err() && !server.is_open());
     assert_eq!(rows(&mut server), 0);
@@ -203,6 +226,28 @@ fn a_restart_of_the_server_is_survived() {
 }
 
 #[test]
+fn a_number_that_is_given_again_after_a_crash_is_not_the_transaction() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "given_again")).unwrap();
+    add(&mut server);
+    let id: String = server.query("SELECT pg_current_xact_id()::text", &[]).unwrap()[0].get(0);
+    let timeline = server.timeline().cloned().unwrap();
+    server.commit().unwrap();
+    let number = Number { id, timeline: timeline.clone(), since: "1".to_owned() };
+    let on = |timeline: &Timeline, since: &str| {
+        number.question(&Session { timeline: timeline.clone(), since: since.to_owned(), backend: 0, pooled: false })
+    };
+    let mut ask = |question: String| server.query(&question, &[]).unwrap()[0].get::<_, String>(0);
+    assert_eq!(ask(on(&timeline, "1").unwrap()), "committed");
+    // After a crash whose recovery ended before this number was given, it is that of another transaction.
+    assert_eq!(ask(on(&timeline, "2").unwrap()), "aborted");
+    postgres.other().batch_execute("CHECKPOINT").unwrap();
+    assert_eq!(ask(on(&timeline, "2").unwrap()), "committed");
+    assert!(on(&Timeline { id: "00000002".to_owned(), ..timeline }, "1").unwrap_err().is_lost());
+    assert!(number.outcome("forgotten").is_err_and(|fault| fault.is_lost()));
+}
+
+#[test]
 fn another_history_is_not_written_by_an_owner_of_the_former() {
     let Some(postgres) = shared() else { return };
     let proxy = Proxy::before(postgres.port);
@@ -225,13 +270,20 @@ fn a_frozen_holder_is_ended() {
     let mut server = Server::connect(&address).unwrap();
     add(&mut server);
     server.commit().unwrap();
-    let lock = "SELECT pg_advisory_xact_lock(1685416057, oid::int) FROM pg_namespace WHERE nspname = 'frozen'";
-    // It does not read its answer, of more than the sockets hold; no timeout is set for it.
+    let lock = format!("SELECT pg_advisory_xact_lock({CLASS}, oid::int) FROM pg_namespace WHERE nspname = 'frozen'");
+    // No timeout is set for it.
     let mut idle = postgres.other();
     idle.batch_execute(&format!("BEGIN; {lock}")).unwrap();
     server.begin(Access::Write).unwrap();
     server.roll_back();
     assert!(idle.batch_execute("SELECT 1").is_err(), "it was ended");
+    // One that does not read its answer, which is more than the sockets hold.
+    let mut unread = raw_session(postgres.port);
+    send(&mut unread, b'Q', &format!("BEGIN; {lock}; SELECT repeat('x', 1000) FROM generate_series(1, 100000)"));
+    wait_until(&mut postgres.other(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'");
+    server.begin(Access::Write).unwrap();
+    server.roll_back();
+    drop(unread);
     // A holder that works keeps the lock.
     let mut busy = postgres.other();
     busy.batch_execute(&format!("BEGIN; {lock}")).unwrap();
@@ -248,7 +300,10 @@ fn a_schema_that_is_restored_has_its_own_lock() {
     let mut server = Server::connect(&schema(postgres, postgres.port, "restored")).unwrap();
     add(&mut server);
     server.commit().unwrap();
-    postgres.other().batch_execute("DROP SCHEMA restored CASCADE; CREATE SCHEMA restored; CREATE TABLE restored.t (n bigint)").unwrap();
+    postgres
+        .other()
+        .batch_execute("DROP SCHEMA restored CASCADE; CREATE SCHEMA restored; CREATE TABLE restored.t (n bigint)")
+        .unwrap();
     add(&mut server);
     let held = "SELECT count(*) FROM pg_locks l JOIN pg_namespace n ON n.oid = l.objid WHERE n.nspname = 'restored' AND l.granted";
     assert_eq!(server.query(held, &[]).unwrap()[0].get::<_, i64>(0), 1);
@@ -284,7 +339,7 @@ fn each_error_of_the_server_has_its_class() {
         .batch_execute(
             "CREATE TABLE classes.k (id bigint PRIMARY KEY, u bigint UNIQUE, j jsonb, c bigint CHECK (c > 0));
              INSERT INTO classes.k VALUES (1, 1);
-             CREATE SEQUENCE classes.short MAXVALUE 1; SELECT nextval('classes.short')",
+             CREATE SEQUENCE classes.short MAXVALUE 2; SELECT nextval('classes.short'), nextval('classes.short')",
         )
         .unwrap();
     for (statement, expected) in [
@@ -300,14 +355,14 @@ fn each_error_of_the_server_has_its_class() {
         ("SELEC", Class::Statement),
         ("SET statement_timeout = 1; SELECT pg_sleep(9)", Class::Busy),
         ("RESET statement_timeout; LOCK TABLE k; DO $$ BEGIN RAISE EXCEPTION 'no'; END $$", Class::Item),
-        ("SET ROLE pg_monitor; SELECT * FROM k", Class::Other),
+        ("SET ROLE pg_monitor; SELECT * FROM classes.k", Class::Other),
     ] {
         let fault = server.batch(statement).unwrap_err();
         assert_eq!(class(&fault), expected, "{statement}: {fault}");
         assert!(fault.to_string().contains("[SQLSTATE ") && !fault.to_string().contains("INSERT"), "{fault}");
     }
-    let refused = server.batch("SELECT * FROM k").unwrap_err().to_string();
-    assert!(refused.contains("permission denied for schema classes") || refused.contains("does not exist"), "{refused}");
+    let refused = server.batch("SET ROLE pg_monitor; SELECT * FROM classes.k").unwrap_err().to_string();
+    assert!(refused.contains("42501]; grant it to the role of the address"), "{refused}");
 }
 
 #[test]
@@ -326,7 +381,8 @@ fn an_address_without_a_server_is_named_with_its_cause() {
     let address = Address::parse("postgres://me@127.0.0.1:1/db").unwrap();
     let fault = Server::connect(&address).unwrap_err();
     assert!(fault.to_string().starts_with("error connecting to server: "), "{fault}");
-    let address = Address::parse(&postgres.url().replace("/postgres", "/none").replace("//none", "//postgres")).unwrap();
+    let address =
+        Address::parse(&postgres.url().replace("/postgres", "/none").replace("//none", "//postgres")).unwrap();
     let fault = Server::connect(&address).unwrap_err();
     assert!(fault.to_string().contains("[SQLSTATE 3D000]; create the database"), "{fault}");
     // The first host that serves is taken.
@@ -335,6 +391,28 @@ fn an_address_without_a_server_is_named_with_its_cause() {
     let socket = postgres.home().display().to_string().replace('/', "%2F");
     let socket = format!("postgres://postgres@{socket}:{}/postgres?sslmode=require", postgres.port);
     Server::connect(&Address::parse(&socket).unwrap()).unwrap();
+}
+
+#[test]
+fn a_role_without_privileges_of_its_own_suffices() {
+    let Some(postgres) = shared() else { return };
+    postgres.other().batch_execute("CREATE ROLE worker LOGIN; CREATE SCHEMA AUTHORIZATION worker").unwrap();
+    let proxy = Proxy::before(postgres.port);
+    let text = postgres.url_at(proxy.port).replace("postgres@", "worker@");
+    let mut server = Server::connect(&Address::parse(&format!("{text}?schema=worker")).unwrap()).unwrap();
+    server.batch("CREATE TABLE t (n bigint)").unwrap();
+    add(&mut server);
+    proxy.at_next_commit(AtCommit::CutAfter);
+    server.commit().unwrap();
+    let mut frozen = Server::connect(server.address()).unwrap();
+    frozen.batch("SET idle_in_transaction_session_timeout = 0").unwrap();
+    frozen.begin(Access::Write).unwrap();
+    add(&mut server);
+    server.commit().unwrap();
+    assert_eq!((rows(&mut server), frozen.commit().is_err()), (2, true));
+    // What a crash makes of it.
+    let number = "SELECT split_part(next_xid, ':', 2)::bigint FROM pg_control_checkpoint()";
+    assert!(server.query(number, &[]).unwrap()[0].get::<_, i64>(0) > 0);
 }
 
 #[test]

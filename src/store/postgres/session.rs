@@ -19,7 +19,7 @@ const IDLE_IN_TRANSACTION: &str = "4000";
 const OLDEST: i64 = 140_000;
 
 /// Settings that a platform or a version may lack.
-const DESIRED: [[&str; 2]; 8] = [
+const DESIRED: [[&str; 2]; 9] = [
     // Frees the locks of a client that was killed during a statement.
     ["client_connection_check_interval", "1000"],
     ["tcp_keepalives_idle", "3"],
@@ -27,6 +27,8 @@ const DESIRED: [[&str; 2]; 8] = [
     ["tcp_keepalives_count", "3"],
     ["tcp_user_timeout", "6000"],
     ["jit", "off"],
+    // Statements read by index, whatever the values are, and to plan one takes longer than to run it.
+    ["plan_cache_mode", "force_generic_plan"],
     ["idle_session_timeout", "0"],
     ["standard_conforming_strings", "on"],
 ];
@@ -49,6 +51,8 @@ impl std::fmt::Display for Timeline {
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) timeline: Timeline,
+    /// Since when the server has its statistics. It forgets them in a crash, and with them which numbers of transactions it gave.
+    pub(crate) since: String,
     /// The process of the server that serves the session.
     pub(crate) backend: i64,
     /// Whether another session may serve the next transaction, so that nothing but the transaction's own settings holds.
@@ -122,13 +126,14 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
     let told = client.simple_query(&format!(
         "SELECT pg_backend_pid(), pg_is_in_recovery(), coalesce(current_setting('duly.store', true), ''),
              current_setting('synchronous_commit'), (SELECT system_identifier FROM pg_control_system()),
-             CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END, {}",
+             CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,
+             (SELECT extract(epoch FROM stats_reset)::text FROM pg_stat_bgwriter), {}",
         names.join(", ")
     ))?;
     let row = last(&told);
     if text(row, 1) == "t" {
-        let reason = "the server is a standby: duly needs the primary";
-        return Err(unusable(address, reason.to_owned()));
+        // During a failover, another server or a later try may be the primary.
+        return Err(Fault::Store(Class::Other, "the server is a standby: duly needs the primary".into()));
     }
     if text(row, 3) == "off" && terms.durability == Durability::Full {
         let reason = "synchronous_commit is off: a crash of the server could lose what it has confirmed, and a run that had \
@@ -138,7 +143,7 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
     let pooled = text(row, 2) != "on";
     if !pooled {
         for (at, (name, expected)) in required.iter().enumerate() {
-            let found = text(row, 6 + at);
+            let found = text(row, 7 + at);
             if plain(found) != *expected {
                 let reason = format!("the server does not accept {name} = {expected}: it has {found:?}");
                 return Err(unusable(address, reason));
@@ -146,7 +151,7 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
         }
     }
     let timeline = Timeline { system: text(row, 4).to_owned(), id: text(row, 5).to_owned() };
-    Ok(Session { timeline, backend: number(row, 0), pooled })
+    Ok(Session { timeline, since: text(row, 6).to_owned(), backend: number(row, 0), pooled })
 }
 
 /// Returns a duration as a number of milliseconds, as it was set: the server writes `4500ms` and `10s`.

@@ -19,7 +19,7 @@ pub(crate) const TABLES: [&str; 12] = [
 ];
 
 /// Columns that are `jsonb` in PostgreSQL and text in SQLite.
-const JSON: [(&str, &str); 6] = [
+pub(super) const JSON: [(&str, &str); 6] = [
     ("scheduled_tasks", "payload"),
     ("task_runs", "payload"),
     ("task_runs", "result"),

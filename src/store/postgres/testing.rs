@@ -11,10 +11,15 @@ use tempfile::TempDir;
 
 /// Where Debian puts the programs of the server; elsewhere they are in the path.
 fn programs() -> Option<PathBuf> {
-    let mut versions: Vec<PathBuf> =
-        std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path().join("bin")).collect();
+    let mut versions: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().join("bin"))
+        .collect();
     versions.sort();
-    let in_path = std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
+    let in_path =
+        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
     versions.into_iter().rev().chain(in_path).find(|folder| folder.join("initdb").exists())
 }
 
@@ -99,7 +104,13 @@ impl TestServer {
             pg_ctl -w -s -D "$1/data" -m "${mode:-immediate}" stop </dev/null >/dev/null 2>&1
             [ -n "$mode" ] || rm -rf "$1"/*"#;
         let mut command = unprivileged(Path::new("sh"));
-        command.arg("-c").arg(script).arg(&self.programs).arg(self.home.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg("-c")
+            .arg(script)
+            .arg(&self.programs)
+            .arg(self.home.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut guard = command.spawn().unwrap();
         let mut answer = String::new();
         BufReader::new(guard.stdout.take().unwrap()).read_line(&mut answer).unwrap();
@@ -156,7 +167,8 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn before(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let proxy = Proxy { port: listener.local_addr().unwrap().port(), at_commit: Arc::new(Mutex::new(AtCommit::Pass)) };
+        let proxy =
+            Proxy { port: listener.local_addr().unwrap().port(), at_commit: Arc::new(Mutex::new(AtCommit::Pass)) };
         let at_commit = proxy.at_commit.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -189,7 +201,8 @@ fn forward(mut client: TcpStream, mut server: TcpStream, at_commit: &Mutex<AtCom
     let mut buffer = [0; 8192];
     while let Ok(length @ 1..) = client.read(&mut buffer) {
         let commits = buffer[..length].windows(7).any(|bytes| bytes == b"COMMIT\0");
-        let then = if commits { std::mem::replace(&mut *at_commit.lock().unwrap(), AtCommit::Pass) } else { AtCommit::Pass };
+        let then =
+            if commits { std::mem::replace(&mut *at_commit.lock().unwrap(), AtCommit::Pass) } else { AtCommit::Pass };
         silent.store(then == AtCommit::CutAfter, Ordering::SeqCst);
         if then == AtCommit::CutBefore || server.write_all(&buffer[..length]).is_err() || then == AtCommit::CutAtOnce {
             break;
@@ -212,7 +225,8 @@ pub(crate) struct Pooler {
 impl Pooler {
     /// `None` where pgbouncer is not installed.
     pub(crate) fn start(server: &TestServer) -> Option<Self> {
-        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(Path::new).into_iter().find(|path| path.exists())?;
+        let program =
+            ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(Path::new).into_iter().find(|path| path.exists())?;
         let home = tempfile::tempdir().unwrap();
         done(&Command::new("chmod").arg("777").arg(home.path()).output().unwrap());
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

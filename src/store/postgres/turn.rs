@@ -4,20 +4,26 @@ use std::collections::{BTreeSet, HashSet};
 
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::model::event::Event;
+use crate::model::report::Pruned;
+use crate::rules::retention::Limits;
+use crate::rules::retention_timer::Part;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::postgres::look_ahead::{LookAhead, Seen};
 use crate::store::postgres::reach::{Reach, TurnReach};
 use crate::store::postgres::server::Access;
-use crate::store::postgres::{PostgresStore, TRIES, Time, owners};
+use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
-use crate::store::turn_io::{Done, MAX_ITEMS, Work};
+use crate::store::turn_io::{Done, Item, MAX_ITEMS, Other, Work};
 
 /// Keys and tasks that the sweep of a full turn looks at.
 const SWEEP: usize = 500;
 /// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
 const EXPIRING: usize = 450;
+/// Rows that retention deletes before a busy turn.
+const PRESSING: usize = 200;
 /// Waiting runs that are read although no slot is left for them: others of their key may start first.
 const SPARE: usize = 16;
 
@@ -27,7 +33,61 @@ pub(super) fn rehearses() -> bool {
 }
 
 impl PostgresStore {
+    /// Takes a turn, and retention's part in a transaction of its own: before a busy turn, or after an idle one.
     pub(super) fn take_turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
+        let part = work.prune.as_ref().filter(|_| !work.newer && !work.draining);
+        let before = part.filter(|part| !part.if_idle).map(|part| self.prune_part(work, part, PRESSING)).transpose()?;
+        let mut done = self.work(work)?;
+        let after = part
+            .filter(|part| part.if_idle && done.claims.is_empty() && !done.more_due)
+            .map(|part| self.prune_part(work, part, MAX_ITEMS))
+            .transpose()?;
+        if let Some(pruned) = before.or(after) {
+            done.pruned = pruned.more;
+            done.events.extend(pruned.event);
+        }
+        Ok(done)
+    }
+
+    /// Deletes a batch of expired history. If that fails for one row, it is set aside until the next full turn.
+    fn prune_part(&mut self, work: &Work<'_>, part: &Part, limit: usize) -> Result<Batch, Fault> {
+        let mut memory = self.memory.take_memory();
+        let pruned = self.try_prune(work, part, limit, &mut memory);
+        self.memory.put_memory(memory);
+        pruned
+    }
+
+    fn try_prune(&mut self, work: &Work<'_>, part: &Part, limit: usize, memory: &mut Memory) -> Result<Batch, Fault> {
+        if memory.aside.contains(&Item::Prune) && !work.full {
+            return Ok(Batch::default());
+        }
+        let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
+        let (limits, mut pass) = (Limits::new(&part.keep, now), memory.pruned);
+        let mut bench = self.bench.lock();
+        let deleted = prune::batch(&mut bench.server, &limits, &mut pass, limit, &mut Pruned::default());
+        let deleted = deleted.and_then(|more| bench.server.commit().map(|()| more));
+        bench.end();
+        let repeat = std::mem::take(&mut bench.collided);
+        match deleted {
+            Ok(more) => {
+                memory.pruned = pass;
+                memory.aside.remove(&Item::Prune);
+                Ok(Batch { more: Some(more), event: None })
+            }
+            // The next turn tries again.
+            Err(_) if repeat => Ok(Batch { more: Some(true), event: None }),
+            Err(fault) if fault.is_about_the_item() => {
+                let event = memory
+                    .aside
+                    .insert(Item::Prune)
+                    .then(|| Event::SetAside { item: Item::Prune.to_string(), reason: fault.to_string() });
+                Ok(Batch { more: None, event })
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn work(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
         let mut reach = self.reach_of(work);
         let (mut tries, given) = (1, self.given(work.now));
         if work.full
@@ -70,11 +130,11 @@ impl PostgresStore {
                 Some(seen) => done.map(|done| seen.into_done(done)),
                 None => done,
             };
-            if let Ok(done) = &mut done {
-                owners::annotate_done(&mut self.bench.lock().server, done, given);
-            }
             if let Some(rehearsal) = rehearsal {
                 rehearsal.check(&done, record.unwrap_or_default());
+            }
+            if let Ok(done) = &mut done {
+                owners::annotate_done(&mut self.bench.lock().server, done, given);
             }
             return done;
         }
@@ -185,6 +245,14 @@ impl PostgresStore {
     }
 }
 
+/// What retention did.
+#[derive(Default)]
+struct Batch {
+    /// Whether there is more to delete; `None` if it did not work.
+    more: Option<bool>,
+    event: Option<Event>,
+}
+
 /// What a turn with all rows returned and would have written.
 struct Rehearsal {
     done: String,
@@ -207,10 +275,15 @@ impl Rehearsal {
     }
 }
 
-/// Returns all that a turn or a look returned, except the version of the data.
+/// Returns all that a turn or a look returned, except the version of the data, and what the sessions of owners show: that is asked
+/// separately.
 fn shown(done: &Done) -> String {
     let resting: BTreeSet<&String> = done.resting.iter().collect();
-    let Done { claims, events, stop, others, declared_gone, not_stopped, orphaned, unwritten, .. } = done;
+    let owners = |others: &[Other]| -> Vec<String> {
+        others.iter().map(|other| format!("{} until {} for {:?}", other.owner, other.until, other.lease)).collect()
+    };
+    let (others, not_stopped) = (owners(&done.others), owners(&done.not_stopped));
+    let Done { claims, events, stop, declared_gone, orphaned, unwritten, .. } = done;
     let Done { more_lost, recovered, extended, more_due, next_due, next_claimable, next_expiry, .. } = done;
     format!(
         "{claims:#?} {events:#?} {stop:?} {others:?} {declared_gone:?} {not_stopped:?} {orphaned:?} {unwritten:?} {resting:?} \

@@ -22,13 +22,14 @@ const OVERDUE_AFTER: Duration = Duration::from_secs(5 * 60);
 /// Returns the state of the database at one moment. Reads every task once.
 pub(super) fn status(store: &mut SqliteStore, now: Timestamp) -> Result<Status> {
     let (path, (file_bytes, log_bytes)) = (store.path().to_owned(), store.sizes());
+    let (due, late) = due_and_overdue(now);
     store.read("read the status", |tx, _| {
         let (tasks, unfinished) = (tasks_by_status(tx)?, unfinished(tx)?);
         Ok(Status {
             instances: health::instances(tx, &path)?,
             tasks: TaskStatus::ALL.iter().filter_map(|one| Some((*one, *tasks.get(one.as_str())?))).collect(),
-            due: overdue(tx, now.plus(Duration::from_millis(1)))?,
-            overdue: overdue(tx, now.minus(OVERDUE_AFTER))?,
+            due: overdue(tx, due)?,
+            overdue: overdue(tx, late)?,
             failing: failing(tx)?,
             runs: RunStatus::ALL.iter().filter_map(|one| Some((*one, *unfinished.get(one.as_str())?))).collect(),
             blocked: unfinished.get("blocked").copied().unwrap_or_default(),
@@ -43,6 +44,11 @@ pub(super) fn status(store: &mut SqliteStore, now: Timestamp) -> Result<Status> 
             zone_data: zone_data().to_string(),
         })
     })
+}
+
+/// Returns the instants before which a task that is due, and one that is overdue, was due.
+pub(crate) fn due_and_overdue(now: Timestamp) -> (Timestamp, Timestamp) {
+    (now.plus(Duration::from_millis(1)), now.minus(OVERDUE_AFTER))
 }
 
 /// Reports whether a scheduler with these handlers has nothing to do now.

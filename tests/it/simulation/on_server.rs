@@ -11,9 +11,11 @@ use rusqlite::{Connection, Params};
 use crate::fixtures::on_server::{empty_copy, refresh, said, session, translated};
 use crate::simulation::shell::follow;
 
-/// The clock of triggers and views: what the session that runs them says.
+/// The clock of triggers, defaults and views: what the session that runs them says.
 const CLOCK: &str = "
     CREATE OR REPLACE FUNCTION duly_now() RETURNS bigint LANGUAGE sql VOLATILE
+    RETURN current_setting('duly.given_time')::bigint;
+    CREATE OR REPLACE FUNCTION duly_statement_time() RETURNS bigint LANGUAGE sql STABLE
     RETURN current_setting('duly.given_time')::bigint";
 
 /// The advisory lock of the schema, which each of duly's transactions that writes holds.

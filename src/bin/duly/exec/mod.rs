@@ -193,7 +193,7 @@ impl Handler for Commands {
         // leaves an orphan process, as one without a guard does.
         let variables =
             vec![format!("DULY_RUN_ID={}", context.run_id()), format!("DULY_ATTEMPT={}", context.attempt())];
-        group.watch(&self.guard, TERM, variables);
+        let watched = self.guard.watch(group.id(), TERM, variables);
         let command = CommandContext::of(context);
         command.record_process(group.id());
         let (sender, closed) = channel();
@@ -203,6 +203,8 @@ impl Handler for Commands {
         if !output.is_empty() {
             command.record_output(output);
         }
+        // Before the wait: until then, no other process can have its PID.
+        drop(watched);
         let status = group.end()?;
         if let Some(code) = status.code() {
             command.record_exit_code(code);

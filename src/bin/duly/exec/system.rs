@@ -19,7 +19,6 @@ use process_wrap::std::{CommandWrap, CommandWrapper, ProcessSession};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::exec::children::{self, Own};
-use crate::exec::guard::{Guard, Watched};
 use crate::output::escape;
 
 /// Time between SIGTERM and SIGKILL.
@@ -34,7 +33,6 @@ const MEMBERS_SHOWN: usize = 10;
 pub(crate) struct Group {
     child: Child,
     is_over: bool,
-    watched: Option<Watched>,
     /// Dropped last: the command is registered until it was waited for.
     _own: Own,
 }
@@ -44,20 +42,14 @@ impl Group {
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         own_session(command)?;
         let (child, own) = children::start(command)?;
-        Ok(Group { child, is_over: false, watched: None, _own: own })
+        Ok(Group { child, is_over: false, _own: own })
     }
 
     /// As [`Group::start`], and the command inherits `file`, which no other process does.
     pub(crate) fn start_with(command: &mut Command, file: &File) -> io::Result<Self> {
         own_session(command)?;
         let (child, own) = children::start_with(command, file)?;
-        Ok(Group { child, is_over: false, watched: None, _own: own })
-    }
-
-    /// Has the guard end the group if this process is killed: SIGTERM, and SIGKILL after `kill_after`. `variables`: `NAME=value`,
-    /// which together identify the processes of the group.
-    pub(crate) fn watch(&mut self, guard: &Guard, kill_after: Duration, variables: Vec<String>) {
-        self.watched = guard.watch(self.id(), kill_after, variables);
+        Ok(Group { child, is_over: false, _own: own })
     }
 
     /// Returns the PID of the command, which is also the ID of the group.
@@ -126,8 +118,6 @@ impl Group {
     /// Waits for the command, which has ended, and returns its exit status.
     pub(crate) fn end(mut self) -> io::Result<ExitStatus> {
         self.is_over = true;
-        // Before the wait: until then, no other process can have its PID.
-        self.watched = None;
         self.child.wait()
     }
 }

@@ -207,15 +207,15 @@ impl Supervisor {
     fn live_once(&self, waker: &Waker) -> Life {
         let started = waker.share_input().map_err(|error| format!("it was not started: cannot lock its file: {error}"));
         let started = started.and_then(|(input, locked)| {
-            let mut started = process::start(&self.options, self.copy, &self.place, &locked)?;
+            let started = process::start(&self.options, self.copy, &self.place, &locked)?;
             // Nothing in its environment distinguishes it from its predecessors.
-            started.group.watch(&self.place.guard, self.times.term, Vec::new());
+            let watched = self.place.guard.watch(started.group.id(), self.times.term, Vec::new());
             // From here on, only the process has the file.
             drop(locked);
             input.record_process(started.group.id());
-            Ok((started, input))
+            Ok((started, input, watched))
         });
-        let (started, input) = match started {
+        let (started, input, watched) = match started {
             Ok(started) => started,
             Err(how) => {
                 // The scheduler may have stopped.
@@ -246,6 +246,7 @@ impl Supervisor {
             Err(error) => End::Because(format!("a thread for it cannot be started: {error}")),
         };
         let (reason, status) = self.end(&worker, group, end);
+        drop(watched);
         // What a worker printed last that has ended without a failure explains nothing.
         let last = worker.log.last().filter(|_| reason.is_some() || status != SUCCESS);
         let last = last.map(|line| format!(": {line}")).unwrap_or_default();

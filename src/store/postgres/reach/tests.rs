@@ -10,17 +10,21 @@ use postgres::{Client, NoTls};
 
 use crate::clock::{Now, Timestamp};
 use crate::error::Result;
+use crate::model::alarm::Look;
+use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
+use crate::model::filter::Selection;
 use crate::model::finished::Finished;
 use crate::model::limit::{Limit, LimitOn};
 use crate::model::new_task::NewTask;
-use crate::model::retry::RetryPolicy;
+use crate::model::recorded::EventFilter;
 use crate::model::request::{Existing, Runs};
-use crate::model::run::{Claim, Origin, Outcome};
+use crate::model::retry::RetryPolicy;
+use crate::model::run::{Claim, Origin, Outcome, RunFilter, RunStatus};
 use crate::store::Store;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::tables::TABLES;
-use crate::store::postgres::{PostgresStore, Time};
+use crate::store::postgres::{PostgresStore, Time, testing};
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::finish;
 
@@ -38,14 +42,14 @@ struct Database {
 impl Database {
     /// Returns `None` without a server.
     fn new(name: &str) -> Option<Database> {
-        let Ok(server) = std::env::var("DULY_POSTGRES") else {
-            println!("skipped: no PostgreSQL");
+        let shared = testing::shared();
+        if testing::skipped(shared.is_none(), "PostgreSQL") {
             return None;
-        };
+        }
+        let server = shared?.url();
         let schema = format!("reach_{name}_{}", std::process::id());
         let mut client = Client::connect(&server, NoTls).expect("a server");
         client.batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE")).expect("no schema");
-        if std::path::Path::new("/work/wt/pg-schema/schema.postgres.sql").exists() { client.batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}; {}", std::fs::read_to_string("/work/wt/pg-schema/schema.postgres.sql").unwrap())).expect("TEMP"); }
         let address = Address::parse(&server).expect("an address").in_schema(&schema);
         let store = PostgresStore::open(&address, Missing::Create, Time::Given).expect("a store");
         client.batch_execute(&format!("SET search_path = {schema}; SET duly.store = 'on'")).expect("the schema");
@@ -56,10 +60,13 @@ impl Database {
     fn copy(&mut self, from: &Database) {
         for table in TABLES {
             let of = &from.schema;
-            let numbered = !self.client.query("SELECT to_regclass($1)::text", &[&format!("{table}_id_seq")]).unwrap()[0]
-                .get::<_, Option<String>>(0)
-                .is_none_or(|name| name.is_empty());
-            self.client.batch_execute(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {of}.{table}")).expect(table);
+            let numbered = !self.client.query("SELECT to_regclass($1)::text", &[&format!("{table}_id_seq")]).unwrap()
+                [0]
+            .get::<_, Option<String>>(0)
+            .is_none_or(|name| name.is_empty());
+            self.client
+                .batch_execute(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {of}.{table}"))
+                .expect(table);
             if numbered {
                 self.client
                     .batch_execute(&format!(
@@ -166,8 +173,8 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let task = 1 + random.usize(..tasks);
         let scheduled = NOW + random.i64(-60..10) * 60_000;
         let origin = ["schedule", "schedule", "manual", "catch_up", "on_dead"][random.usize(..5)];
-        let status =
-            ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"][random.usize(..9)];
+        let status = ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"]
+            [random.usize(..9)];
         let waits = status == "queued" || status == "failed";
         let blocked = ["NULL", "'key'", "'paused'", "'order'", "'key'"][if waits { random.usize(..5) } else { 0 }];
         let (by, locked) = if status == "running" {
@@ -186,7 +193,8 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             _ => format!("'{}'", KEYS[random.usize(..3)]),
         };
         let retry = if run > 5 && random.u8(..5) == 0 { random.usize(1..run).to_string() } else { "NULL".to_owned() };
-        let request = if origin == "manual" && random.bool() { format!("'r{}'", random.u8(..4)) } else { "NULL".into() };
+        let request =
+            if origin == "manual" && random.bool() { format!("'r{}'", random.u8(..4)) } else { "NULL".into() };
         add(format!(
             "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, retry_of, request_key, status, run_at, expires_at,
                 blocked, attempt, forgiven, priority, concurrency_key, payload, locked_by, locked_until, slot, started_at,
@@ -236,7 +244,9 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
 fn compare<T: Debug>(all: &mut Database, some: &mut Database, what: &str, f: impl Fn(&mut PostgresStore) -> Result<T>) {
     all.store.reads_all = true;
     let (expected, found) = (f(&mut all.store), f(&mut some.store));
-    assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{what}");
+    let text = |answer: &Result<T>, schema: &str| format!("{answer:#?}").replace(schema, "SCHEMA");
+    let (expected, found) = (text(&expected, &all.schema), text(&found, &some.schema));
+    assert!(expected == found, "{what}\nexpected {expected}\nfound {found}");
     let (expected, found) = (all.rows(), some.rows());
     if expected != found {
         let missing: Vec<_> = expected.iter().filter(|row| !found.contains(row)).collect();
@@ -267,7 +277,7 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
         task.into_definition(now).expect("a definition")
     };
     let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
-    match random.u8(..18) {
+    match random.u8(..19) {
         0 => compare(all, some, &what("trigger"), |store| store.trigger(name, None, None, now)),
         1 => compare(all, some, &what("trigger with key"), |store| store.trigger(name, Some("[1]"), Some("r1"), now)),
         2 | 3 => compare(all, some, &what("cancel"), |store| store.cancel(Runs::One(run), now)),
@@ -291,6 +301,33 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
             compare(all, some, &what("remove a limit"), |store| store.remove_limit(&on));
         }
         16 => {
+            let (action, status) = [
+                (BulkAction::Cancel, None),
+                (BulkAction::Retry, Some("dead")),
+                (BulkAction::Pause, Some("active")),
+                (BulkAction::Resume, Some("paused")),
+                (BulkAction::Remove, None),
+            ][random.usize(..5)];
+            let pattern = format!("task-{}*", random.u8(1..9));
+            let before = random.bool().then(|| Timestamp::from_millis(NOW - 600_000));
+            let selection = Selection { action, handler: None, name: Some(pattern.into()), status, before };
+            let started = (BulkPass::default(), BulkReport::default());
+            compare(all, some, &what(&format!("count {selection:?}")), |store| {
+                let (mut pass, mut report) = started.clone();
+                while !pass.is_over() {
+                    store.count_matching(&selection, &mut pass, &mut report)?;
+                }
+                Ok(report)
+            });
+            compare(all, some, &what(&format!("change {selection:?}")), |store| {
+                let ((mut pass, mut report), mut events) = (started.clone(), Vec::new());
+                while !pass.is_over() {
+                    events.extend(store.change_matching(&selection, &mut pass, &mut report, now)?);
+                }
+                Ok((events, report))
+            });
+        }
+        17 => {
             let Some(claim) = claim else { return };
             compare(all, some, &what("begin an effect"), |store| store.begin_effect(&owner, &claim, "e", now));
             compare(all, some, &what("check a claim"), |store| store.check_claim(&owner, &claim));
@@ -303,6 +340,88 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
             compare(all, some, &what("stop"), |store| store.stop("owner-1", now));
         }
     }
+}
+
+/// Performs each look-up.
+fn read(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, seed: &str) {
+    let (names, runs) = (all.names(), all.ids("SELECT id FROM task_runs ORDER BY id"));
+    let name = if names.is_empty() { "unknown" } else { &names[random.usize(..names.len())] };
+    let run = if runs.is_empty() { 1 } else { runs[random.usize(..runs.len())] };
+    let now = Timestamp::from_millis(NOW + random.i64(-60_000..600_000));
+    let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
+    compare(all, some, &what("task"), |store| store.task(name));
+    compare(all, some, &what("tasks"), |store| store.tasks());
+    compare(all, some, &what("names"), |store| store.names());
+    let limit = random.usize(1..5);
+    compare(all, some, &what("last runs"), |store| store.recent(limit));
+    compare(all, some, &what("run"), |store| store.run(run));
+    let status = [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)];
+    let filter = RunFilter { task: None, status, since: None, before: Some(run), limit: random.usize(1..20) };
+    compare(all, some, &what("runs"), |store| store.runs(&filter));
+    let filter = filter.of(name).since(Timestamp::from_millis(NOW - 1_000_000));
+    compare(all, some, &what("runs of a task"), |store| store.runs(&filter));
+    compare(all, some, &what("attempts"), |store| store.attempts(run));
+    compare(all, some, &what("effects"), |store| store.effects(run, now));
+    let handlers = BTreeSet::from([HANDLERS[random.usize(..3)].to_owned()]);
+    compare(all, some, &what("is idle"), |store| store.is_idle(&handlers, now));
+    compare(all, some, &what("status"), |store| store.status(now));
+    compare(all, some, &what("limits"), |store| store.limits(now));
+    let events = EventFilter { kind: None, task: None, before: None, limit: random.usize(1..9) };
+    compare(all, some, &what("events"), |store| store.events(&events));
+    let events = EventFilter { kind: Some("edited".into()), task: Some(name.to_owned()), ..events };
+    compare(all, some, &what("events of a task"), |store| store.events(&events));
+    let early = Timestamp::from_millis(NOW - random.i64(0..6_000_000));
+    compare(all, some, &what("beyond"), |store| store.counted_beyond(early));
+    compare(all, some, &what("owners"), |store| {
+        let known = store.known_owners()?;
+        Ok((known.not_ended.into_iter().collect::<BTreeSet<_>>(), known.running.into_iter().collect::<BTreeSet<_>>()))
+    });
+    compare(all, some, &what("claimed"), |store| Ok(store.claimed_by("owner-1")?.into_iter().collect::<BTreeSet<_>>()));
+    let look = Look {
+        channels: &["one", "two"],
+        at: now,
+        since: early,
+        conditions: Vec::new(),
+        complete: Vec::new(),
+        outage: None,
+    };
+    compare(all, some, &what("alarms"), |store| store.update_alarms(&look, now));
+    #[cfg(feature = "page")]
+    read_pages(all, some, random, (name, run, now), seed);
+}
+
+#[cfg(feature = "page")]
+fn read_pages(
+    all: &mut Database,
+    some: &mut Database,
+    random: &mut fastrand::Rng,
+    (name, run, now): (&str, i64, Timestamp),
+    seed: &str,
+) {
+    use crate::model::task_pages::{After, RunQuery, TaskQuery};
+    let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
+    compare(all, some, &what("schedulers"), |store| store.schedulers());
+    compare(all, some, &what("queue"), |store| store.queue(now));
+    compare(all, some, &what("page of a run"), |store| store.run_view(run, now));
+    let status = [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)];
+    let query = RunQuery { task: random.i64(1..13), status, skip: random.usize(..6), limit: random.usize(1..6) };
+    compare(all, some, &what(&format!("{query:?}")), |store| store.run_page(&query));
+    let after = match random.u8(..3) {
+        0 => None,
+        1 => Some(After::Name(name.to_owned())),
+        _ => Some(After::Id(random.i64(1..14))),
+    };
+    let query = TaskQuery {
+        pattern: random.bool().then(|| "task-?".into()),
+        handler: random.bool().then(|| "beta".to_owned()),
+        with_completed: random.bool(),
+        after,
+        skip: random.usize(..3),
+        limit: random.usize(1..6),
+        marks: random.usize(1..6),
+        status: None,
+    };
+    compare(all, some, &what(&format!("{query:?}")), |store| store.task_page(&query));
 }
 
 fn claim(run_id: i64, attempt: u32, task_id: i64) -> Claim {
@@ -329,7 +448,7 @@ fn claim(run_id: i64, attempt: u32, task_id: i64) -> Claim {
 
 /// Ends a run as succeeded.
 fn finish(store: &mut PostgresStore, owner: &str, claim: &Claim, now: Timestamp) -> Result<String> {
-    let reach = Request::Finish { run: claim.run_id };
+    let reach = Request::Finish { run: claim.run_id, key: claim.concurrency_key.clone() };
     store.change(now, reach, |memory, now| {
         let at = Now { wall: now, monotonic: Duration::ZERO };
         let finished = Finished::new(Arc::new(claim.clone()), Outcome::Succeeded { result: None }, at, at);
@@ -349,7 +468,11 @@ fn an_operation_needs_no_row_that_its_reach_leaves_out() {
         some.copy(&all);
         let seed = format!("DULY_SEED={seed} DULY_REACH_CASES=1");
         for step in 0..60 {
-            write(&mut all, &mut some, &mut random, &format!("{seed}, step {step}"));
+            let step = format!("{seed}, step {step}");
+            write(&mut all, &mut some, &mut random, &step);
+            if random.u8(..3) == 0 {
+                read(&mut all, &mut some, &mut random, &step);
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::store::postgres::workbench::{Cell, Workbench};
 use crate::store::postgres::write_back::Difference;
 
 /// See `turn.sql` for the parameters.
-pub(super) const IDS: &str = include_str!("turn.sql");
+pub(in crate::store::postgres) const IDS: &str = include_str!("turn.sql");
 
 /// What a turn asks for, and what was found.
 #[derive(Clone, Debug)]
@@ -72,11 +72,15 @@ const ROWS: [(&str, &str); 8] = [
     // Whether a run that waits again has begun before.
     (
         "task_attempts",
-        "JOIN unnest($2::bigint[]) AS n(run) ON t.run_id = n.run
-           AND t.id = (SELECT a.id FROM task_attempts a WHERE a.run_id = n.run AND a.outcome <> 'released'
-                        ORDER BY a.run_id, a.attempt LIMIT 1)
-           AND EXISTS (SELECT 1 FROM task_runs r WHERE r.id = n.run AND r.locked_by IS NULL
-                          AND (r.status = 'queued' OR r.status = 'failed') AND r.attempt = r.forgiven AND r.attempt > 0)",
+        "WHERE t.id = ANY(ARRAY(
+             SELECT a.id FROM unnest($2::bigint[]) AS n(id)
+              CROSS JOIN LATERAL (
+                  SELECT id FROM task_runs
+                   WHERE id = n.id AND locked_by IS NULL AND (status = 'queued' OR status = 'failed')
+                     AND attempt = forgiven AND attempt > 0 OFFSET 0) r
+              CROSS JOIN LATERAL (
+                  SELECT id FROM task_attempts WHERE run_id = r.id AND outcome <> 'released'
+                   ORDER BY run_id, attempt LIMIT 1) a))",
     ),
 ];
 
@@ -144,7 +148,7 @@ impl TurnReach {
         for difference in differences {
             match difference.table().name {
                 "scheduled_tasks" => {
-                    for ([id, before, _], [_, after, _]) in difference.changes(["id", "status", "planned"]) {
+                    for ([id, before], [_, after]) in difference.changes(["id", "status"]) {
                         let rests = matches!(after, Cell::Text(status) if status == "paused" || status == "invalid");
                         if let Cell::Integer(id) = id
                             && rests

@@ -123,7 +123,8 @@ task AS MATERIALIZED (
                     UNION ALL SELECT id, found, found, false, 0 FROM planless
                     UNION ALL SELECT id, true, true, false, 0 FROM unnest($18::bigint[]) AS all_runs(id)
                     UNION ALL SELECT id, pauses, pauses, false, ends FROM ended
-                    UNION ALL SELECT id, resolves, false, true, 0 FROM target
+                    -- A request of a delay task has it planned again.
+                    UNION ALL SELECT id, resolves, resolves, true, 0 FROM target
                     UNION ALL
                     SELECT s.id, false, t.status <> 'paused' AND t.status <> 'invalid'
                            AND EXISTS (SELECT 1 FROM (

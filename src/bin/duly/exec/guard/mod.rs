@@ -148,14 +148,10 @@ impl Keeper {
     }
 
     fn check(&mut self) {
-        let now = self.now();
-        match &mut self.live {
-            Some(live) => {
-                if !matches!(live.child.try_wait(), Ok(None)) {
-                    self.lost("");
-                }
-            }
-            None if now >= self.next_start => self.start(),
+        match self.live.as_mut().map(|live| matches!(live.child.try_wait(), Ok(None))) {
+            Some(true) => {}
+            Some(false) => self.lost(""),
+            None if self.now() >= self.next_start => self.start(),
             None => {}
         }
     }

@@ -1,0 +1,214 @@
+//! What a look-up counts: the server counts it, and no row is read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[cfg(feature = "page")]
+use postgres::types::ToSql;
+
+use crate::clock::Timestamp;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
+use crate::model::limit::{Limit, LimitState};
+use crate::model::report::{Recent, Status};
+use crate::model::run::RunStatus;
+use crate::model::task::TaskStatus;
+use crate::store::fault::Fault;
+use crate::store::postgres::server::Server;
+use crate::store::sqlite::census;
+use crate::store::sqlite::history::{self, Found};
+#[cfg(feature = "page")]
+use crate::store::sqlite::queue::{self, Group};
+use crate::store::sqlite::sql::sql;
+
+/// Kind, name and number: tasks by status, unfinished runs as in `census`, and tasks that are due or overdue.
+const STATUS: &str = sql! {"
+    SELECT 'task', t.status, count(*) FROM scheduled_tasks t GROUP BY t.status
+     UNION ALL
+    SELECT 'run', CASE WHEN r.status = 'running' OR r.blocked IS NULL THEN r.status ELSE 'blocked' END, count(*)
+      FROM task_runs r WHERE {unfinished:r} GROUP BY 2
+     UNION ALL
+    SELECT 'due', b.name, count(*)
+      FROM (VALUES ('due', $1::bigint), ('overdue', $2::bigint)) b (name, before)
+      JOIN scheduled_tasks t
+        ON ({active_planned:t} AND t.next_run < b.before)
+        OR (t.planned = 0 AND ((t.status = 'active' AND (t.schedule_type <> 'manual' OR t.next_run IS NOT NULL)
+                                AND coalesce(t.next_run, t.updated_at) < b.before)
+                               OR (t.status = 'completed' AND t.next_run < b.before)))
+     GROUP BY b.name"};
+
+/// Counts what the status counts.
+pub(super) fn status(server: &mut Server, status: &mut Status, now: Timestamp) -> Result<(), Fault> {
+    let (due, overdue) = census::due_and_overdue(now);
+    let mut counted: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for row in server.query(STATUS, &[&due.as_millis(), &overdue.as_millis()])? {
+        counted.insert((row.try_get(0)?, row.try_get(1)?), number(row.try_get(2)?));
+    }
+    let of = |kind: &str, name: &str| counted.get(&(kind.to_owned(), name.to_owned())).copied();
+    status.tasks = TaskStatus::ALL.iter().filter_map(|one| Some((*one, of("task", one.as_str())?))).collect();
+    status.runs = RunStatus::ALL.iter().filter_map(|one| Some((*one, of("run", one.as_str())?))).collect();
+    status.blocked = of("run", "blocked").unwrap_or_default();
+    status.due = of("due", "due").unwrap_or_default();
+    status.overdue = of("due", "overdue").unwrap_or_default();
+    limits(server, &mut status.limits, now)
+}
+
+/// Whether it is a key, its name, what is used and what waits, as in `limit_requests`.
+const LIMITS: &str = sql! {"
+    SELECT true, l.concurrency_key,
+           (SELECT count(*) FROM task_runs r WHERE r.status = 'running' AND r.concurrency_key = l.concurrency_key),
+           (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = l.concurrency_key)
+           + (SELECT count(*) FROM task_runs r
+               WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = l.concurrency_key)
+      FROM concurrency_limits l
+     UNION ALL
+    SELECT false, l.handler,
+           (SELECT count(*) FROM rate_limit_starts s
+             WHERE s.handler = l.handler AND s.started_at > $1 - l.per_ms
+               AND s.number > (SELECT max(n.number) FROM rate_limit_starts n WHERE n.handler = l.handler) - l.max_starts),
+           (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.handler = l.handler)
+      FROM rate_limits l"};
+
+/// Counts the use of limits.
+pub(super) fn limits(server: &mut Server, limits: &mut [LimitState], now: Timestamp) -> Result<(), Fault> {
+    if limits.is_empty() {
+        return Ok(());
+    }
+    let mut counted: BTreeMap<(bool, String), (u64, u64)> = BTreeMap::new();
+    for row in server.query(LIMITS, &[&now.as_millis()])? {
+        counted.insert((row.try_get(0)?, row.try_get(1)?), (number(row.try_get(2)?), number(row.try_get(3)?)));
+    }
+    for state in limits {
+        let of = match &state.limit {
+            Limit::Key { key, .. } => (true, key.clone()),
+            Limit::Rate { handler, .. } => (false, handler.clone()),
+        };
+        (state.used, state.waiting) = counted.get(&of).copied().unwrap_or_default();
+    }
+    Ok(())
+}
+
+const NAMES: &str = "SELECT name FROM scheduled_tasks ORDER BY name LIMIT $1";
+
+/// Returns the names of tasks, in order.
+pub(super) fn names(server: &mut Server, limit: i64) -> Result<Vec<String>, Fault> {
+    server.query(NAMES, &[&limit])?.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// The last scheduled runs of each task, by their occurrences, and the last others: see `history`.
+const RECENT: &str = sql! {"
+    SELECT t.id, x.id, x.status, x.duration_ms, x.occurrence
+      FROM scheduled_tasks t CROSS JOIN LATERAL (
+        (SELECT n.id, n.status, n.duration_ms, n.scheduled_for AS occurrence FROM task_runs n
+          WHERE n.task_id = t.id AND {unscheduled_case:n} = 0 ORDER BY n.scheduled_for DESC LIMIT $1)
+         UNION ALL
+        (SELECT n.id, n.status, n.duration_ms, NULL FROM task_runs n
+          WHERE n.task_id = t.id AND {unscheduled_case:n} > 0 ORDER BY {unscheduled_case:n} DESC LIMIT $1)) x"};
+
+/// Returns the last runs of each task, oldest first.
+pub(super) fn recent(server: &mut Server, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>, Fault> {
+    let mut found = Vec::new();
+    for row in server.query(RECENT, &[&i64::try_from(limit).unwrap_or(i64::MAX)])? {
+        // A status that only another program writes must not hide the other runs.
+        let Some(status) = RunStatus::parse(row.try_get(2)?) else { continue };
+        let duration =
+            row.try_get::<_, Option<i64>>(3)?.map(|millis| Duration::from_millis(millis.max(0).unsigned_abs()));
+        let recent = Recent { status, duration };
+        found.push(Found { task: row.try_get(0)?, id: row.try_get(1)?, occurrence: row.try_get(4)?, recent });
+    }
+    Ok(history::by_task(found, limit))
+}
+
+/// Returns the ids that a query finds.
+#[cfg(feature = "page")]
+pub(super) fn ids(server: &mut Server, query: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<i64>, Fault> {
+    server.query(query, params)?.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// A page of the runs of a task, newest first.
+#[cfg(feature = "page")]
+pub(super) const RUN_LINES: &str = sql! {"
+    SELECT x.id FROM (
+        (SELECT n.id FROM task_runs n WHERE n.task_id = $1 AND {unscheduled_case:n} = 0 AND ($2::text IS NULL OR n.status = $2)
+          ORDER BY n.scheduled_for DESC LIMIT $3::bigint + $4::bigint)
+         UNION ALL
+        (SELECT n.id FROM task_runs n WHERE n.task_id = $1 AND {unscheduled_case:n} > 0 AND ($2::text IS NULL OR n.status = $2)
+          ORDER BY {unscheduled_case:n} DESC LIMIT $3::bigint + $4::bigint)) x
+     ORDER BY x.id DESC LIMIT $4 OFFSET $3"};
+
+/// A page of tasks, by name. The conditions are those of `task_pages`.
+#[cfg(feature = "page")]
+pub(super) const TASK_LINES: &str = "
+    SELECT t.id FROM scheduled_tasks t
+     WHERE t.name >= $1 AND ($2::text IS NULL OR t.name > $2)
+       AND ($2::text IS NOT NULL OR $3::bigint IS NULL OR t.name > coalesce((SELECT o.name FROM scheduled_tasks o WHERE o.id = $3), ''))
+       AND ($4::text IS NULL OR t.name LIKE $4)
+       AND ($5::text IS NULL OR t.handler = $5) AND ($6::text IS NULL OR t.status = $6)
+       AND ($7 OR t.status <> 'completed' OR t.schedule_type <> 'once'
+            OR coalesce((SELECT r.status = 'dead' OR r.status = 'queued' OR r.status = 'running' OR r.status = 'failed'
+                           FROM task_runs r WHERE r.task_id = t.id ORDER BY r.id + 0 DESC LIMIT 1), false))
+     ORDER BY t.name LIMIT $8 OFFSET $9";
+
+/// Returns a pattern of names for LIKE.
+#[cfg(feature = "page")]
+pub(super) fn like(pattern: &str) -> String {
+    let mut like = String::with_capacity(pattern.len());
+    for one in pattern.chars() {
+        match one {
+            '*' => like.push('%'),
+            '?' => like.push('_'),
+            '%' | '_' | '\\' => like.extend(['\\', one]),
+            one => like.push(one),
+        }
+    }
+    like
+}
+
+#[cfg(feature = "page")]
+const RUNNING: &str = "
+    SELECT coalesce(r.locked_by, ''), count(*) FROM task_runs r WHERE r.status = 'running' GROUP BY r.locked_by ORDER BY 1";
+
+#[cfg(feature = "page")]
+const WAITING: &str = sql! {"
+    SELECT r.status = 'failed', r.blocked, count(*), count(*) FILTER (WHERE r.run_at > $1), min(r.run_at)
+      FROM task_runs r WHERE {waiting:r} GROUP BY r.blocked, r.status"};
+
+/// The runs that only the rate limits of these handlers keep from starting, and when the next task is due.
+#[cfg(feature = "page")]
+const LIMITED_AND_DUE: &str = sql! {"
+    SELECT (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.handler = ANY ($1) AND r.run_at <= $2),
+           (SELECT min(x.next_run) FROM generate_series(0, 3) p (priority) CROSS JOIN LATERAL (
+                SELECT s.next_run FROM scheduled_tasks s
+                 WHERE {active_planned:s} AND s.priority = p.priority AND s.next_run IS NOT NULL
+                 ORDER BY s.next_run LIMIT 1) x)"};
+
+/// Counts the unfinished runs. `limits`: all limits.
+#[cfg(feature = "page")]
+pub(super) fn queue(server: &mut Server, limits: &[LimitState], now: Timestamp) -> Result<Queue, Fault> {
+    let reached: Vec<&str> = limits
+        .iter()
+        .filter(|state| state.next_start.is_some())
+        .filter_map(|state| if let Limit::Rate { handler, .. } = &state.limit { Some(handler.as_str()) } else { None })
+        .collect();
+    let (mut running, mut groups) = (Vec::new(), Vec::new());
+    for row in server.query(RUNNING, &[])? {
+        running.push((row.try_get(0)?, number(row.try_get(1)?)));
+    }
+    for row in server.query(WAITING, &[&now.as_millis()])? {
+        groups.push(Group {
+            is_failed: row.try_get(0)?,
+            blocked: row.try_get(1)?,
+            count: number(row.try_get(2)?),
+            later: number(row.try_get(3)?),
+            oldest: Timestamp::from_millis(row.try_get(4)?),
+        });
+    }
+    let rows = server.query(LIMITED_AND_DUE, &[&reached, &now.as_millis()])?;
+    let limited = number(rows[0].try_get(0)?);
+    let next_due = rows[0].try_get::<_, Option<i64>>(1)?.map(Timestamp::from_millis);
+    Ok(queue::sum(running, groups, limited, next_due, now))
+}
+
+fn number(count: i64) -> u64 {
+    count.unsigned_abs()
+}

@@ -1,0 +1,166 @@
+//! JSON that SQLite accepts and `jsonb` refuses. It is refused in the tables in memory, as a fault of the item that it belongs to: the
+//! server would refuse a whole turn.
+
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::ValueRef;
+
+use crate::store::postgres::tables::JSON;
+
+/// Longest payload, as PostgreSQL writes it, in bytes: `schema.sql` refuses a longer one when it is read.
+const MAX_PAYLOAD: usize = 256 * 1024;
+/// Longest other JSON, in bytes. `1e100000` is short here, and has 100001 digits there.
+const MAX_JSON: usize = 1024 * 1024;
+/// Most digits of a number before and after its point.
+const MAX_DIGITS: i64 = 131_072;
+const MAX_DECIMALS: i64 = 16_383;
+
+/// Makes the tables in memory refuse JSON that the server cannot store.
+pub(crate) fn refuse_unstorable(tables: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
+    tables.create_scalar_function("duly_json_fault", 2, flags, |context| {
+        let (ValueRef::Text(column), ValueRef::Text(text)) = (context.get_raw(0), context.get_raw(1)) else {
+            return Ok(None);
+        };
+        let column = String::from_utf8_lossy(column);
+        let max = if column == "payload" { MAX_PAYLOAD } else { MAX_JSON };
+        Ok(fault(text, max).map(|fault| format!("the {column} {fault}")))
+    })?;
+    for (table, column) in JSON {
+        for (event, name) in [("INSERT", "inserted"), (&*format!("UPDATE OF {column}"), "updated")] {
+            tables.execute_batch(&format!(
+                "CREATE TRIGGER {table}_{column}_{name} BEFORE {event} ON {table}
+                 WHEN duly_json_fault('{column}', NEW.{column}) IS NOT NULL
+                 BEGIN SELECT RAISE(ABORT, duly_json_fault('{column}', NEW.{column})); END"
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns why `jsonb` does not store a text that is JSON.
+fn fault(text: &[u8], max: usize) -> Option<String> {
+    let mut length: usize = 0;
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let begin = at;
+        match byte {
+            b'"' => {
+                at = match string_end(text, at + 1) {
+                    Ok(end) => end,
+                    Err(fault) => return Some(fault),
+                };
+                length += at - begin;
+            }
+            b'-' | b'0'..=b'9' => {
+                at += text[at..]
+                    .iter()
+                    .take_while(|byte| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9'))
+                    .count();
+                let (digits, decimals) = digits(&text[begin..at]);
+                if digits > MAX_DIGITS || decimals > MAX_DECIMALS {
+                    return Some(format!(
+                        "holds a number that PostgreSQL cannot store: expected at most {MAX_DIGITS} digits and {MAX_DECIMALS} decimals"
+                    ));
+                }
+                let marks = usize::from(*byte == b'-') + usize::from(decimals > 0);
+                length += usize::try_from(digits + decimals).unwrap_or(usize::MAX) + marks;
+            }
+            // A space follows.
+            b',' | b':' => (at, length) = (at + 1, length + 2),
+            b' ' | b'\t' | b'\r' | b'\n' => at += 1,
+            _ => (at, length) = (at + 1, length + 1),
+        }
+    }
+    (length > max)
+        .then(|| format!("is too long for PostgreSQL: expected at most {max} bytes with its spaces, found {length}"))
+}
+
+/// Returns the position after the end of a string.
+fn string_end(text: &[u8], mut at: usize) -> Result<usize, String> {
+    let unit = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    loop {
+        match text.get(at) {
+            None => return Ok(at),
+            Some(b'"') => return Ok(at + 1),
+            Some(b'\\') => {
+                at += match unit(at) {
+                    Some(0) => return Err(r"holds \u0000, which PostgreSQL cannot store in JSON".to_owned()),
+                    Some(0xD800..=0xDBFF) if matches!(unit(at + 6), Some(0xDC00..=0xDFFF)) => 12,
+                    Some(half @ 0xD800..=0xDFFF) => {
+                        return Err(format!(
+                            r"holds \u{half:04x}, half of a surrogate pair, which PostgreSQL cannot store in JSON"
+                        ));
+                    }
+                    Some(_) => 6,
+                    None => 2,
+                }
+            }
+            Some(_) => at += 1,
+        }
+    }
+}
+
+/// Returns how many digits a number has before and after its point when it is written without an exponent.
+fn digits(number: &[u8]) -> (i64, i64) {
+    let number = std::str::from_utf8(number).unwrap_or_default().trim_start_matches('-');
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let exponent = exponent.parse::<i64>().unwrap_or(if exponent.starts_with('-') { -1 << 40 } else { 1 << 40 });
+    let exponent = exponent.clamp(-1 << 40, 1 << 40);
+    let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let length = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 2);
+    ((length(whole) + exponent).max(1), (length(decimals) - exponent).max(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_PAYLOAD, fault};
+
+    fn of(text: &str) -> String {
+        fault(text.as_bytes(), MAX_PAYLOAD).unwrap_or_default()
+    }
+
+    #[test]
+    fn json_that_the_server_refuses_is_known() {
+        for stored in [
+            "null",
+            r#""\\u0000""#,
+            r#"{"a\"b": "\u0001\u00e9\ud83d\ude00\\", "n": [-1.5e-3, 1E+10, 0.0]}"#,
+            r#"{"1e999999": "1e999999 \" 1e999999"}"#,
+            "1e131071",
+            "1e-16383",
+        ] {
+            assert_eq!(of(stored), "", "{stored}");
+        }
+        for (refused, says) in [
+            (r#""\u0000""#, r"\u0000"),
+            (r#"{"a\u0000": 1}"#, r"\u0000"),
+            (r#"["\\\u0000"]"#, r"\u0000"),
+            (r#""\ud83d""#, r"\ud83d, half"),
+            (r#""\uD83D\u0041""#, r"\ud83d, half"),
+            (r#""\ude00\ud83d""#, r"\ude00, half"),
+            (r#""\ud83d\ud83d\ude00""#, r"\ud83d, half"),
+            ("1e131072", "a number"),
+            ("[1, -1.5e-16383]", "a number"),
+            ("1e99999999999999999999", "a number"),
+            ("1e-99999999999999999999", "a number"),
+            ("[1e100000, 1e100000, 1e100000]", "too long"),
+        ] {
+            assert!(of(refused).contains(says), "{refused}: {}", of(refused));
+        }
+    }
+
+    #[test]
+    fn the_length_counts_the_spaces_that_the_server_writes() {
+        let list = |items: usize| format!("[{}]", vec!["1"; items].join(","));
+        // `[1, 1]`: three bytes for each item.
+        assert_eq!(of(&list(MAX_PAYLOAD / 3)), "");
+        assert!(of(&list(MAX_PAYLOAD / 3 + 1)).contains("too long"));
+        let text = |bytes: usize| format!("  \"{}\"\n", "x".repeat(bytes));
+        assert_eq!(of(&text(MAX_PAYLOAD - 2)), "");
+        assert!(of(&text(MAX_PAYLOAD - 1)).contains("too long"));
+    }
+}

@@ -1,0 +1,225 @@
+//! Retention on the server: a batch as that of `sqlite::prune`, in at most five statements.
+
+use postgres::types::ToSql;
+
+use crate::clock::Timestamp;
+use crate::error::Error;
+use crate::model::report::{Pass, Pruned};
+use crate::model::run::RunStatus;
+use crate::rules::retention::{Limits, OldRun};
+use crate::store::fault::Fault;
+use crate::store::postgres::server::Server;
+
+/// Most tasks that one batch reads, and most of their runs that it counts.
+const MAX_TASKS: i64 = 5_000;
+const MAX_COUNTED: i64 = 20_000;
+/// Most stopped instances that are kept.
+const MAX_STOPPED: i64 = 100;
+
+/// `$1` before when, `$2` most instances that stay, `$3` most events. Returns the numbers of rows, and the newest task.
+const EVENTS_AND_INSTANCES: &str = "
+    WITH instance AS (
+        DELETE FROM scheduler_instances
+         WHERE stopped_at IS NOT NULL
+           AND (stopped_at < $1::bigint
+                OR id IN (SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL
+                           ORDER BY seen_at DESC, started_at DESC, id DESC OFFSET $2::bigint))
+           AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.status = 'running' AND r.locked_by = scheduler_instances.id)
+        RETURNING 1),
+    event AS (
+        DELETE FROM scheduler_events
+         WHERE id = ANY(ARRAY(SELECT id FROM (SELECT id, at FROM scheduler_events ORDER BY id LIMIT $3::bigint) AS oldest
+                               WHERE at < $1::bigint))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM instance), (SELECT count(*) FROM event), (SELECT coalesce(max(id), 0) FROM scheduled_tasks)";
+
+/// The next tasks of a pass that may have expired rows, and the last one that was read. `$1` after and `$2` up to which task, `$3`
+/// before when, `$4` most runs that are counted of a task, `$5` runs that each task keeps.
+const SCAN: &str = "
+    WITH RECURSIVE scanned(id, is_expired, runs, counted, place) AS (
+        SELECT $1::bigint, false, 0::bigint, 0::bigint, 0::bigint
+        UNION ALL
+        SELECT t.id, t.is_expired, t.runs, s.counted + t.runs, s.place + 1
+          FROM scanned s
+         CROSS JOIN LATERAL (
+             SELECT t.id,
+                    t.schedule_type = 'once' AND t.status = 'completed' AND t.next_run IS NULL AND t.managed_by IS NULL
+                    AND t.updated_at < $3::bigint AS is_expired,
+                    (SELECT count(*) FROM (SELECT 1 FROM task_runs r WHERE r.task_id = t.id LIMIT $4::bigint) AS c) AS runs
+               FROM scheduled_tasks t WHERE t.id > s.id AND t.id <= $2::bigint ORDER BY t.id LIMIT 1) t
+         WHERE s.counted < $6::bigint AND s.place < $7::bigint
+    )
+    SELECT id, is_expired, runs,
+           is_expired
+           AND NOT EXISTS (SELECT 1 FROM task_runs r
+                            WHERE r.task_id = s.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed')))
+           AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = s.id AND r.finished_at >= $3::bigint),
+           counted >= $6::bigint OR place >= $7::bigint, is_expired OR runs > $5::bigint
+      FROM scanned s
+     WHERE place > 0 AND (is_expired OR runs > $5::bigint OR place = (SELECT max(place) FROM scanned))
+     ORDER BY place";
+
+/// The oldest runs of tasks, of both kinds. `$1` the tasks, `$2` how many of each.
+const OLDEST: &str = "
+    SELECT t.id, r.scheduled_for, r.id, r.status, r.finished_at
+      FROM unnest($1::bigint[], $2::bigint[]) AS t(id, most)
+     CROSS JOIN LATERAL (
+         (SELECT scheduled_for, id, status, finished_at FROM task_runs o
+           WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+             AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = t.id AND r.retry_of = o.id)
+           ORDER BY scheduled_for LIMIT t.most)
+         UNION ALL
+         (SELECT scheduled_for, id, status, finished_at FROM task_runs o
+           WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) > 0
+             AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = t.id AND r.retry_of = o.id)
+           ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT t.most)) r";
+
+const REMOVE_RUNS: &str = "
+    WITH attempt AS (DELETE FROM task_attempts WHERE run_id = ANY($1::bigint[])),
+         effect AS (DELETE FROM task_effects WHERE run_id = ANY($1::bigint[]))
+    DELETE FROM task_runs
+     WHERE id = ANY($1::bigint[]) AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";
+
+const REMOVE_TASKS: &str = "
+    WITH run AS MATERIALIZED (SELECT id FROM task_runs WHERE task_id = ANY($1::bigint[])),
+         attempt AS (DELETE FROM task_attempts WHERE run_id = ANY(ARRAY(SELECT id FROM run))),
+         effect AS (DELETE FROM task_effects WHERE run_id = ANY(ARRAY(SELECT id FROM run))),
+         event AS (DELETE FROM scheduler_events WHERE task_id = ANY($1::bigint[])),
+         gone AS (DELETE FROM task_runs WHERE task_id = ANY($1::bigint[]))
+    DELETE FROM scheduled_tasks WHERE id = ANY($1::bigint[])";
+
+/// A task that may have expired rows.
+struct Found {
+    task: i64,
+    is_expired: bool,
+    runs: usize,
+    /// Whether it is expired, and all its runs ended before the retention time.
+    has_ended: bool,
+}
+
+/// Deletes a batch of about `limit` expired rows within the open transaction, adds it to `pruned`, and advances `pass`. Returns
+/// whether the batch ended because it reached its limit.
+pub(super) fn batch(
+    server: &mut Server,
+    limits: &Limits,
+    pass: &mut Pass,
+    limit: usize,
+    pruned: &mut Pruned,
+) -> Result<bool, Fault> {
+    let begins = pass.after == 0;
+    let most = if begins { limit } else { limit / 2 };
+    let before = limits.events_before.as_millis();
+    let row = one(server, EVENTS_AND_INSTANCES, &[&before, &MAX_STOPPED, &number(most)])?;
+    let (instances, events, last): (i64, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    pruned.instances += size(instances);
+    pruned.events += size(events);
+    let (mut left, more) = (limit - size(events).min(limit), size(events) == most);
+    let mut next = *pass;
+    if begins {
+        next.last = last;
+    }
+    let (found, end) = scan(server, limits, &next, limit)?;
+    let mut oldest = oldest(server, limits, &found, limit)?;
+    let (mut tasks, mut runs, mut ended) = (Vec::new(), Vec::new(), true);
+    for Found { task, is_expired, runs: counted, has_ended } in found {
+        if left == 0 || (is_expired && counted > left && left < limit) {
+            ended = false;
+            break;
+        }
+        if has_ended && counted <= left {
+            tasks.push(task);
+            left = left.saturating_sub(1 + counted);
+        } else {
+            let spare = limits.spare(counted).min(left);
+            let old =
+                oldest.iter_mut().find(|(of, _)| *of == task).map(|(_, old)| std::mem::take(old)).unwrap_or_default();
+            let removed =
+                old.into_iter().take(spare).enumerate().filter(|(rank, run)| limits.removes(run, *rank, counted));
+            let before = runs.len();
+            runs.extend(removed.map(|(_, run)| run.id));
+            left -= runs.len() - before;
+            if left == 0 && runs.len() > before {
+                // This task may have more expired runs.
+                ended = false;
+                break;
+            }
+        }
+        next.after = task;
+    }
+    if !runs.is_empty() {
+        pruned.runs += size(i64::try_from(server.execute(REMOVE_RUNS, &[&runs])?).unwrap_or_default());
+    }
+    if !tasks.is_empty() {
+        pruned.tasks += size(i64::try_from(server.execute(REMOVE_TASKS, &[&tasks])?).unwrap_or_default());
+    }
+    if !ended {
+        *pass = next;
+        return Ok(true);
+    }
+    *pass = end.map(|after| Pass { after, ..next }).unwrap_or_default();
+    Ok(more || left == 0)
+}
+
+/// Returns the tasks that may have expired rows, and the last task that was read, if more are left.
+fn scan(server: &mut Server, limits: &Limits, pass: &Pass, limit: usize) -> Result<(Vec<Found>, Option<i64>), Fault> {
+    let (before, most) = (limits.once_before.as_millis(), number(limits.most.saturating_add(limit)));
+    let least = number(limits.least);
+    let rows = server.query(SCAN, &[&pass.after, &pass.last, &before, &most, &least, &MAX_COUNTED, &MAX_TASKS])?;
+    let (mut found, mut end) = (Vec::new(), None);
+    for row in rows {
+        let task = row.try_get(0)?;
+        if row.try_get(4)? {
+            end = Some(task);
+        }
+        if row.try_get(5)? {
+            let (is_expired, has_ended) = (row.try_get(1)?, row.try_get(3)?);
+            found.push(Found { task, is_expired, runs: size(row.try_get(2)?), has_ended });
+        }
+    }
+    Ok((found, end))
+}
+
+/// Returns the oldest runs of each task that may be deleted, oldest first.
+fn oldest(
+    server: &mut Server,
+    limits: &Limits,
+    found: &[Found],
+    limit: usize,
+) -> Result<Vec<(i64, Vec<OldRun>)>, Fault> {
+    let spare = found.iter().map(|found| (found.task, number(limits.spare(found.runs).min(limit))));
+    let (tasks, most): (Vec<i64>, Vec<i64>) = spare.filter(|(_, most)| *most > 0).unzip();
+    let mut oldest: Vec<(i64, Vec<OldRun>)> = tasks.iter().map(|task| (*task, Vec::new())).collect();
+    if tasks.is_empty() {
+        return Ok(oldest);
+    }
+    for row in server.query(OLDEST, &[&tasks, &most])? {
+        let task: i64 = row.try_get(0)?;
+        let status: &str = row.try_get(3)?;
+        let status: RunStatus = status.parse().map_err(|error| Error::store("read a status", format!("{error:?}")))?;
+        let finished: Option<i64> = row.try_get(4)?;
+        let run = OldRun {
+            scheduled_for: Timestamp::from_millis(row.try_get(1)?),
+            id: row.try_get(2)?,
+            status,
+            finished: finished.map(Timestamp::from_millis),
+        };
+        if let Ok(at) = oldest.binary_search_by_key(&task, |(of, _)| *of) {
+            oldest[at].1.push(run);
+        }
+    }
+    oldest.iter_mut().for_each(|(_, runs)| runs.sort_unstable_by_key(OldRun::age));
+    Ok(oldest)
+}
+
+fn one(server: &mut Server, statement: &str, params: &[&(dyn ToSql + Sync)]) -> Result<postgres::Row, Fault> {
+    let row = server.query(statement, params)?.into_iter().next();
+    Ok(row.ok_or_else(|| Error::store("delete expired history", "the server returned no row"))?)
+}
+
+fn number(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+fn size(number: i64) -> usize {
+    usize::try_from(number).unwrap_or_default()
+}

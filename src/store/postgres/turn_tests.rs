@@ -1,0 +1,314 @@
+//! Proves that a turn with the rows of its reach does what a turn with all rows does, that its number of round trips does not depend
+//! on how much it does, and that its statements go along indexes of large tables.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::Client;
+
+use crate::clock::{Now, Timestamp};
+use crate::model::finished::Finished;
+use crate::model::retry::Retry;
+use crate::model::run::{Claim, FailureKind, Outcome};
+use crate::model::settings::Retention;
+use crate::rules::retention_timer::Part;
+use crate::store::Store;
+use crate::store::postgres::address::Address;
+use crate::store::postgres::reach::TURN;
+use crate::store::postgres::testing::TestServer;
+use crate::store::postgres::{PostgresStore, Time};
+use crate::store::sqlite::file::Missing;
+use crate::store::turn_io::{Dead, Done, Proof, Registration, Slots, Work};
+
+const NOON: i64 = 1_805_025_600_000;
+
+/// A scheduler that is driven by hand.
+struct Owner {
+    store: PostgresStore,
+    registration: Registration,
+    claimed: Vec<Arc<Claim>>,
+}
+
+/// What varies from turn to turn.
+#[derive(Default)]
+struct Turn<'a> {
+    now: i64,
+    finished: &'a [Finished],
+    dead: &'a [Dead],
+    full: bool,
+    room: usize,
+    prune: Option<Part>,
+}
+
+impl Owner {
+    fn new(server: &TestServer, name: &str, rehearses: bool) -> Self {
+        let address = Address::parse(&server.url()).expect("an address");
+        let mut store = PostgresStore::open(&address, Missing::Create, Time::Given).expect("a store");
+        store.rehearses = rehearses;
+        let registration = Registration {
+            owner: name.to_owned(),
+            host: "here".to_owned(),
+            workers: 4,
+            lease: Duration::from_secs(60),
+            zone_data: String::new(),
+            problems: None,
+        };
+        store
+            .register(&registration, fastrand::Rng::with_seed(7), Timestamp::from_millis(NOON))
+            .expect("a registration");
+        Owner { store, registration, claimed: Vec::new() }
+    }
+
+    fn turn(&mut self, turn: &Turn<'_>) -> Done {
+        let handlers: BTreeSet<String> = ["work", "mail", "slow"].map(str::to_owned).into();
+        let now = Timestamp::from_millis(turn.now);
+        let work = Work {
+            seen: None,
+            now,
+            owner: &self.registration.owner,
+            registration: &self.registration,
+            handlers: &handlers,
+            until: now + Duration::from_secs(60),
+            finished: turn.finished,
+            reports: &[],
+            ended: &[],
+            dead: turn.dead,
+            stalled: &[],
+            database: Path::new("none.db"),
+            doubts: &HashMap::new(),
+            doubted: &HashSet::new(),
+            rewind: None,
+            stepped: 0,
+            clock_events: &[],
+            newer: false,
+            draining: false,
+            full: turn.full,
+            slots: Slots { room: turn.room, idle: turn.room / 2 + 1 },
+            prune: turn.prune,
+            ahead: 32,
+        };
+        let done = self.store.turn(&work).expect("a turn");
+        self.claimed.extend(done.claims.iter().cloned());
+        let looked = self.store.look(&self.registration.owner, &handlers, None, now);
+        assert!(looked.is_ok_and(|done| done.is_some()));
+        done
+    }
+
+    /// Ends the claimed runs, each with one of these outcomes.
+    fn ended(&mut self, now: i64, mut outcome: impl FnMut() -> Option<Outcome>) -> Vec<Finished> {
+        let now = Now { wall: Timestamp::from_millis(now), monotonic: Duration::ZERO };
+        let mut ended = Vec::new();
+        for claim in std::mem::take(&mut self.claimed) {
+            match outcome() {
+                Some(outcome) => ended.push(Finished::new(claim, outcome, now, now)),
+                None => self.claimed.push(claim),
+            }
+        }
+        ended
+    }
+}
+
+/// Another program's session.
+fn other(server: &TestServer) -> Client {
+    let mut other = server.other();
+    other.batch_execute("SET search_path = duly, pg_temp").expect("a path");
+    other
+}
+
+fn pick<T: Copy>(random: &mut fastrand::Rng, from: &[T]) -> T {
+    from[random.usize(..from.len())]
+}
+
+/// A random task. Its schedules fall due within minutes.
+fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> String {
+    let kind = pick(random, &["once", "once", "interval", "interval", "cron", "delay", "manual"]);
+    let value = match kind {
+        "once" => Timestamp::from_millis(now + random.i64(-60_000..180_000)).to_string(),
+        "interval" => pick(random, &["1s", "20s", "1m", "broken"]).to_owned(),
+        "cron" => pick(random, &["* * * * *", "*/2 * * * *"]).to_owned(),
+        "delay" => pick(random, &["1s", "1m"]).to_owned(),
+        _ => String::new(),
+    };
+    let overlap = pick(random, &["skip", "skip", "buffer_one", "buffer_all", "allow", "cancel_running"]);
+    let misfire = pick(random, &["run_once", "skip", if overlap == "allow" { "run_all" } else { "run_once" }]);
+    let key = pick(random, &["NULL", "NULL", "NULL", "'one'", "'two'", "'three'"]);
+    let dead = if random.u8(..4) == 0 { format!("'t{}'", random.usize(..number + 1)) } else { "NULL".to_owned() };
+    let pause = if kind != "once" && random.u8(..5) == 0 { "2" } else { "NULL" };
+    let (priority, attempts, expires) =
+        (random.u8(..4), 1 + random.u8(..3), pick(random, &["NULL", "NULL", "1000", "60000"]));
+    let handler = pick(random, &["work", "mail", "slow", "nowhere"]);
+    format!(
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, misfire, misfire_grace_ms, priority,
+                                      concurrency_key, on_dead, pause_after_failures, max_attempts, backoff_ms, expires_ms,
+                                      created_at, active_since)
+         VALUES ('t{number}', '{handler}', '{kind}', '{value}', '{overlap}', '{misfire}', 30000, {priority}, {key}, {dead}, {pause},
+                 {attempts}, 5000, {expires}, {now}, {now})"
+    )
+}
+
+/// A random write of another program.
+fn edit(random: &mut fastrand::Rng, tasks: usize, now: i64) -> String {
+    let of = format!("name = 't{}'", random.usize(..tasks));
+    let run = "(SELECT id FROM task_runs ORDER BY random() LIMIT 1)";
+    match random.u8(..14) {
+        0 => format!("UPDATE scheduled_tasks SET status = 'paused' WHERE {of}"),
+        1 | 2 => format!("UPDATE scheduled_tasks SET status = 'active' WHERE {of}"),
+        3 | 4 => format!("UPDATE scheduled_tasks SET next_run = {now} WHERE {of} AND status <> 'invalid'"),
+        5 => format!("UPDATE scheduled_tasks SET priority = {} WHERE {of}", random.u8(..4)),
+        6 => format!("UPDATE scheduled_tasks SET overlap = 'buffer_one', misfire = 'run_once' WHERE {of}"),
+        7 => format!("UPDATE scheduled_tasks SET concurrency_key = 'two' WHERE {of}"),
+        8 => format!("UPDATE task_runs SET cancel_requested = 1 WHERE id = {run}"),
+        9 => {
+            let most = 1 + random.u8(..4);
+            format!(
+                "INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('one', {most})
+                 ON CONFLICT (concurrency_key) DO UPDATE SET max_running = {most}"
+            )
+        }
+        10 => "DELETE FROM concurrency_limits".to_owned(),
+        11 => {
+            let most = 1 + random.u8(..5);
+            format!(
+                "INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('mail', {most}, 30000)
+                 ON CONFLICT (handler) DO UPDATE SET max_starts = {most}"
+            )
+        }
+        12 => "UPDATE task_runs SET blocked = 'paused' WHERE status = 'queued' AND id % 5 = 0".to_owned(),
+        _ => format!("UPDATE scheduled_tasks SET schedule_value = '30s' WHERE {of} AND schedule_type = 'interval'"),
+    }
+}
+
+fn outcome(random: &mut fastrand::Rng) -> Option<Outcome> {
+    let retry = |retry| Some(Outcome::Failed { how: FailureKind::Failed, error: "no".to_owned(), retry });
+    match random.u8(..12) {
+        0..=3 => Some(Outcome::succeeded()),
+        4 => Some(Outcome::Succeeded { result: Some("{\"a\": 1}".to_owned()) }),
+        5 => retry(Retry::Backoff),
+        6 => retry(Retry::GiveUp),
+        7 => retry(pick(random, &[Retry::Cancel, Retry::Interrupted, Retry::Snooze(Duration::from_secs(3))])),
+        8 => Some(Outcome::Released),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
+    let Some(server) = TestServer::start("") else { return };
+    let seeds = std::env::var("DULY_SEEDS").map_or(4, |seeds| seeds.parse().expect("a number"));
+    for seed in 0..seeds {
+        eprintln!("seed {seed}");
+        let _ = server.other().batch_execute("DROP SCHEMA IF EXISTS duly CASCADE");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut owners = ["one", "two"].map(|name| Owner::new(&server, name, true));
+        let mut other = other(&server);
+        let (mut now, mut tasks) = (NOON, 0);
+        for _ in 0..120 {
+            now += random.i64(0..20_000);
+            for _ in 0..random.usize(..4) {
+                tasks += usize::from(other.batch_execute(&task(&mut random, tasks, now)).is_ok());
+            }
+            for _ in 0..random.usize(..3) {
+                // Some edits break a rule of the tables.
+                let _ = other.batch_execute(&edit(&mut random, tasks.max(1), now));
+            }
+            let owner = random.usize(..2);
+            let dies = random.u8(..12) == 0;
+            let gone = Dead { owner: owners[1 - owner].registration.owner.clone(), proof: Proof::Lock(None) };
+            let finished = owners[owner].ended(now, || outcome(&mut random));
+            let turn = Turn {
+                now,
+                finished: &finished,
+                dead: if dies { std::slice::from_ref(&gone) } else { &[] },
+                full: random.u8(..3) == 0,
+                room: random.usize(..6),
+                prune: None,
+            };
+            owners[owner].turn(&turn);
+        }
+    }
+}
+
+#[test]
+fn the_round_trips_of_a_turn_do_not_depend_on_how_much_it_does() {
+    let Some(server) = TestServer::start("") else { return };
+    let mut owner = Owner::new(&server, "one", false);
+    let mut other = other(&server);
+    let mut now = NOON;
+    let mut trips = |owner: &mut Owner, finished: &[Finished], part: Option<Part>| {
+        now += 1000;
+        let count = |owner: &Owner| owner.store.bench.lock().server.round_trips();
+        let before = count(owner);
+        let done = owner.turn(&Turn { now, finished, full: true, room: 500, prune: part, ..Turn::default() });
+        // Without the look after it.
+        (count(owner) - before - 1, done.claims.len() + finished.len())
+    };
+    let idle = Part { keep: Retention::default(), if_idle: true };
+    let mut counted = vec![trips(&mut owner, &[], None), trips(&mut owner, &[], Some(idle))];
+    for tasks in [1, 300, 300, 300] {
+        let text = format!(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             SELECT 't{turn}.' || i, 'work', 'interval', '1h', {NOON}, 1 FROM generate_series(1, {tasks}) i",
+            turn = counted.len()
+        );
+        other.batch_execute(&text).expect("tasks");
+        let mut random = fastrand::Rng::with_seed(1);
+        // Some of those that fail in the first turn wait again in the last.
+        let finished = owner.ended(NOON, || Some(outcome(&mut random).unwrap_or_else(Outcome::succeeded)));
+        counted.push(trips(&mut owner, &finished, None));
+    }
+    eprintln!("round trips and items: {counted:?}");
+    assert!(counted.iter().any(|(_, items)| *items >= 400), "{counted:?}");
+    assert!(counted.iter().all(|(trips, _)| *trips <= 12), "{counted:?}");
+    let most = |least: usize| counted.iter().filter(|(_, items)| *items >= least).map(|(trips, _)| *trips).max();
+    assert!(most(0) <= Some(12) && most(250) <= Some(8), "{counted:?}");
+}
+
+/// As many rows as make a scan of a table dearer than its indexes.
+const LARGE: &str = "
+    SET duly.store = 'on';
+    INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, status, next_run, planned, concurrency_key)
+    SELECT 't' || i, 'work', 'interval', '1h', CASE WHEN i % 10 < 7 THEN 'completed' ELSE 'active' END,
+           CASE WHEN i % 10 >= 7 AND i % 100 <> 99 THEN 1805025600000 + i * 1000 END, 1, CASE WHEN i % 50 = 0 THEN 'shared' END
+      FROM generate_series(1, 10000) i;
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, concurrency_key, finished_at,
+                           locked_by, locked_until, blocked)
+    SELECT 1 + i % 10000, 'work', 1805025600000 - i * 1000, 'schedule', s, 1805025600000 - i * 1000,
+           CASE WHEN s = 'queued' THEN 0 ELSE 1 END, CASE WHEN b = 'key' THEN 'shared' END,
+           CASE WHEN s = 'succeeded' THEN 1805025600000 END, CASE WHEN s = 'running' THEN 'one' END,
+           CASE WHEN s = 'running' THEN 1805025700000 END, b
+      FROM (SELECT i, CASE WHEN i < 200 THEN 'running' WHEN i < 5000 THEN 'queued' ELSE 'succeeded' END AS s,
+                   CASE WHEN i >= 1000 AND i < 3000 THEN 'key' END AS b FROM generate_series(1, 100000) i) AS runs;
+    ANALYZE";
+
+#[test]
+fn the_statements_of_a_turn_go_along_indexes() {
+    let Some(server) = TestServer::start("") else { return };
+    drop(Owner::new(&server, "one", false));
+    let mut other = other(&server);
+    other.batch_execute(LARGE).expect("rows");
+    other.batch_execute("SET plan_cache_mode = force_generic_plan; SET jit = off").expect("settings");
+    let types = "bigint, text, text[], bigint[], text[], boolean, bigint, bigint, bigint, bigint, boolean, text, bigint, bigint, \
+                 bigint, bigint, bigint, bigint[], text[]";
+    other.batch_execute(&format!("PREPARE turn ({types}) AS {TURN}")).expect("a statement");
+    let call = "EXECUTE turn (1805025600000, 'one', '{work}', '{1,2,3}', '{}', true, 501, 501, 450, 50, true, '', 0, 500, 0, 500, 50, \
+                '{}', '{}')";
+    let look = include_str!("look_ahead.sql");
+    other.batch_execute(&format!("PREPARE look (text, text[], bigint) AS {look}")).expect("a statement");
+    for call in [call, "EXECUTE look ('one', '{work}', NULL)"] {
+        let plan = other.simple_query(&format!("EXPLAIN {call}")).expect("a plan");
+        let lines = plan.iter().filter_map(|message| match message {
+            postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        let plan: Vec<String> = lines.collect();
+        let scans = |line: &&String| {
+            line.contains("Seq Scan on task_runs")
+                || line.contains("Seq Scan on scheduled_tasks")
+                || line.contains("Seq Scan on task_attempts")
+        };
+        let scanned: Vec<&String> = plan.iter().filter(scans).collect();
+        assert!(scanned.is_empty(), "{scanned:?}\n{}", plan.join("\n"));
+    }
+}

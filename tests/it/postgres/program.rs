@@ -1,0 +1,236 @@
+//! Every command of the program on a server, beside the same commands on a file: the JSON is equal but for what only a file or a server
+//! has, and for times.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Map, Value};
+use tempfile::TempDir;
+
+use crate::postgres::database;
+
+/// A database that the program works on, in a folder with the files of the test.
+struct Place {
+    home: TempDir,
+    database: String,
+}
+
+/// What a command printed.
+struct Told {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Place {
+    fn new(database: String) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("tasks.toml"), TASKS).unwrap();
+        std::fs::write(home.path().join("crontab"), "MAILTO=me\n*/5 * * * * true\n").unwrap();
+        Place { home, database }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
+        command.args(words).env("DULY_DB", &self.database).env("DULY_STATE_DIR", self.home.path().join("state"));
+        command.env("TZ", "UTC").env_remove("DULY_LOG").current_dir(self.home.path());
+        command
+    }
+
+    fn told(&self, words: &[&str]) -> Told {
+        let Output { status, stdout, stderr } = self.command(words).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Told { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    }
+}
+
+const TASKS: &str = r#"
+[[limit]]
+key = "mail"
+concurrency = 2
+
+[[task]]
+name = "declared"
+cron = "0 6 * * *"
+time_zone = "Europe/Rome"
+command = ["true"]
+concurrency_key = "mail"
+"#;
+
+/// Keys whose value differs between any two databases: times, processes, and what names the database.
+const OWN: [&str; 32] = [
+    "created_at",
+    "updated_at",
+    "queued_at",
+    "run_at",
+    "due_at",
+    "scheduled_for",
+    "last_scheduled_for",
+    "started_at",
+    "finished_at",
+    "next_run",
+    "last_run",
+    "last_run_at",
+    "starts_at",
+    "at",
+    "seen_at",
+    "pid",
+    "owner",
+    "locked_by",
+    "process",
+    "duration",
+    "file",
+    "began_at",
+    "source",
+    "managed_by",
+    "clock_shows",
+    "heartbeat_at",
+    "kept",
+    "seed",
+    "occurrences",
+    "trace",
+    "host",
+    "schedule_value",
+];
+
+/// Keys that only a file has, or only a server.
+const OF_ONE: [&str; 3] = ["file_bytes", "wal_bytes", "server"];
+
+/// Returns a document without what differs between any two databases.
+fn common(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.into_iter().filter(|(key, _)| !OF_ONE.contains(&key.as_str()));
+            let kept = kept.map(|(key, value)| {
+                let own = OWN.contains(&key.as_str()) && !value.is_null();
+                (key, if own { "(its own)".into() } else { common(value) })
+            });
+            Value::Object(kept.collect::<Map<_, _>>())
+        }
+        Value::Array(items) => items.into_iter().map(common).collect(),
+        other => other,
+    }
+}
+
+/// The commands, in an order in which each has something to do.
+const STEPS: [&[&str]; 46] = [
+    &["add", "daily", "--cron", "0 7 * * *", "--tz", "Europe/Rome", "--on-dead", "alarm", "--", "true"],
+    &["add", "daily", "--cron", "0 7 * * *", "--tz", "Europe/Rome", "--on-dead", "alarm", "--", "true"],
+    &["add", "daily", "--cron", "0 8 * * *", "--", "true"],
+    &["add", "daily", "--cron", "0 8 * * *", "--replace", "--", "true"],
+    &["add", "alarm", "--manual", "--", "cat"],
+    &["add", "hello", "--now", "--", "echo", "hello"],
+    &["add", "fails", "--now", "--max-attempts", "1", "--", "sh", "-c", "echo no >&2; exit 3"],
+    &["add", "other", "--manual", "--handler", "mail", "--payload", r#"{"b": 1, "a": [true, null, "\u00e9"]}"#],
+    &["add", "broken", "--cron", "61 * * * *", "--", "true"],
+    &["list"],
+    &["list", "--names"],
+    &["list", "--handler", "mail"],
+    &["show", "daily"],
+    &["show", "missing"],
+    &["status"],
+    &["check"],
+    &["run", "--until-idle", "--quiet"],
+    &["list"],
+    &["history"],
+    &["history", "hello"],
+    &["history", "--status", "dead"],
+    &["logs", "hello"],
+    &["logs", "fails"],
+    &["check"],
+    &["trigger", "daily", "--key", "k1", "--payload", r#"{"x": 1}"#],
+    &["trigger", "daily", "--key", "k1"],
+    &["trigger", "missing"],
+    &["pause", "daily"],
+    &["resume", "daily"],
+    &["cancel", "daily"],
+    &["retry", "fails"],
+    &["trigger", "other"],
+    &["limit", "set", "handler:mail", "--concurrency", "1"],
+    &["limit"],
+    &["apply", "tasks.toml", "--dry-run"],
+    &["apply", "tasks.toml"],
+    &["apply", "tasks.toml"],
+    &["import", "crontab", "crontab", "--partial"],
+    &["next", "0 0 * * *", "--from", "2027-01-01", "-n", "2"],
+    &["next", "declared", "--from", "2027-03-27", "-n", "3"],
+    &["run", "--until-idle", "--quiet", "--tasks", "tasks.toml"],
+    &["history", "-n", "50"],
+    &["remove", "other"],
+    &["prune", "--dry-run"],
+    &["doctor"],
+    &["status"],
+];
+
+#[test]
+fn every_command_prints_the_same_on_a_server_as_on_a_file() {
+    let Some(address) = database() else { return };
+    let (file, server) = (Place::new("agent.db".to_owned()), Place::new(address));
+    for words in STEPS {
+        let words: Vec<&str> = words.iter().copied().chain(["--json"]).collect();
+        let (one, other) = (file.told(&words), server.told(&words));
+        assert_eq!((one.code, &one.stderr), (other.code, &other.stderr), "{words:?}");
+        let read = |told: &Told| common(serde_json::from_str(&told.stdout).unwrap_or(Value::Null));
+        let (one_read, other_read) = (read(&one), read(&other));
+        assert_eq!(one_read, other_read, "{words:?}");
+        // Without JSON it is told in other words, but it is told.
+        assert_eq!(one.stdout.is_empty(), other.stdout.is_empty(), "{words:?}");
+    }
+    let status: Value = serde_json::from_str(&server.told(&["status", "--json"]).stdout).unwrap();
+    assert!(status["server"].as_str().is_some_and(|server| server.starts_with("PostgreSQL ")), "{status}");
+    assert!(OF_ONE[..2].iter().all(|key| status.get(*key).is_none()), "{status}");
+
+    let backup = server.told(&["backup", "copy.db"]);
+    assert!(backup.code == Some(1) && backup.stderr.contains("pg_dump --schema="), "{}", backup.stderr);
+    assert!(!server.home.path().join("copy.db").exists());
+
+    // Its server may run without fsync, which is a finding.
+    let selftest = server.told(&["selftest", "--json"]);
+    let report: Value = serde_json::from_str(&selftest.stdout).unwrap();
+    let verdict = |name: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["check"] == name).map(|check| check["verdict"].clone())
+    };
+    for name in ["server", "session", "locks", "permissions"] {
+        assert_eq!(verdict(name), Some("good".into()), "{name}: {report}");
+    }
+    assert_eq!(report["round_trips"], 20);
+    assert!(report["round_trip_us"].as_u64().is_some_and(|length| length > 0), "{report}");
+}
+
+#[test]
+fn no_password_is_printed() {
+    let Some(address) = database() else { return };
+    // The server trusts every user of its socket: it asks for no password.
+    let address = address.replacen("postgres@", "postgres:s3cret%21@", 1);
+    if !address.contains("s3cret") {
+        return;
+    }
+    let place = Place::new(address.clone());
+    let unknown = |text: &str| address.replacen("/postgres?", text, 1);
+    let steps: [&[&str]; 9] = [
+        &["add", "hello", "--now", "--", "echo", "hello"],
+        &["run", "--until-idle", "-vv"],
+        &["run", "--until-idle", "-vv", "--json"],
+        &["status"],
+        &["status", "--json"],
+        &["check"],
+        &["selftest"],
+        &["backup", "copy.db"],
+        &["doctor"],
+    ];
+    for words in steps {
+        let Told { stdout, stderr, .. } = place.told(words);
+        assert!(!format!("{stdout}{stderr}").contains("s3cret"), "{words:?}: {stdout}{stderr}");
+    }
+    for broken in
+        [unknown("/no_such_database?"), unknown("/postgres?unknown=1&"), address.replacen("%2F", "%2Fmissing", 1)]
+    {
+        for words in [["status"], ["list"], ["run"], ["selftest"]] {
+            let Told { code, stdout, stderr } = Place::new(broken.clone()).told(&words);
+            assert!(code != Some(0) && !stderr.is_empty(), "{words:?}");
+            assert!(!format!("{stdout}{stderr}").contains("s3cret"), "{words:?}: {stdout}{stderr}");
+        }
+    }
+    assert!(!Path::new(&address).exists());
+}

@@ -1,0 +1,230 @@
+//! The tables on a server: which schemas are accepted, the README's lines in `psql`, JSON that PostgreSQL cannot store.
+
+use std::process::Command;
+
+use duly::testing::Stepper;
+use duly::{Client, Error, NewTask, Outcome, RunFilter};
+use postgres::NoTls;
+
+use crate::fixtures::on_server::session;
+use crate::fixtures::{NOON, at, claim, finish_all, once, skip};
+use crate::sql::{present_time, turn};
+
+const POSTGRES: &str = include_str!("../../../schema.postgres.sql");
+
+/// Returns the address of the server and the name of the schema.
+fn parts(address: &str) -> (&str, &str) {
+    let (server, schema) = address.split_once("schema=").expect("a schema");
+    (server.trim_end_matches(['?', '&']), schema)
+}
+
+/// Executes statements beside duly's schema.
+fn execute(address: &str, sql: &str) {
+    let mut session = postgres::Client::connect(parts(address).0, NoTls).expect("a session");
+    session.batch_execute(sql).expect(sql);
+}
+
+fn refused(opened: duly::Result<Client>) -> String {
+    match opened {
+        Err(error @ Error::UnusableDatabase { .. }) => error.to_string(),
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("the schema is accepted"),
+    }
+}
+
+#[test]
+fn the_tables_are_created_once_and_examined() {
+    let Some(address) = super::database() else { return };
+    let schema = parts(&address).1;
+    assert!(refused(Client::open_existing(&address)).contains("it holds no tables of duly"));
+
+    // Twenty at once: one creates them.
+    let threads: Vec<_> = (0..20)
+        .map(|number| {
+            let address = address.clone();
+            std::thread::spawn(move || Client::open(address)?.add(once(&format!("task-{number}"))))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("a thread").expect("a task");
+    }
+    let client = Client::open_existing(&address).expect("the tables");
+    assert_eq!(client.tasks().expect("the tasks").len(), 20);
+
+    for (change, says, undo) in [
+        (
+            "UPDATE scheduler_meta SET value = '2' WHERE key = 'schema_version'",
+            "its tables are of version 2, written by a newer duly; this one knows version 1",
+            "UPDATE scheduler_meta SET value = '1' WHERE key = 'schema_version'",
+        ),
+        (
+            "ALTER INDEX task_runs_claimable RENAME TO slow",
+            "its index task_runs_claimable is missing",
+            "ALTER INDEX slow RENAME TO task_runs_claimable",
+        ),
+        (
+            "ALTER TABLE task_effects RENAME TO effects",
+            "its table task_effects is missing",
+            "ALTER TABLE effects RENAME TO task_effects",
+        ),
+        (
+            "ALTER TRIGGER scheduled_tasks_edited ON scheduled_tasks RENAME TO mine",
+            "its trigger scheduled_tasks_edited is missing",
+            "ALTER TRIGGER mine ON scheduled_tasks RENAME TO scheduled_tasks_edited",
+        ),
+        (
+            "ALTER SEQUENCE task_runs_id_seq RENAME TO numbers",
+            "its sequence task_runs_id_seq is missing",
+            "ALTER SEQUENCE numbers RENAME TO task_runs_id_seq",
+        ),
+        (
+            "UPDATE scheduler_meta SET value = 'other' WHERE key = 'program'",
+            "its table scheduler_meta is damaged",
+            "UPDATE scheduler_meta SET value = 'duly' WHERE key = 'program'",
+        ),
+    ] {
+        let mut shell = session(&address);
+        shell.batch_execute(change).expect(change);
+        let error = refused(Client::open(&address));
+        assert!(error.contains(says) && error.contains(schema), "{change}: {error}");
+        shell.batch_execute(undo).expect(undo);
+        Client::open(&address).expect("the tables");
+    }
+}
+
+#[test]
+fn a_schema_of_another_program_is_left_alone() {
+    let Some(address) = super::database() else { return };
+    let schema = parts(&address).1;
+    execute(&address, &format!("CREATE SCHEMA {schema}; CREATE TABLE {schema}.orders (id bigint)"));
+    assert!(refused(Client::open_own(&address)).contains("holds tables of another program and none of duly"));
+    execute(&address, &format!("CREATE VIEW {schema}.failing_tasks AS SELECT 1 AS one"));
+    let error = refused(Client::open(&address));
+    assert!(error.contains(&format!("its schema {schema} holds a view failing_tasks that is not duly's")), "{error}");
+    execute(&address, &format!("CREATE TABLE {schema}.scheduler_meta (id bigint)"));
+    let error = refused(Client::open(&address));
+    assert!(error.contains("holds a view failing_tasks that is not duly's"), "{error}");
+    execute(&address, &format!("DROP VIEW {schema}.failing_tasks; DROP TABLE {schema}.scheduler_meta"));
+    Client::open(&address).expect("its tables beside those");
+    Client::open_own(&address).expect("its tables are there");
+    execute(&address, &format!("INSERT INTO {schema}.orders VALUES (1)"));
+}
+
+/// `schema.postgres.sql` and the README's lines, by `psql`.
+#[test]
+fn the_lines_of_the_readme_work_in_psql() {
+    let Some(address) = super::database() else { return };
+    let Some(psql) = super::psql() else { return skip("no psql") };
+    let (server, schema) = parts(&address);
+    let psql = |lines: &str| {
+        let mut psql = Command::new(&psql);
+        psql.args([
+            "-X",
+            "-q",
+            "-A",
+            "-t",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            server,
+            "-c",
+            &format!("SET search_path = {schema}"),
+        ]);
+        let output = psql.arg("-c").arg(lines).output().expect("psql");
+        assert!(output.status.success(), "{lines}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    };
+    psql(&format!("CREATE SCHEMA {schema}"));
+    psql(POSTGRES);
+
+    let readme = include_str!("../../../README.md");
+    let lines: Vec<&str> =
+        readme.split("```sql\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(sql, _)| sql).collect();
+    assert!(!lines.is_empty());
+    for sql in &lines {
+        psql(sql);
+    }
+    let (first, rest) = lines[0].split_once(';').expect("a statement");
+    assert_eq!(psql(&format!("{first} ON CONFLICT DO NOTHING;{rest}")), "", "enqueued once");
+    assert_eq!(psql("SELECT name, payload, planned FROM scheduled_tasks"), "digest:bob|\"bob@example.org\"|0");
+
+    // Enqueue, pause, resume, run now, remove: with duly between them.
+    let mut stepper = Stepper::builder(&address, present_time()).accept("digest").start().expect("a stepper");
+    assert_eq!(turn(&mut stepper).len(), 0);
+    let state = "SELECT status, planned, next_run IS NOT NULL, paused_by FROM scheduled_tasks";
+    assert_eq!(psql(state), "active|1|t|");
+    psql("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'digest:bob'");
+    assert_eq!(psql(state), "paused|0|f|sql");
+    psql("UPDATE scheduled_tasks SET status = 'active', next_run = duly_now() WHERE name = 'digest:bob'");
+    // One turn plans it, and it may start in the next.
+    assert_eq!(turn(&mut stepper).len() + turn(&mut stepper).len(), 1);
+    psql("UPDATE task_runs SET cancel_requested = 1 WHERE status = 'running'");
+    assert_eq!(psql("SELECT name, status, next_run IS NOT NULL FROM task_overview"), "digest:bob|active|t");
+    finish_all(&mut stepper, &Outcome::succeeded());
+    turn(&mut stepper);
+    psql("DELETE FROM scheduled_tasks WHERE name = 'digest:bob'");
+    assert_eq!(psql("SELECT (SELECT count(*) FROM scheduled_tasks), (SELECT count(*) FROM task_runs)"), "0|0");
+}
+
+/// A role that may write the tasks, and has no rights on the other tables: the triggers write there for it.
+#[test]
+fn a_role_needs_rights_on_the_tasks_alone() {
+    let Some(address) = super::database() else { return };
+    let (_, schema) = parts(&address);
+    Client::open(&address).expect("the tables").add(once("job").payload(1)).expect("a task");
+    let mut shell = session(&address);
+    let role = format!("{schema}_web");
+    shell
+        .batch_execute(&format!(
+            "CREATE ROLE {role}; GRANT USAGE ON SCHEMA {schema} TO {role};
+             GRANT SELECT, INSERT, UPDATE, DELETE ON scheduled_tasks TO {role};
+             SET ROLE {role}; SET search_path = public;
+             INSERT INTO {schema}.scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('new', 'work', 'manual', '');
+             UPDATE {schema}.scheduled_tasks SET status = 'paused' WHERE name = 'job';
+             UPDATE {schema}.scheduled_tasks SET handler = 'other' WHERE name = 'job';
+             DELETE FROM {schema}.scheduled_tasks WHERE name = 'job'"
+        ))
+        .expect("its rights");
+    shell.batch_execute(&format!("SELECT 1 FROM {schema}.task_runs")).expect_err("it has no right");
+    shell.batch_execute(&format!("RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")).expect("an end");
+}
+
+#[test]
+fn json_that_postgres_cannot_store_is_a_fault_of_its_item() {
+    let Some(address) = super::database() else { return };
+    let mut stepper = Stepper::builder(&address, at(NOON)).accept("work").start().expect("a stepper");
+    let client = stepper.client().clone();
+    let task = |name: &str, payload: &str| {
+        let json: Box<serde_json::value::RawValue> = serde_json::from_str(payload).expect("JSON");
+        NewTask::once(name, at(NOON)).handler("work").payload(&json)
+    };
+    for (payload, says) in [
+        (r#"{"a": "\u0000"}"#, r"the payload holds \u0000, which PostgreSQL cannot store"),
+        // These no handler can read, whatever stores them.
+        (r#""\ud83d""#, "invalid payload"),
+        ("1e200000", "invalid payload"),
+    ] {
+        let error = client.add(task("refused", payload)).expect_err(payload).to_string();
+        let source = format!("{error} {:?}", client.add(task("refused", payload)).expect_err(payload));
+        assert!(source.contains(says), "{payload}: {source}");
+    }
+    let most = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+    client.add(task("deepest", &most)).expect("a task");
+    client.add(task("fits", r#""\\u0000 \ud83d\ude00""#)).expect("a task");
+
+    // Its effects have happened: the end of the attempt is stored without the result.
+    for claim in stepper.step().expect("a step") {
+        let result = if claim.task == "fits" { r#""\u0000""# } else { "7" };
+        stepper.finish(&claim, Outcome::Succeeded { result: Some(result.to_owned()) });
+    }
+    client.add(once("other")).expect("a task");
+    let next = claim(&mut stepper);
+    assert_eq!(next.task, "other", "the turn goes on");
+    let runs = client.runs(&RunFilter::newest(10)).expect("the runs");
+    let ended: Vec<String> = runs.iter().map(|run| format!("{} {:?} {:?}", run.task, run.status, run.result)).collect();
+    assert!(ended.contains(&"deepest Succeeded Some(\"7\")".to_owned()), "{ended:?}");
+    assert!(
+        ended.iter().any(|run| run.starts_with("fits") && run.ends_with("None") && !run.contains("Running")),
+        "{ended:?}"
+    );
+}
