@@ -78,7 +78,7 @@ fn on_server() -> Option<PathBuf> {
 fn open(address: &Path, clock: &ManualClock) -> Shell {
     #[cfg(feature = "postgres")]
     if let Some(address) = address.to_str().filter(|address| address.starts_with("postgres")) {
-        return Shell::Server(OnServer::at(address, clock));
+        return Shell::Server(Box::new(OnServer::at(address, clock)));
     }
     Shell::of_file(address, clock)
 }
