@@ -409,7 +409,9 @@ impl Definition {
         let pairs = self.fields().into_iter().zip(other.fields());
         pairs
             .filter(|((column, _), _)| !(same_schedule && matches!(*column, "schedule_value" | "time_zone")))
-            .filter(|((column, stored), (_, given))| stored != given && !(*column == "payload" && same_json(stored, given)))
+            .filter(|((column, stored), (_, given))| {
+                stored != given && !(*column == "payload" && same_json(stored, given))
+            })
             .map(|((column, stored), (_, given))| (column, stored, given))
             .collect()
     }
