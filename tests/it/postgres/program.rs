@@ -167,7 +167,7 @@ fn every_command_prints_the_same_on_a_server_as_on_a_file() {
     let Some(address) = database() else { return };
     let (file, server) = (Place::new("agent.db".to_owned()), Place::new(address));
     for words in STEPS {
-        let words: Vec<&str> = words.iter().copied().chain(["--json"]).collect();
+        let words: Vec<&str> = ["--json"].into_iter().chain(words.iter().copied()).collect();
         let (one, other) = (file.told(&words), server.told(&words));
         assert_eq!((one.code, &one.stderr), (other.code, &other.stderr), "{words:?}");
         let read = |told: &Told| common(serde_json::from_str(&told.stdout).unwrap_or(Value::Null));
