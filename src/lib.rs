@@ -51,6 +51,9 @@ pub use model::task::{
     Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task,
     TaskStatus,
 };
+/// The client of [`Client::add_in_postgres`], so that an application uses the same version.
+#[cfg(feature = "postgres")]
+pub use postgres;
 pub use rules::forecast::{Outage, Projection, Upcoming};
 /// The SQLite of [`Context::finish`] and [`Client::add_in`], so that an application uses the same version.
 pub use rusqlite;

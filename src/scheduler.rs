@@ -1,6 +1,8 @@
 //! `Scheduler` runs tasks: handlers by name, settings, start, shutdown. It owns the threads.
 
 mod ending;
+#[cfg(feature = "postgres")]
+mod on_server;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
@@ -19,8 +21,6 @@ use crate::client::wake::Wake;
 use crate::clock::since_boot;
 use crate::clock::{Clock, SystemClock};
 use crate::engine::event_loop::{EventLoop, Order};
-#[cfg(feature = "postgres")]
-use crate::engine::keeper::Keeper;
 use crate::engine::lanes::Lanes;
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
@@ -40,7 +40,7 @@ use crate::worker::connection::{ConnectionSettings, OwnerId, WriteQueue};
 use crate::worker::executor::{Executor, Waker};
 use crate::worker::executor_lane;
 #[cfg(feature = "postgres")]
-use crate::worker::fence::{Fence, OnLease};
+use crate::worker::fence::OnLease;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
 use crate::worker::handler::{Context, Handler, Handlers};
@@ -282,24 +282,6 @@ impl Builder {
         self
     }
 
-    /// With a database on a server: calls `extended` whenever the lease is extended, with the times at which the processes of attempts must
-    /// be asked to end and be dead, if the lease is not extended again. Both count from the start of the machine, with the time in
-    /// which it was suspended. For a guard process, which works while this one is frozen. The function must not block.
-    #[cfg(feature = "postgres")]
-    pub fn on_lease(mut self, extended: impl Fn(Duration, Duration) + Send + Sync + 'static) -> Self {
-        self.on_lease = Some(Arc::new(extended));
-        self
-    }
-
-    /// Sets the folder of the files of this host, if the database is on a server: lock files, and what its commands inherit. All
-    /// schedulers of a host need the same one, to know at once which of them ended. Default: `DULY_STATE_DIR`, else `duly` in
-    /// `XDG_STATE_HOME`, else `/var/lib/duly` for root and `~/.local/state/duly` for other users.
-    #[cfg(feature = "postgres")]
-    pub fn state_folder(mut self, folder: impl AsRef<Path>) -> Self {
-        self.state = Some(folder.as_ref().to_owned());
-        self
-    }
-
     /// Sets the source of time. Default: the machine's clock. If the database is on a server, the time of day is the server's, and only
     /// durations are measured by this clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
@@ -376,22 +358,15 @@ impl Builder {
         let since = since_boot();
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
         let mut poller = Poller::new(parts, clock.now())?;
-        let connections = ConnectionSettings { file, owner: OwnerId::new(poller.owner()), open, queue: WriteQueue::new() };
+        let connections =
+            ConnectionSettings { file, owner: OwnerId::new(poller.owner()), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
         let beside = others + executors.len() * executor_lane::MOST;
         let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
         runtime.into_iter().for_each(|runtime| pool.use_runtime(runtime));
         #[cfg(feature = "postgres")]
-        let keeper = match poller.take_session() {
-            Some(session) => {
-                let fence = Arc::new(Fence::new(Arc::new(since_boot), settings.lease, since, on_lease));
-                let attempts = pool.attempts().clone();
-                let _ = attempts.fence.set(fence.clone());
-                Some(Keeper::start(session, fence, attempts, wake.clone())?)
-            }
-            None => None,
-        };
+        let keeper = on_server::keep_alive(&mut poller, &pool, (settings.lease, since), on_lease, &wake)?;
         let waker = Waker::new(wake.clone(), &poller.lock());
         executors.iter().for_each(|executor| pool.use_executor(executor.clone(), waker.clone()));
         for worker in left {

@@ -64,7 +64,10 @@ impl Client {
     pub fn backup_watched(&self, path: impl AsRef<Path>, progress: &Progress) -> Result<Backup> {
         let path = path.as_ref();
         if let Some(command) = place::dump(&mut **self.store()) {
-            return Err(refused(path, &format!("the database is on a server, which has its own program for that: {command}")));
+            return Err(refused(
+                path,
+                &format!("the database is on a server, which has its own program for that: {command}"),
+            ));
         }
         let name = path.file_name().ok_or_else(|| refused(path, "expected the name of a file"))?;
         let folder = match path.parent() {

@@ -3,9 +3,13 @@
 use rusqlite::Transaction;
 
 use crate::client::Client;
+#[cfg(feature = "postgres")]
+use crate::error::Error;
 use crate::error::Result;
 use crate::model::new_task::NewTask;
 use crate::model::request::{Added, Existing};
+#[cfg(feature = "postgres")]
+use crate::store::place;
 use crate::store::sqlite::add::add_in;
 use crate::worker::handler::Context;
 
@@ -39,6 +43,35 @@ impl Client {
     pub fn add_in(&self, tx: &Transaction<'_>, task: NewTask) -> Result<Added> {
         let (now, file, existing) = (self.now(), self.path_in_place()?, Existing::refuse(&task));
         add_in(tx, &file, task.into_definition(now)?, existing, now)
+    }
+
+    /// As [`Client::add_in`], for a database on a server: adds a task inside a transaction of the application, on the application's own
+    /// connection to the same database. What the application does afterwards in that transaction is not affected.
+    ///
+    /// ```no_run
+    /// use duly::postgres::NoTls;
+    /// use duly::{Client, NewTask};
+    /// let client = Client::open("postgres://shop@db.example/shop")?;
+    /// let mut shop = duly::postgres::Client::connect("host=db.example user=shop", NoTls)?;
+    /// let mut tx = shop.transaction()?;
+    /// tx.execute("INSERT INTO orders (id, what) VALUES (7, 'tea')", &[])?;
+    /// client.add_in_postgres(&mut tx, NewTask::once("ship:7", client.now()).handler("ship").payload(7))?;
+    /// tx.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::add`]; the transaction is then as it was before. [`Error::Refused`](crate::Error::Refused) if it is on another
+    /// database.
+    #[cfg(feature = "postgres")]
+    pub fn add_in_postgres(&self, tx: &mut postgres::Transaction<'_>, task: NewTask) -> Result<Added> {
+        let (now, existing) = (self.now(), Existing::refuse(&task));
+        let task = task.into_definition(now)?;
+        let refused = || Error::Refused {
+            request: format!("add task {:?} in a transaction of PostgreSQL", task.name),
+            reason: "the tasks are in a file: begin the transaction there, and use add_in".to_owned(),
+        };
+        place::add_in(&mut **self.store(), tx, &task, existing, now).unwrap_or_else(|| Err(refused()))
     }
 }
 

@@ -19,7 +19,8 @@ impl Client {
         // To the nanosecond, where a reading is cut to milliseconds.
         let later = Duration::from_secs(3600);
         let now = || Now { monotonic: later.saturating_sub(clock.until(later)), ..clock.now() };
-        let refused = || Error::Refused { request: "examine the server".into(), reason: "the database is a file".into() };
+        let refused =
+            || Error::Refused { request: "examine the server".into(), reason: "the database is a file".into() };
         place::examine(&mut **self.store(), &now).unwrap_or_else(|| Err(refused()))
     }
 }

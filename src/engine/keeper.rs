@@ -117,7 +117,9 @@ fn entered(stage: Stage, attempts: &Attempts, news: &News, wake: &Sender<()>) {
         Stage::Current => log::info!("the lease of this scheduler is extended again"),
         Stage::Holding => log::warn!("the lease of this scheduler could not be extended for long; it starts nothing"),
         Stage::Stopping => {
-            log::error!("the lease of this scheduler ends soon, and others may take over: running attempts are stopped");
+            log::error!(
+                "the lease of this scheduler ends soon, and others may take over: running attempts are stopped"
+            );
         }
         Stage::Over => {}
     }
@@ -170,8 +172,8 @@ impl Heart {
     /// Takes the answer to a heartbeat. Returns whether the session goes on.
     fn take(&self, beat: &Beat, sent: Duration, failed_before: bool) -> bool {
         if beat.promoted {
-            self.fence.end();
             self.news.register.store(true, Ordering::SeqCst);
+            self.fence.end();
         } else if beat.extended {
             self.fence.extend(sent);
         }
@@ -210,8 +212,8 @@ impl Heart {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
     use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -242,6 +244,7 @@ mod tests {
         }
 
         fn wait(&mut self, _limit: Duration) -> Result<bool, Fault> {
+            std::thread::yield_now();
             Ok(false)
         }
     }
@@ -265,7 +268,9 @@ mod tests {
 
     fn bench() -> Bench {
         let home = tempfile::tempdir().unwrap();
-        let alive = Arc::new(OwnerLock::take(&home.path().join("anchor"), "a-1").unwrap());
+        let anchor = home.path().join("anchor");
+        std::fs::write(&anchor, "").unwrap();
+        let alive = Arc::new(OwnerLock::take(&anchor, "a-1").unwrap());
         let link = Link { notices: bounded(1).0, alive };
         let attempts = Attempts::new(Arc::new(SystemClock::new()), Arc::new(Observers(Vec::new())), link);
         let time = Arc::new(AtomicU64::new(1000));
@@ -325,10 +330,12 @@ mod tests {
         let flag = bench.attempts.hand_over(&claim());
         bench.answers(Some(EXTENDED));
         bench.at(5);
-        for _ in 0..3 {
+        for _ in 0..2 {
             bench.answers(None);
         }
         bench.at(25);
+        // The heartbeat that follows this one is sent at second 25.
+        bench.answers(None);
         bench.answers(Some(Beat { again: true, ..EXTENDED }));
         bench.woken();
         assert!(bench.keeper.must_look_up() && !bench.keeper.must_look_up(), "once");

@@ -1,7 +1,10 @@
 //! The turns of one scheduler: each is given the time, the finished attempts and the free slots. The poller decides when, and
 //! nothing else: it has no thread, no channel and no clock, so a test can stop it anywhere. Only the poller emits events.
 
+mod claims;
 mod given;
+#[cfg(feature = "postgres")]
+mod on_server;
 mod quiet;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -17,20 +20,16 @@ use crate::engine::wall_clock::WallClock;
 use crate::error::{Error, Result};
 use crate::host::fault_points;
 use crate::host::orphan::Orphan;
-#[cfg(feature = "postgres")]
-use crate::host::owner_lock;
 use crate::host::owner_lock::{FileState, OwnerLock};
 use crate::host::platform;
 use crate::model::event::{Event, Observer, Observers};
 use crate::model::finished::{self, Finished, Report, WorkerEnded};
-use crate::model::run::{Claim, Outcome, Run};
+use crate::model::run::Claim;
 use crate::model::settings::Settings;
 use crate::model::vitals::Refused;
 use crate::rules::clock_monitor::ClockMonitor;
 use crate::rules::retention_timer::{Part, RetentionTimer};
 use crate::schedule::zone_data;
-#[cfg(feature = "postgres")]
-use crate::store::OwnerSession;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::turn_io::{
@@ -205,37 +204,6 @@ impl Poller {
     /// Returns the id of this owner.
     pub(crate) fn owner(&self) -> &str {
         &self.registration.owner
-    }
-
-    /// Takes the session of this owner, for the thread that keeps it alive.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
-        self.store.take_session()
-    }
-
-    /// The next turn looks up which claims are still this owner's, and what other connections changed.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn look_up_claims(&mut self, now: Now) {
-        self.next_heartbeat = now.monotonic;
-    }
-
-    /// Registers under another id: the claims are lost, because the server may lack the commits by which they were made. Outcomes that
-    /// are not written yet are superseded.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn register_again(&mut self, now: Now) -> Result<()> {
-        let mut random = fastrand::Rng::new();
-        let registration = Registration { owner: owner_lock::new_owner(&mut random), ..self.registration.clone() };
-        self.lock.change_owner(&registration.owner)?;
-        let Registered { others, not_stopped, .. } = self.store.register(&registration, random, now.wall)?;
-        let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
-        peers.update(&others, &[], now.monotonic);
-        peers.check_not_stopped(not_stopped, now.monotonic);
-        log::warn!("the server continues another history: this scheduler has registered again, and its claims are lost");
-        (self.registration, self.peers, self.horizon) = (registration, peers, WakeTime::default());
-        self.reports.clear();
-        self.held = self.outbox.iter().chain(&self.aside).map(|finished| finished.claim.run_id).collect();
-        self.next_heartbeat = now.monotonic;
-        Ok(())
     }
 
     /// Returns how many runs are claimed and not settled.
@@ -559,25 +527,6 @@ impl Poller {
         if kept == Some(FileState::Recreated) {
             self.emit(&Event::LockFileRecreated);
         }
-    }
-
-    /// Returns the runs that this owner holds and another has taken over: their handlers are asked to stop. Claims of which it never
-    /// learned, because the answer of a server was lost, are returned to the queue. `new`: those of this turn.
-    fn lost_claims(&mut self, new: &[Arc<Claim>], now: Now) -> Result<Vec<i64>> {
-        let claimed = self.store.claimed_by(&self.registration.owner)?;
-        let is_new = |run: &i64| new.iter().any(|claim| claim.run_id == *run);
-        let unknown: Vec<i64> = claimed.difference(&self.held).filter(|run| !is_new(run)).copied().collect();
-        for run in unknown {
-            let Some(Run { id, task, handler, attempt, scheduled_for, concurrency_key, .. }) = self.store.run(run)? else {
-                continue;
-            };
-            let Some(task_id) = self.store.task(&task)?.map(|task| task.id) else { continue };
-            let described = Claim::described(id, attempt, task, handler, scheduled_for);
-            let claim = Arc::new(Claim { task_id, concurrency_key, ..described });
-            self.outbox.push_back(Finished::new(claim, Outcome::Released, now, now));
-            self.held.insert(run);
-        }
-        Ok(self.held.difference(&claimed).copied().collect())
     }
 
     /// Another program migrated the tables to a newer version: the scheduler claims nothing more, and records what still runs.

@@ -97,7 +97,8 @@ impl Settings {
             return Ok(());
         }
         let found = self.lease;
-        let reason = format!("expected at least {LEAST_LEASE_ON_SERVER:?} with a database on a server, found {found:?}");
+        let reason =
+            format!("expected at least {LEAST_LEASE_ON_SERVER:?} with a database on a server, found {found:?}");
         Err(Error::InvalidConfig { field: "lease", reason })
     }
 }

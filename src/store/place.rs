@@ -6,13 +6,17 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 #[cfg(feature = "postgres")]
-use crate::clock::{Now, ServerClock};
+use crate::clock::{Now, ServerClock, Timestamp};
 use crate::error::{Error, Result};
 #[cfg(feature = "postgres")]
 use crate::host::state_folder;
 use crate::host::{folder, platform};
 #[cfg(feature = "postgres")]
+use crate::model::request::{Added, Existing};
+#[cfg(feature = "postgres")]
 use crate::model::server_report::ServerReport;
+#[cfg(feature = "postgres")]
+use crate::model::task::Definition;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::address::Address;
 #[cfg(feature = "postgres")]
@@ -168,6 +172,18 @@ pub(crate) fn dump(store: &mut dyn Store) -> Option<String> {
         let _ = store;
         None
     }
+}
+
+/// Adds a task inside a transaction of the application on the server of `store`. `None`: that is a file.
+#[cfg(feature = "postgres")]
+pub(crate) fn add_in(
+    store: &mut dyn Store,
+    tx: &mut postgres::Transaction<'_>,
+    task: &Definition,
+    existing: Existing,
+    now: Timestamp,
+) -> Option<Result<Added>> {
+    store.as_any().downcast_mut::<PostgresStore>().map(|store| store.add_in(tx, task, existing, now))
 }
 
 /// Examines the session of a connection to a server. `now`: the clocks of this host. `None`: it is a file.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use duly::testing::Stepper;
 use duly::{BoxError, Context, Error, Failure, NewTask, Outcome, Retention, RetryPolicy, RunStatus};
 
-use crate::fixtures::{NOON, TestDb, at, once};
+use crate::fixtures::{NOON, TestDb, at, is_of_sqlite, once};
 
 const END: &str = "2027-03-14T12:05:00Z";
 
@@ -274,6 +274,9 @@ enum Taken {
 
 #[test]
 fn a_superseded_claim_begins_no_effect() {
+    if is_of_sqlite("it opens the file") {
+        return;
+    }
     for (taken, actions, kept) in [
         (Taken::Before, 0, vec![]),
         // A success is recorded even without the claim: the next attempt must know. After a failure another attempt may be at it.

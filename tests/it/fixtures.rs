@@ -117,8 +117,12 @@ impl TestDb {
         false
     }
 
-    /// The folder of the lock files.
+    /// The folder of the lock files, of steppers if it is on a server.
     pub(crate) fn lock_folder(&self) -> PathBuf {
+        #[cfg(feature = "postgres")]
+        if let Some(server) = &self.server {
+            return server.lock_folder();
+        }
         self.file.with_file_name("agent.db-owners")
     }
 
@@ -350,6 +354,17 @@ pub(crate) fn findings(client: &Client) -> Vec<String> {
 pub(crate) fn listen() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
     let (sender, events) = channel();
     (move |event: &Event| drop(sender.send(event.clone())), events)
+}
+
+/// Returns whether the shared tests run on PostgreSQL, and a test of them is not for it: it proves something of SQLite alone.
+pub(crate) fn is_of_sqlite(why: &str) -> bool {
+    #[cfg(feature = "postgres")]
+    if crate::on_postgres::is_chosen() {
+        println!("only for SQLite: {why}");
+        return true;
+    }
+    let _ = why;
+    false
 }
 
 /// Reports that a test cannot run here. In CI that is a failure.

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::fixtures::skip;
 
 /// The modules whose tests hold for every store.
-const SHARED: [&str; 46] = [
+const SHARED: [&str; 47] = [
     "apply",
     "async_handlers",
     "attempt_slots",
@@ -46,6 +46,7 @@ const SHARED: [&str; 46] = [
     "retention_load",
     "run_transitions",
     "schedule_changes",
+    "simulation",
     "sql_edits",
     "stuck_workers",
     "takeover",
@@ -57,18 +58,20 @@ const SHARED: [&str; 46] = [
     "wake",
 ];
 
-/// The address of a new schema, if the test of this thread is to run on PostgreSQL.
-pub(crate) fn database() -> Option<String> {
+/// Returns whether the test of this thread is to run on PostgreSQL.
+pub(crate) fn is_chosen() -> bool {
     if std::env::var("DULY_STORE").as_deref() != Ok("postgres") {
-        return None;
+        return false;
     }
     // The threads of tests have their names; that of a program with one thread has not.
     let thread = std::thread::current();
     let module = thread.name().and_then(|name| name.split_once("::")).map(|(module, _)| module);
-    if module.is_some_and(|module| !SHARED.contains(&module)) {
-        return None;
-    }
-    Some(crate::postgres::database().expect("DULY_STORE=postgres needs a PostgreSQL server"))
+    module.is_none_or(|module| SHARED.contains(&module))
+}
+
+/// The address of a new schema, if the test of this thread is to run on PostgreSQL.
+pub(crate) fn database() -> Option<String> {
+    is_chosen().then(|| crate::postgres::database().expect("DULY_STORE=postgres needs a PostgreSQL server"))
 }
 
 #[test]
@@ -82,7 +85,9 @@ fn the_shared_tests_hold_on_postgres() {
     let shared = |test: &&str| test.split_once("::").is_some_and(|(module, _)| SHARED.contains(&module));
     let tests: Vec<&str> = listed.lines().filter_map(|line| line.strip_suffix(": test")).filter(shared).collect();
     assert!(tests.len() >= 230, "{} shared tests", tests.len());
+    let state = tempfile::tempdir().expect("a folder");
     let mut again = Command::new(program);
-    let ended = again.arg("--exact").args(tests).env("DULY_STORE", "postgres").status().expect("the tests");
+    again.arg("--exact").args(tests).env("DULY_STORE", "postgres").env("DULY_STATE_DIR", state.path());
+    let ended = again.status().expect("the tests");
     assert!(ended.success(), "a shared test fails on PostgreSQL: its line is above");
 }

@@ -1,8 +1,12 @@
 //! A PostgreSQL server for tests, shared by this process: that of `DULY_POSTGRES`, or one in a temporary folder that ends with the
 //! process.
 
+/// Hosts whose clocks differ.
+mod hosts;
 /// Deaths, lost sessions and wake-ups of schedulers.
 mod liveness;
+/// Tasks that an application adds in a transaction of its own.
+mod outbox;
 /// Every command of the program on a server.
 mod program;
 /// The tables, made and examined.

@@ -177,7 +177,9 @@ fn files(status: &Status) -> Markup {
     let path = status.path.to_string_lossy();
     let mut database = match (status.file_bytes, &status.server) {
         (Some(size), _) => vec![("File", html! { (show(&path, 400)) ", " (bytes(size)) })],
-        (None, server) => vec![("Server", html! { (show(&path, 400)) @if let Some(server) = server { ", " (server) } })],
+        (None, server) => {
+            vec![("Server", html! { (show(&path, 400)) @if let Some(server) = server { ", " (server) } })]
+        }
     };
     database.extend(status.log_bytes.map(|size| ("Write-ahead log", html! { (bytes(size)) })));
     if status.server.is_none() {

@@ -258,13 +258,25 @@ impl Parts {
                 self.ports = ports.collect::<Option<_>>().ok_or_else(|| wrong("numbers from 1 to 65535"))?;
             }
             "options" => self.options = Some(value.to_owned()),
-            "application_name" => drop(self.config().application_name(value)),
+            "application_name" => {
+                self.config().application_name(value);
+            }
             "connect_timeout" => self.connect_timeout = Some(seconds()?),
-            "keepalives" => drop(self.config().keepalives(number()? != 0).get_keepalives()),
-            "keepalives_idle" => drop(self.config().keepalives_idle(seconds()?).get_keepalives()),
-            "keepalives_interval" => drop(self.config().keepalives_interval(seconds()?).get_keepalives()),
+            "keepalives" => {
+                let value = number()? != 0;
+                self.config().keepalives(value);
+            }
+            "keepalives_idle" => {
+                let value = seconds()?;
+                self.config().keepalives_idle(value);
+            }
+            "keepalives_interval" => {
+                let value = seconds()?;
+                self.config().keepalives_interval(value);
+            }
             "keepalives_count" | "keepalives_retries" => {
-                drop(self.config().keepalives_retries(number()?).get_keepalives())
+                let value = number()?;
+                self.config().keepalives_retries(value);
             }
             // Milliseconds, as in libpq.
             "tcp_user_timeout" => {

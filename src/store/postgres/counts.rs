@@ -1,17 +1,24 @@
 //! What a look-up counts: the server counts it, and no row is read.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+#[cfg(feature = "page")]
 use postgres::types::ToSql;
 
 use crate::clock::Timestamp;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
 use crate::model::limit::{Limit, LimitState};
-use crate::model::report::Status;
+use crate::model::report::{Recent, Status};
 use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
 use crate::store::sqlite::census;
+use crate::store::sqlite::history::{self, Found};
+#[cfg(feature = "page")]
+use crate::store::sqlite::queue::{self, Group};
 use crate::store::sqlite::sql::sql;
 
 /// Kind, name and number: tasks by status, unfinished runs as in `census`, and tasks that are due or overdue.
@@ -88,6 +95,30 @@ pub(super) fn names(server: &mut Server, limit: i64) -> Result<Vec<String>, Faul
     server.query(NAMES, &[&limit])?.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
+/// The last scheduled runs of each task, by their occurrences, and the last others: see `history`.
+const RECENT: &str = sql! {"
+    SELECT t.id, x.id, x.status, x.duration_ms, x.occurrence
+      FROM scheduled_tasks t CROSS JOIN LATERAL (
+        (SELECT n.id, n.status, n.duration_ms, n.scheduled_for AS occurrence FROM task_runs n
+          WHERE n.task_id = t.id AND {unscheduled_case:n} = 0 ORDER BY n.scheduled_for DESC LIMIT $1)
+         UNION ALL
+        (SELECT n.id, n.status, n.duration_ms, NULL FROM task_runs n
+          WHERE n.task_id = t.id AND {unscheduled_case:n} > 0 ORDER BY {unscheduled_case:n} DESC LIMIT $1)) x"};
+
+/// Returns the last runs of each task, oldest first.
+pub(super) fn recent(server: &mut Server, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>, Fault> {
+    let mut found = Vec::new();
+    for row in server.query(RECENT, &[&i64::try_from(limit).unwrap_or(i64::MAX)])? {
+        // A status that only another program writes must not hide the other runs.
+        let Some(status) = RunStatus::parse(row.try_get(2)?) else { continue };
+        let duration =
+            row.try_get::<_, Option<i64>>(3)?.map(|millis| Duration::from_millis(millis.max(0).unsigned_abs()));
+        let recent = Recent { status, duration };
+        found.push(Found { task: row.try_get(0)?, id: row.try_get(1)?, occurrence: row.try_get(4)?, recent });
+    }
+    Ok(history::by_task(found, limit))
+}
+
 /// Returns the ids that a query finds.
 #[cfg(feature = "page")]
 pub(super) fn ids(server: &mut Server, query: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<i64>, Fault> {
@@ -99,10 +130,10 @@ pub(super) fn ids(server: &mut Server, query: &str, params: &[&(dyn ToSql + Sync
 pub(super) const RUN_LINES: &str = sql! {"
     SELECT x.id FROM (
         (SELECT n.id FROM task_runs n WHERE n.task_id = $1 AND {unscheduled_case:n} = 0 AND ($2::text IS NULL OR n.status = $2)
-          ORDER BY n.scheduled_for DESC LIMIT $3 + $4)
+          ORDER BY n.scheduled_for DESC LIMIT $3::bigint + $4::bigint)
          UNION ALL
         (SELECT n.id FROM task_runs n WHERE n.task_id = $1 AND {unscheduled_case:n} > 0 AND ($2::text IS NULL OR n.status = $2)
-          ORDER BY {unscheduled_case:n} DESC LIMIT $3 + $4)) x
+          ORDER BY {unscheduled_case:n} DESC LIMIT $3::bigint + $4::bigint)) x
      ORDER BY x.id DESC LIMIT $4 OFFSET $3"};
 
 /// A page of tasks, by name. The conditions are those of `task_pages`.
@@ -131,6 +162,51 @@ pub(super) fn like(pattern: &str) -> String {
         }
     }
     like
+}
+
+#[cfg(feature = "page")]
+const RUNNING: &str = "
+    SELECT coalesce(r.locked_by, ''), count(*) FROM task_runs r WHERE r.status = 'running' GROUP BY r.locked_by ORDER BY 1";
+
+#[cfg(feature = "page")]
+const WAITING: &str = sql! {"
+    SELECT r.status = 'failed', r.blocked, count(*), count(*) FILTER (WHERE r.run_at > $1), min(r.run_at)
+      FROM task_runs r WHERE {waiting:r} GROUP BY r.blocked, r.status"};
+
+/// The runs that only the rate limits of these handlers keep from starting, and when the next task is due.
+#[cfg(feature = "page")]
+const LIMITED_AND_DUE: &str = sql! {"
+    SELECT (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.handler = ANY ($1) AND r.run_at <= $2),
+           (SELECT min(x.next_run) FROM generate_series(0, 3) p (priority) CROSS JOIN LATERAL (
+                SELECT s.next_run FROM scheduled_tasks s
+                 WHERE {active_planned:s} AND s.priority = p.priority AND s.next_run IS NOT NULL
+                 ORDER BY s.next_run LIMIT 1) x)"};
+
+/// Counts the unfinished runs. `limits`: all limits.
+#[cfg(feature = "page")]
+pub(super) fn queue(server: &mut Server, limits: &[LimitState], now: Timestamp) -> Result<Queue, Fault> {
+    let reached: Vec<&str> = limits
+        .iter()
+        .filter(|state| state.next_start.is_some())
+        .filter_map(|state| if let Limit::Rate { handler, .. } = &state.limit { Some(handler.as_str()) } else { None })
+        .collect();
+    let (mut running, mut groups) = (Vec::new(), Vec::new());
+    for row in server.query(RUNNING, &[])? {
+        running.push((row.try_get(0)?, number(row.try_get(1)?)));
+    }
+    for row in server.query(WAITING, &[&now.as_millis()])? {
+        groups.push(Group {
+            is_failed: row.try_get(0)?,
+            blocked: row.try_get(1)?,
+            count: number(row.try_get(2)?),
+            later: number(row.try_get(3)?),
+            oldest: Timestamp::from_millis(row.try_get(4)?),
+        });
+    }
+    let rows = server.query(LIMITED_AND_DUE, &[&reached, &now.as_millis()])?;
+    let limited = number(rows[0].try_get(0)?);
+    let next_due = rows[0].try_get::<_, Option<i64>>(1)?.map(Timestamp::from_millis);
+    Ok(queue::sum(running, groups, limited, next_due, now))
 }
 
 fn number(count: i64) -> u64 {

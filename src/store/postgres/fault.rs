@@ -11,7 +11,7 @@ use crate::store::fault::{Class, Fault};
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
-        let class = error.as_db_error().map_or_else(|| class_of_client(&error), |answer| class(answer));
+        let class = error.as_db_error().map_or_else(|| class_of_client(&error), class);
         Fault::Store(class, Failure { text: text(&error), error }.into())
     }
 }

@@ -14,6 +14,8 @@ mod fault;
 mod holder;
 mod json;
 mod look_ahead;
+mod matching;
+mod outbox;
 mod outcome;
 mod owner_session;
 mod owners;
@@ -127,6 +129,11 @@ impl PostgresStore {
         Ok(())
     }
 
+    /// Returns whether the time of operations is the server's.
+    fn follows_server(&self) -> bool {
+        self.time == Time::OfServer
+    }
+
     fn lock(&self) -> MutexGuard<'_, Workbench> {
         self.bench.lock()
     }
@@ -203,15 +210,22 @@ impl PostgresStore {
     }
 
     /// Runs a query of the server over one snapshot.
-    fn read_on_server<T>(
-        &mut self,
-        doing: &'static str,
-        f: impl FnOnce(&mut Server) -> Result<T, Fault>,
-    ) -> Result<T> {
+    fn read_on_server<T>(&mut self, doing: &'static str, f: impl FnOnce(&mut Server) -> Result<T, Fault>) -> Result<T> {
         self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
         let answer = f(&mut self.bench.lock().server);
         self.end();
         answer.map_err(|fault| self.memory.error(fault, doing))
+    }
+
+    /// Selects the next batch of what a filter matches, unless one is selected. Returns whether there is one.
+    fn select(&mut self, selection: &Selection, pass: &mut BulkPass) -> Result<bool> {
+        if !self.counts_on_server() {
+            return Ok(true);
+        }
+        if pass.selected.is_empty() {
+            self.read_on_server("select by a filter", |server| matching::select(server, selection, pass))?;
+        }
+        Ok(!pass.selected.is_empty())
     }
 
     /// Returns whether the server counts: a test compares with what SQLite counts in all rows.
@@ -356,15 +370,19 @@ impl Store for PostgresStore {
         report: &mut BulkReport,
         now: Timestamp,
     ) -> Result<Vec<Event>> {
-        self.change(now, Reach::everything(), |memory, now| {
-            Store::change_matching(memory, selection, pass, report, now)
-        })
+        if !self.select(selection, pass)? {
+            return Ok(Vec::new());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.change(now, reach, |memory, now| Store::change_matching(memory, selection, pass, report, now))
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| {
-            Store::count_matching(memory, selection, pass, report)
-        })
+        if !self.select(selection, pass)? {
+            return Ok(());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.look_up(Timestamp::MIN, reach, |memory, _| Store::count_matching(memory, selection, pass, report))
     }
 
     fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
@@ -422,7 +440,10 @@ impl Store for PostgresStore {
     }
 
     fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit))
+        if !self.counts_on_server() {
+            return self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit));
+        }
+        self.read_on_server("read the last runs", |server| counts::recent(server, limit))
     }
 
     fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
@@ -497,8 +518,7 @@ impl Store for PostgresStore {
         let session = Session::take(self.bench.lock().server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
         let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
-        let registered =
-            self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
             let server = &mut self.bench.lock().server;
@@ -521,7 +541,7 @@ impl Store for PostgresStore {
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
-        self.look_up(now, View::Beyond(now), |memory, now| Store::counted_beyond(memory, now))
+        self.look_up(now, View::Beyond(now), Store::counted_beyond)
     }
 
     fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>> {
@@ -542,7 +562,9 @@ impl Store for PostgresStore {
     }
 
     fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
-        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| Store::check_claim(memory, owner, claim))
+        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| {
+            Store::check_claim(memory, owner, claim)
+        })
     }
 
     fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
@@ -593,7 +615,9 @@ impl Store for PostgresStore {
     }
 
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
-        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| Store::settle_alarm(memory, message, delivered, now))
+        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| {
+            Store::settle_alarm(memory, message, delivered, now)
+        })
     }
 
     #[cfg(feature = "page")]
@@ -622,7 +646,8 @@ impl Store for PostgresStore {
             None => (None, None),
         };
         let like = query.pattern.as_ref().map(|pattern| counts::like(pattern.as_str()));
-        let (status, all) = (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
+        let (status, all) =
+            (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
         let (limit, skip) = (query.limit.saturating_add(1) as i64, query.skip as i64);
         let page = TaskQuery { skip: 0, ..query.clone() };
         let (bench, counts) = (self.bench.clone(), self.counts_on_server());
@@ -671,6 +696,14 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn queue(&mut self, now: Timestamp) -> Result<Queue> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::queue(memory, now))
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(now, View::Limits, |memory, now| {
+            if !counts {
+                return Store::queue(memory, now);
+            }
+            let limits = Store::limits(memory, now)?;
+            let counted = counts::queue(&mut bench.lock().server, &limits, now);
+            counted.map_err(|fault| fault.into_error("count the waiting runs"))
+        })
     }
 }

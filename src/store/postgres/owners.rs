@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
-use crate::store::postgres::server::Server;
 use crate::store::postgres::owner_session::{CLASS_OF_OWNERS, key};
+use crate::store::postgres::server::Server;
 use crate::store::turn_io::{Dead, Done, Other, Proof, Registered, Session};
 
 /// The end of each owner's lease: that of its heartbeat, or of its runs.
@@ -75,7 +75,9 @@ pub(crate) fn annotate_registered(server: &mut Server, registered: &mut Register
 }
 
 /// Takes the lock of each owner whose lease has passed, until the end of the transaction: until then the owner cannot come back.
-const TAKE: &str = ends!(" SELECT o.id FROM o WHERE CASE WHEN o.passed THEN pg_try_advisory_xact_lock($4::bigint::integer, o.key::integer) ELSE false END");
+const TAKE: &str = ends!(
+    " SELECT o.id FROM o WHERE CASE WHEN o.passed THEN pg_try_advisory_xact_lock($4::bigint::integer, o.key::integer) ELSE false END"
+);
 
 /// Returns the owners of which it is still proved, in this transaction, that they are dead. The lock of the schema is held.
 pub(crate) fn still_dead(server: &mut Server, dead: &[Dead], now: Option<Timestamp>) -> Result<Vec<Dead>, Fault> {

@@ -59,14 +59,15 @@ fn password(line: &str, entry: &Entry<'_>) -> Option<String> {
 
 /// Splits a line at its colons. A backslash makes the next character an ordinary one.
 fn fields(line: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
+    let (mut fields, mut field) = (Vec::new(), String::new());
     let mut characters = line.chars();
     while let Some(character) = characters.next() {
         match character {
-            ':' if fields.len() < 5 => fields.push(String::new()),
-            '\\' => fields.last_mut().expect("a field").extend(characters.next()),
-            _ => fields.last_mut().expect("a field").push(character),
+            ':' if fields.len() < 4 => fields.push(std::mem::take(&mut field)),
+            '\\' => field.extend(characters.next()),
+            _ => field.push(character),
         }
     }
+    fields.push(field);
     fields
 }

@@ -223,7 +223,7 @@ mod tests {
             let mut parts = BTreeSet::new();
             let mut table = "";
             for line in schema.lines() {
-                let words: Vec<&str> = line.split([' ', '(']).filter(|word| !word.is_empty()).collect();
+                let words: Vec<&str> = line.split([' ', '(', ',']).filter(|word| !word.is_empty()).collect();
                 match words[..] {
                     ["CREATE", "TABLE", name, ..] => table = name,
                     [")", ..] | [");", ..] => table = "",

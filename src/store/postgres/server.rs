@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use postgres::fallible_iterator::FallibleIterator;
-use postgres::types::{ToSql, Type};
+use postgres::types::ToSql;
 use postgres::{Client, Error, Row, Statement};
 
 use crate::clock::Timestamp;
@@ -12,7 +12,7 @@ use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::connect::{Haste, connect};
 use crate::store::postgres::outcome::{Number, Outcome};
-use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text};
+use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
 
@@ -374,6 +374,7 @@ impl Server {
         }
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -532,6 +533,7 @@ impl Server {
         self.link.as_ref().is_some_and(|link| link.session.pooled)
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn losses(&self) -> (u64, bool) {
         (self.losses, self.lost)
     }
@@ -566,15 +568,13 @@ impl Server {
         self.transactions
     }
 
-    pub(crate) fn forget_transactions(&mut self) {
-        self.transactions = 0;
-    }
-
     /// Returns how many messages waited for an answer, except those that prepared a statement.
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn round_trips(&self) -> u64 {
         self.round_trips
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn prepares(&self) -> u64 {
         self.prepares
     }
@@ -588,16 +588,6 @@ enum Form<'a> {
 
 fn gone() -> Fault {
     Fault::Store(Class::Other, "the connection to the server broke within the transaction".into())
-}
-
-/// Returns the parameters with their types, for a statement that is not prepared. The types are those of duly's statements.
-fn typed<'a>(params: &[&'a (dyn ToSql + Sync)]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
-    let types = [Type::INT8, Type::TEXT, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::BOOL, Type::INT4, Type::BYTEA];
-    let fits = |param: &dyn ToSql, of: &Type| param.to_sql_checked(of, &mut Default::default()).is_ok();
-    params
-        .iter()
-        .map(|param| (*param, types.iter().find(|of| fits(*param, of)).cloned().unwrap_or(Type::UNKNOWN)))
-        .collect()
 }
 
 impl std::fmt::Debug for Server {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::outcome::Number;
 use crate::store::postgres::server::{Access, CLASS, Server};
-use crate::store::postgres::session::Timeline;
+use crate::store::postgres::session::{Session, Timeline};
 use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared, skipped};
 use crate::store::sqlite::file::Durability;
 
@@ -222,6 +223,28 @@ fn a_restart_of_the_server_is_survived() {
         let (committed, rows) = commit.join().unwrap();
         assert_eq!((class(&committed.unwrap_err()), rows), (Class::Busy, 3));
     });
+}
+
+#[test]
+fn a_number_that_is_given_again_after_a_crash_is_not_the_transaction() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "given_again")).unwrap();
+    add(&mut server);
+    let id: String = server.query("SELECT pg_current_xact_id()::text", &[]).unwrap()[0].get(0);
+    let timeline = server.timeline().cloned().unwrap();
+    server.commit().unwrap();
+    let number = Number { id, timeline: timeline.clone(), since: "1".to_owned() };
+    let on = |timeline: &Timeline, since: &str| {
+        number.question(&Session { timeline: timeline.clone(), since: since.to_owned(), backend: 0, pooled: false })
+    };
+    let mut ask = |question: String| server.query(&question, &[]).unwrap()[0].get::<_, String>(0);
+    assert_eq!(ask(on(&timeline, "1").unwrap()), "committed");
+    // After a crash whose recovery ended before this number was given, it is that of another transaction.
+    assert_eq!(ask(on(&timeline, "2").unwrap()), "aborted");
+    postgres.other().batch_execute("CHECKPOINT").unwrap();
+    assert_eq!(ask(on(&timeline, "2").unwrap()), "committed");
+    assert!(on(&Timeline { id: "00000002".to_owned(), ..timeline }, "1").unwrap_err().is_lost());
+    assert!(number.outcome("forgotten").is_err_and(|fault| fault.is_lost()));
 }
 
 #[test]

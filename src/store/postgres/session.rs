@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postgres::types::{ToSql, Type};
 use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use crate::error::Error;
@@ -132,8 +133,8 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
     ))?;
     let row = last(&told);
     if text(row, 1) == "t" {
-        let reason = "the server is a standby: duly needs the primary";
-        return Err(unusable(address, reason.to_owned()));
+        // During a failover, another server or a later try may be the primary.
+        return Err(Fault::Store(Class::Other, "the server is a standby: duly needs the primary".into()));
     }
     if text(row, 3) == "off" && terms.durability == Durability::Full {
         let reason = "synchronous_commit is off: a crash of the server could lose what it has confirmed, and a run that had \
@@ -185,4 +186,14 @@ pub(crate) fn number(row: Option<&SimpleQueryRow>, column: usize) -> i64 {
 /// Returns the fault of a server that answers with something else than was asked.
 pub(crate) fn odd(what: &str) -> Fault {
     Fault::Store(Class::Other, format!("the server answers {what}").into())
+}
+
+/// Returns the parameters with their types, for a statement that is not prepared. The types are those of duly's statements.
+pub(crate) fn typed<'a>(params: &[&'a (dyn ToSql + Sync)]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+    let types = [Type::INT8, Type::TEXT, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::BOOL, Type::INT4, Type::BYTEA];
+    let fits = |param: &dyn ToSql, of: &Type| param.to_sql_checked(of, &mut Default::default()).is_ok();
+    params
+        .iter()
+        .map(|param| (*param, types.iter().find(|of| fits(*param, of)).cloned().unwrap_or(Type::UNKNOWN)))
+        .collect()
 }

@@ -298,7 +298,7 @@ fn difference<'a>(tables: &Transaction<'_>, sheet: &'a Sheet) -> rusqlite::Resul
 }
 
 /// Reads all rows of a table.
-fn all(tables: &Transaction<'_>, table: &Table) -> rusqlite::Result<Vec<Vec<Cell>>> {
+pub(super) fn all(tables: &Transaction<'_>, table: &Table) -> rusqlite::Result<Vec<Vec<Cell>>> {
     let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
     let mut statement = tables.prepare_cached(&format!("SELECT {} FROM {}", names.join(", "), table.name))?;
     let rows = statement.query_map([], |row| {

@@ -82,6 +82,17 @@ pub(crate) fn add_in(
     })
 }
 
+/// Adds a task to tables that hold no other task than the one of its name, if there is one.
+#[cfg(feature = "postgres")]
+pub(crate) fn put_alone(
+    tx: &Transaction<'_>,
+    task: Definition,
+    existing: Existing,
+    now: Timestamp,
+) -> Result<Added, Fault> {
+    put(tx, &mut Adder::new(tx)?, &mut Schedules::default(), task, existing, now)
+}
+
 /// Reports whether two paths name one file.
 fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));

@@ -140,9 +140,8 @@ pub(super) fn instances(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<V
 /// Returns the running runs whose owner is not registered.
 fn ownerless(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<Ownerless>> {
     let runs = invariants::ownerless(tx, MAX_LISTED)?.into_iter();
-    let ownerless = |(run, task, owner): (_, _, String)| {
-        Ok(Ownerless { run, task, liveness: liveness(tx, file, &owner)?, owner })
-    };
+    let ownerless =
+        |(run, task, owner): (_, _, String)| Ok(Ownerless { run, task, liveness: liveness(tx, file, &owner)?, owner });
     runs.map(ownerless).collect()
 }
 

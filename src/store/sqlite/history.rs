@@ -45,14 +45,19 @@ pub(super) fn runs(store: &mut SqliteStore, filter: &RunFilter) -> Result<Vec<Ru
 /// Where most runs are wanted, it reads the whole table once in its order, which is twice as fast as by the index of a
 /// task's history. Otherwise the cost does not depend on the length of the histories.
 pub(super) fn recent(store: &mut SqliteStore, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
-    let mut found = store.read("read the last runs", |tx, _| {
+    let found = store.read("read the last runs", |tx, _| {
         let (tasks, runs): (i64, i64) =
             tx.prepare_cached(SIZES)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let wanted = i64::try_from(limit).unwrap_or(i64::MAX).saturating_mul(tasks);
         Ok(found(tx, if runs <= SPARSE.saturating_mul(wanted) { ALL_RUNS } else { RECENT }, limit)?)
     })?;
+    Ok(by_task(found, limit))
+}
+
+/// Returns the last of the runs of each task, oldest first, at most `limit` of each.
+pub(crate) fn by_task(mut found: Vec<Found>, limit: usize) -> BTreeMap<i64, Vec<Recent>> {
     found.sort_unstable_by_key(|run| (run.task, Reverse(run.occurrence), Reverse(run.id)));
-    Ok(found.chunk_by(|one, next| one.task == next.task).map(|runs| (runs[0].task, last(runs, limit))).collect())
+    found.chunk_by(|one, next| one.task == next.task).map(|runs| (runs[0].task, last(runs, limit))).collect()
 }
 
 const BY_ID: &str = sql! {"
@@ -128,11 +133,11 @@ const ALL_RUNS: &str = sql! {"
 SELECT task_id, id, status, duration_ms, iif({unscheduled_id} = 0, scheduled_for, NULL) FROM task_runs"};
 
 /// A run of a task, with its id. The occurrence of a scheduled run.
-struct Found {
-    task: i64,
-    occurrence: Option<i64>,
-    id: i64,
-    recent: Recent,
+pub(crate) struct Found {
+    pub(crate) task: i64,
+    pub(crate) occurrence: Option<i64>,
+    pub(crate) id: i64,
+    pub(crate) recent: Recent,
 }
 
 /// Reads runs. `sql`: [`RECENT`] or [`ALL_RUNS`].

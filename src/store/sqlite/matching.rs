@@ -28,9 +28,9 @@ use crate::store::turn_io::MAX_ITEMS;
 /// A transaction ends after it has changed this many rows: the history of a task that is removed may be long.
 const MAX_ROWS: u64 = 5_000;
 /// Most rows that one snapshot reads. A long one would prevent the log from being cut.
-const MAX_READ: usize = 20_000;
+pub(crate) const MAX_READ: usize = 20_000;
 /// Most ids of runs that one snapshot covers, whether their runs match or not.
-const MAX_IDS: i64 = 200_000;
+pub(crate) const MAX_IDS: i64 = 200_000;
 
 /// Changes a batch of what a filter selects, adds it to `report`, and moves `pass` on. Returns the events.
 pub(super) fn change(
@@ -77,7 +77,9 @@ pub(super) fn count(
     report: &mut BulkReport,
 ) -> Result<()> {
     store.read("select by a filter", |tx, _| {
-        select(tx, selection, pass)?;
+        if pass.selected.is_empty() {
+            select(tx, selection, pass)?;
+        }
         for id in pass.selected.drain(..) {
             match judge(tx, selection, id) {
                 Ok(Some(Judged { item, verdict, .. })) => report.count(item, verdict),

@@ -28,7 +28,7 @@ pub(crate) mod invariants;
 mod limit_requests;
 pub(crate) mod limits;
 pub(crate) mod manual;
-mod matching;
+pub(crate) mod matching;
 pub(crate) mod memory;
 pub(crate) mod migration;
 pub(crate) mod on_dead;
@@ -37,7 +37,7 @@ pub(crate) mod open;
 pub(crate) mod owners;
 pub(crate) mod prune;
 #[cfg(feature = "page")]
-mod queue;
+pub(crate) mod queue;
 mod recorded;
 pub(crate) mod registration;
 pub(crate) mod replan;

@@ -140,8 +140,9 @@ const OTHERS: &str = "
 
 /// Returns the other owners that have running runs.
 pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Other>> {
-    let read =
-        |row: &rusqlite::Row<'_>| Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease: Duration::ZERO, session: Session::None });
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(Other { owner: row::shown(row, 0)?, until: row.get(1)?, lease: Duration::ZERO, session: Session::None })
+    };
     let mut others: Vec<Other> =
         tx.prepare_cached(OTHERS)?.query_map(named_params! { ":owner": owner }, read)?.collect::<Result<_, _>>()?;
     with_leases(tx, &mut others)?;

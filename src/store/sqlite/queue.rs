@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::Result;
@@ -28,35 +28,61 @@ const LIMITED: &str = sql! {"
     SELECT count(*) FROM task_runs INDEXED BY task_runs_claimable
      WHERE {claimable} AND handler = :handler AND +run_at <= :now"};
 
+/// Waiting runs with the same status and reason.
+pub(crate) struct Group {
+    pub(crate) is_failed: bool,
+    pub(crate) blocked: Option<String>,
+    pub(crate) count: u64,
+    /// Those that are not due yet.
+    pub(crate) later: u64,
+    /// When the first of them was or is due.
+    pub(crate) oldest: Timestamp,
+}
+
 /// Counts the unfinished runs.
 pub(super) fn queue(store: &mut SqliteStore, now: Timestamp) -> Result<Queue> {
     store.read("count the waiting runs", |tx, _| {
-        let mut queue = Queue { oldest_due: due::next_due(tx)?.filter(|at| *at <= now), ..Queue::default() };
-        let running = |row: &rusqlite::Row<'_>| Ok((row::shown(row, 0)?, row::number(row, 1)?));
-        queue.running = tx.prepare_cached(RUNNING)?.query_map([], running)?.collect::<rusqlite::Result<_>>()?;
-        let mut waiting: BTreeMap<&str, u64> = BTreeMap::new();
-        let mut statement = tx.prepare_cached(WAITING)?;
-        let mut rows = statement.query(named_params! { ":now": now })?;
-        while let Some(row) = rows.next()? {
-            let (status, count): (_, u64) = (row::shown(row, 0)?, row::number(row, 2)?);
-            *(if status == "failed" { &mut queue.failed } else { &mut queue.queued }) += count;
-            let blocked = row::shown_if_any(row, 1)?;
-            if let Some(reason) = blocked.and_then(|blocked| REASONS.into_iter().find(|one| *one == blocked)) {
-                *waiting.entry(reason).or_default() += count;
-                continue;
-            }
-            let later: u64 = row::number(row, 3)?;
-            *waiting.entry("time").or_default() += later;
-            *waiting.entry("worker").or_default() += count - later;
-            let oldest = Some(row.get(4)?).filter(|at: &Timestamp| *at <= now);
-            queue.oldest_due = queue.oldest_due.into_iter().chain(oldest).min();
-        }
-        let limited = limited(tx, now)?;
-        *waiting.entry("rate").or_default() += limited;
-        waiting.entry("worker").and_modify(|count| *count = count.saturating_sub(limited));
-        queue.waiting = REASONS.map(|reason| (reason, waiting.get(reason).copied().unwrap_or_default())).into();
-        Ok(queue)
+        let running = |row: &Row<'_>| Ok((row::shown(row, 0)?, row::number(row, 1)?));
+        let running = tx.prepare_cached(RUNNING)?.query_map([], running)?.collect::<rusqlite::Result<_>>()?;
+        let group = |row: &Row<'_>| {
+            Ok(Group {
+                is_failed: row::shown(row, 0)? == "failed",
+                blocked: row::shown_if_any(row, 1)?,
+                count: row::number(row, 2)?,
+                later: row::number(row, 3)?,
+                oldest: row.get(4)?,
+            })
+        };
+        let groups = row::all(tx, WAITING, named_params! { ":now": now }, group)?;
+        Ok(sum(running, groups, limited(tx, now)?, due::next_due(tx)?, now))
     })
+}
+
+/// Sums up the runs: those that run, by owner, and those that wait. `limited`: of the latter, those that only a rate keeps.
+/// `next_due`: when the next task is due.
+pub(crate) fn sum(
+    running: Vec<(String, u64)>,
+    groups: Vec<Group>,
+    limited: u64,
+    next_due: Option<Timestamp>,
+    now: Timestamp,
+) -> Queue {
+    let mut queue = Queue { oldest_due: next_due.filter(|at| *at <= now), running, ..Queue::default() };
+    let mut waiting: BTreeMap<&str, u64> = BTreeMap::new();
+    for Group { is_failed, blocked, count, later, oldest } in groups {
+        *(if is_failed { &mut queue.failed } else { &mut queue.queued }) += count;
+        if let Some(reason) = blocked.and_then(|blocked| REASONS.into_iter().find(|one| *one == blocked)) {
+            *waiting.entry(reason).or_default() += count;
+            continue;
+        }
+        *waiting.entry("time").or_default() += later;
+        *waiting.entry("worker").or_default() += count - later;
+        queue.oldest_due = queue.oldest_due.into_iter().chain(Some(oldest).filter(|at| *at <= now)).min();
+    }
+    *waiting.entry("rate").or_default() += limited;
+    waiting.entry("worker").and_modify(|count| *count = count.saturating_sub(limited));
+    queue.waiting = REASONS.map(|reason| (reason, waiting.get(reason).copied().unwrap_or_default())).into();
+    queue
 }
 
 /// Counts the runs that only the rate limit of their handler keeps from starting.

@@ -29,7 +29,8 @@ impl Hosts {
 
     /// A scheduler on a host that polls every second.
     fn builder(&self, host: &str, clock: &ManualClock) -> StepperBuilder {
-        let builder = Stepper::builder(&self.address, clock.now_wall()).clock(clock).state_folder(self.home.path().join(host));
+        let builder =
+            Stepper::builder(&self.address, clock.now_wall()).clock(clock).state_folder(self.home.path().join(host));
         builder.accept("work").poll(seconds(1)).lease(seconds(60))
     }
 
@@ -97,7 +98,8 @@ fn noon() -> ManualClock {
 /// Adds a task and has a stepper claim its run. Returns its id, and the id of the owner.
 fn claimed(stepper: &mut Stepper) -> (i64, String) {
     let client = stepper.client().clone();
-    let task = NewTask::manual("digest").handler("work").retry(duly::RetryPolicy { max_attempts: 5, ..Default::default() });
+    let task =
+        NewTask::manual("digest").handler("work").retry(duly::RetryPolicy { max_attempts: 5, ..Default::default() });
     client.add(task).expect("a task");
     let run = client.trigger("digest").expect("a run");
     let claims = stepper.step().expect("a turn");
@@ -193,7 +195,9 @@ fn the_turn_that_recovers_looks_at_the_lock_again() {
     // The owner comes back on another connection, as after a broken network.
     let mut session = hosts.session();
     let key = hosts.key(&owner);
-    session.execute("SELECT pg_advisory_lock($1, $2)", &[&i32::try_from(CLASS).expect("a class"), &key]).expect("its lock");
+    session
+        .execute("SELECT pg_advisory_lock($1, $2)", &[&i32::try_from(CLASS).expect("a class"), &key])
+        .expect("its lock");
     pass(&clock, 200, &mut [&mut second]);
     assert_eq!(status(&client, run), RunStatus::Running);
     drop(session);

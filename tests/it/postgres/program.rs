@@ -59,9 +59,38 @@ concurrency_key = "mail"
 
 /// Keys whose value differs between any two databases: times, processes, and what names the database.
 const OWN: [&str; 32] = [
-    "created_at", "updated_at", "queued_at", "run_at", "due_at", "scheduled_for", "last_scheduled_for", "started_at", "finished_at",
-    "next_run", "last_run", "last_run_at", "starts_at", "at", "seen_at", "pid", "owner", "locked_by", "process", "duration", "file",
-    "began_at", "source", "managed_by", "clock_shows", "heartbeat_at", "kept", "seed", "occurrences", "trace", "host", "schedule_value",
+    "created_at",
+    "updated_at",
+    "queued_at",
+    "run_at",
+    "due_at",
+    "scheduled_for",
+    "last_scheduled_for",
+    "started_at",
+    "finished_at",
+    "next_run",
+    "last_run",
+    "last_run_at",
+    "starts_at",
+    "at",
+    "seen_at",
+    "pid",
+    "owner",
+    "locked_by",
+    "process",
+    "duration",
+    "file",
+    "began_at",
+    "source",
+    "managed_by",
+    "clock_shows",
+    "heartbeat_at",
+    "kept",
+    "seed",
+    "occurrences",
+    "trace",
+    "host",
+    "schedule_value",
 ];
 
 /// Keys that only a file has, or only a server.
@@ -194,7 +223,9 @@ fn no_password_is_printed() {
         let Told { stdout, stderr, .. } = place.told(words);
         assert!(!format!("{stdout}{stderr}").contains("s3cret"), "{words:?}: {stdout}{stderr}");
     }
-    for broken in [unknown("/no_such_database?"), unknown("/postgres?unknown=1&"), address.replacen("%2F", "%2Fmissing", 1)] {
+    for broken in
+        [unknown("/no_such_database?"), unknown("/postgres?unknown=1&"), address.replacen("%2F", "%2Fmissing", 1)]
+    {
         for words in [["status"], ["list"], ["run"], ["selftest"]] {
             let Told { code, stdout, stderr } = Place::new(broken.clone()).told(&words);
             assert!(code != Some(0) && !stderr.is_empty(), "{words:?}");

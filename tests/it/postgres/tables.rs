@@ -7,7 +7,8 @@ use duly::{Client, Error, NewTask, Outcome, RunFilter};
 use postgres::NoTls;
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{NOON, at, claim, once, skip};
+use crate::fixtures::{NOON, at, claim, finish_all, once, skip};
+use crate::sql::{present_time, turn};
 
 const POSTGRES: &str = include_str!("../../../schema.postgres.sql");
 
@@ -148,24 +149,21 @@ fn the_lines_of_the_readme_work_in_psql() {
     assert_eq!(psql("SELECT name, payload, planned FROM scheduled_tasks"), "digest:bob|\"bob@example.org\"|0");
 
     // Enqueue, pause, resume, run now, remove: with duly between them.
-    let mut stepper = Stepper::builder(&address, at(NOON)).accept("digest").start().expect("a stepper");
-    assert_eq!(stepper.step().expect("a step").len(), 0);
+    let mut stepper = Stepper::builder(&address, present_time()).accept("digest").start().expect("a stepper");
+    assert_eq!(turn(&mut stepper).len(), 0);
     let state = "SELECT status, planned, next_run IS NOT NULL, paused_by FROM scheduled_tasks";
     assert_eq!(psql(state), "active|1|t|");
     psql("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'digest:bob'");
     assert_eq!(psql(state), "paused|0|f|sql");
-    psql("UPDATE scheduled_tasks SET status = 'active', next_run = 1800000000000 WHERE name = 'digest:bob'");
-    assert_eq!(stepper.step().expect("a step").len(), 1);
+    psql("UPDATE scheduled_tasks SET status = 'active', next_run = duly_now() WHERE name = 'digest:bob'");
+    // One turn plans it, and it may start in the next.
+    assert_eq!(turn(&mut stepper).len() + turn(&mut stepper).len(), 1);
     psql("UPDATE task_runs SET cancel_requested = 1 WHERE status = 'running'");
     assert_eq!(psql("SELECT name, status, next_run IS NOT NULL FROM task_overview"), "digest:bob|active|t");
-    finish(&mut stepper);
+    finish_all(&mut stepper, &Outcome::succeeded());
+    turn(&mut stepper);
     psql("DELETE FROM scheduled_tasks WHERE name = 'digest:bob'");
     assert_eq!(psql("SELECT (SELECT count(*) FROM scheduled_tasks), (SELECT count(*) FROM task_runs)"), "0|0");
-}
-
-fn finish(stepper: &mut Stepper) {
-    stepper.running().to_vec().iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
-    stepper.step().expect("a step");
 }
 
 /// A role that may write the tasks, and has no rights on the other tables: the triggers write there for it.
@@ -202,14 +200,15 @@ fn json_that_postgres_cannot_store_is_a_fault_of_its_item() {
     };
     for (payload, says) in [
         (r#"{"a": "\u0000"}"#, r"the payload holds \u0000, which PostgreSQL cannot store"),
-        (r#""\ud83d""#, r"the payload holds \ud83d, half of a surrogate pair"),
-        ("1e200000", "the payload holds a number that PostgreSQL cannot store"),
+        // These no handler can read, whatever stores them.
+        (r#""\ud83d""#, "invalid payload"),
+        ("1e200000", "invalid payload"),
     ] {
         let error = client.add(task("refused", payload)).expect_err(payload).to_string();
         let source = format!("{error} {:?}", client.add(task("refused", payload)).expect_err(payload));
         assert!(source.contains(says), "{payload}: {source}");
     }
-    let most = format!("{}1{}", "[".repeat(999), "]".repeat(999));
+    let most = format!("{}1{}", "[".repeat(100), "]".repeat(100));
     client.add(task("deepest", &most)).expect("a task");
     client.add(task("fits", r#""\\u0000 \ud83d\ude00""#)).expect("a task");
 

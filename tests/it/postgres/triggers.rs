@@ -232,7 +232,7 @@ fn rows(database: &Connection, now: i64) -> Vec<String> {
         "rate_limit_starts",
     ] {
         let mut all = database.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2")).expect("a table");
-        let names: Vec<String> = all.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = all.column_names().map(str::to_owned).collect();
         let mut found = all.query([]).expect("rows");
         while let Some(row) = found.next().expect("a row") {
             let mut text = table.to_owned();

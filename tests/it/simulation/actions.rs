@@ -42,6 +42,8 @@ impl Scenario {
             _ => NewTask::once(name, Timestamp::from_millis(now + self.rng.i64(-3_600_000..6 * 3_600_000))),
         };
         let handler = self.pick(&["work", "work", "work", "post", "rare", LEDGER]);
+        // Its transaction is one of SQLite.
+        let handler = if handler == LEDGER && self.database.shell.is_on_server() { "work" } else { handler };
         let overlap = self.pick(Overlap::ALL);
         let all = matches!(overlap, Overlap::BufferAll | Overlap::Allow) && self.once_in(2);
         let misfire = if all { Misfire::RunAll } else { self.pick(&[Misfire::RunOnce, Misfire::Skip]) };
@@ -190,6 +192,7 @@ impl Scenario {
         let (column, value) = match self.rng.u32(..7) {
             0 => ("max_attempts", self.rng.u32(1..=4).to_string()),
             1 => ("priority", self.rng.u32(..=3).to_string()),
+            2 if self.database.shell.is_on_server() => ("handler", self.pick(&HANDLERS[..3]).to_owned()),
             2 => ("handler", self.pick(&HANDLERS).to_owned()),
             3 if row.misfire != Misfire::RunAll => ("overlap", self.pick(Overlap::ALL).to_string()),
             4 => ("concurrency_key", self.pick(&KEYS).to_owned()),

@@ -111,7 +111,7 @@ impl Database {
             #[cfg(feature = "postgres")]
             Shell::Server(server) => {
                 server.prepare(&of_application);
-                PathBuf::from(format!("{}-owners", server.anchor().display()))
+                server.lock_folder()
             }
         };
         let meta = shell.read(|tables| {

@@ -8,7 +8,7 @@ use duly::Clock;
 use duly::testing::ManualClock;
 use rusqlite::{Connection, Params};
 
-use crate::fixtures::on_server::{empty_copy, refresh, said, session, translated};
+use crate::fixtures::on_server::{empty_copy, lock_folder, refresh, said, session, translated};
 use crate::simulation::shell::follow;
 
 /// The clock of triggers, defaults and views: what the session that runs them says.
@@ -22,10 +22,6 @@ const CLOCK: &str = "
 const LOCK: &str = "
     BEGIN; SET LOCAL lock_timeout = 1;
     SELECT pg_advisory_xact_lock(1685417081, oid::bigint::bit(32)::int) FROM pg_namespace WHERE nspname = current_schema()";
-
-/// What names the local files of schedulers.
-const IDENTITY: &str =
-    "SELECT system_identifier::text, current_database()::text, current_schema()::text FROM pg_control_system()";
 
 /// A session of another program, and a copy of the rows.
 pub(crate) struct OnServer {
@@ -97,10 +93,7 @@ impl OnServer {
         locked
     }
 
-    /// The path beside which the local files of schedulers are.
-    pub(crate) fn anchor(&self) -> PathBuf {
-        let row = self.session.borrow_mut().query_one(IDENTITY, &[]).expect("the identity of the database");
-        let parts: [String; 3] = [row.get(0), row.get(1), row.get(2)];
-        std::env::temp_dir().join(format!("duly-testing-{}", rustix::process::getuid().as_raw())).join(parts.join("-"))
+    pub(crate) fn lock_folder(&self) -> PathBuf {
+        lock_folder(&mut self.session.borrow_mut())
     }
 }

@@ -181,6 +181,7 @@ impl Scenario {
                 _ => {}
             });
         if !self.once_in(12)
+            && !self.database.shell.is_on_server()
             && let Some(crashed) = self.database.connections.pop()
         {
             builder = builder.after(crashed);

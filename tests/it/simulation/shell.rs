@@ -17,7 +17,7 @@ use crate::simulation::on_server::OnServer;
 pub(crate) enum Shell {
     File(Connection),
     #[cfg(feature = "postgres")]
-    Server(OnServer),
+    Server(Box<OnServer>),
 }
 
 impl Shell {

@@ -65,15 +65,24 @@ fn checks(report: &ServerReport) -> Vec<Check> {
     all.push(if report.locks {
         Check::good("locks", "a second session waits for the lock of the first, and has it when that ends")
     } else {
-        Check::bad("locks", "two sessions had one advisory lock", "schedulers would run tasks twice: use another server")
+        Check::bad(
+            "locks",
+            "two sessions had one advisory lock",
+            "schedulers would run tasks twice: use another server",
+        )
     });
     all.push(if report.synchronous_commit == "off" || !report.fsync {
         let found = format!("synchronous_commit is {}, fsync is {}", report.synchronous_commit, on_off(report.fsync));
-        Check::bad("commits", found, "a crash of the server could lose commits, and runs would start again: set both on")
+        Check::bad(
+            "commits",
+            found,
+            "a crash of the server could lose commits, and runs would start again: set both on",
+        )
     } else {
         Check::good("commits", format!("they last: synchronous_commit is {}, fsync is on", report.synchronous_commit))
     });
-    let (ahead, apart) = (report.clock_ahead_ms, duration_text(Duration::from_millis(report.clock_ahead_ms.unsigned_abs())));
+    let (ahead, apart) =
+        (report.clock_ahead_ms, duration_text(Duration::from_millis(report.clock_ahead_ms.unsigned_abs())));
     all.push(if ahead.abs() < APART {
         Check::good("time", format!("the clock of the server and of this host differ by {ahead} ms"))
     } else {
@@ -82,11 +91,16 @@ fn checks(report: &ServerReport) -> Vec<Check> {
         Check::odd("time", format!("the clock of the server is {apart} {word} that of this host"), advice)
     });
     let round_trip = Duration::from_micros(report.round_trip_us);
-    let trip = format!("{:.2} ms for a round trip, the median of {}", round_trip.as_secs_f64() * 1000.0, report.round_trips);
+    let trip =
+        format!("{:.2} ms for a round trip, the median of {}", round_trip.as_secs_f64() * 1000.0, report.round_trips);
     all.push(if round_trip < SLOW {
         Check::good("latency", trip)
     } else {
-        Check::odd("latency", trip, "run schedulers near the server: its lock is held for several round trips of a turn")
+        Check::odd(
+            "latency",
+            trip,
+            "run schedulers near the server: its lock is held for several round trips of a turn",
+        )
     });
     all.push(if report.missing.is_empty() {
         Check::good("permissions", "the role may do all that schedulers and clients do")
@@ -97,7 +111,11 @@ fn checks(report: &ServerReport) -> Vec<Check> {
     let free = report.max_connections.saturating_sub(report.connections);
     let found = format!("{} of {} in use", report.connections, report.max_connections);
     all.push(if free < 10 {
-        Check::odd("connections", found, "raise max_connections: a scheduler needs up to one for each worker and five more")
+        Check::odd(
+            "connections",
+            found,
+            "raise max_connections: a scheduler needs up to one for each worker and five more",
+        )
     } else {
         Check::good("connections", found)
     });

@@ -77,7 +77,6 @@ pub(super) fn before_a_change(bench: &mut Workbench, tasks: &[i64]) -> Result<()
     bench.read("task_runs", BEFORE_A_CHANGE, &[&tasks]).map(|_| ())
 }
 
-
 /// Returns those of the tasks that were read with a value of a column.
 pub(super) fn tasks_with(bench: &Workbench, column: &str, value: &str) -> Vec<i64> {
     let (ids, values) = (bench.column("scheduled_tasks", "id"), bench.column("scheduled_tasks", column));
@@ -187,14 +186,15 @@ pub(super) fn behind_keys_and(bench: &mut Workbench, key: Option<&str>) -> Resul
 }
 
 /// The first run that waits behind each key, and the first that may start: a limit that changes calls the loop through their tasks.
+/// OFFSET 0: the server would search the runs of all keys in the order of another index.
 const CALLED: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
         SELECT x.id FROM unnest($1::text[]) one (key) CROSS JOIN LATERAL (
             (SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = one.key
               ORDER BY r.handler, r.priority, r.run_at, r.id LIMIT 1)
              UNION ALL
-            (SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = one.key
-              ORDER BY r.handler, r.priority, r.run_at, r.id LIMIT 1)) x))"};
+            (SELECT f.id FROM (SELECT r.* FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = one.key OFFSET 0) f
+              ORDER BY f.handler, f.priority, f.run_at, f.id LIMIT 1)) x))"};
 
 /// Reads limits that are set or removed, and what their triggers change.
 pub(super) fn limits(bench: &mut Workbench, on: &[LimitOn]) -> Result<(), Fault> {

@@ -1,5 +1,6 @@
 //! The rows that the requests of clients and the effects and outcomes of workers need.
 
+use crate::model::bulk::BulkAction;
 use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
@@ -27,6 +28,8 @@ pub(crate) enum Request {
     GoneAll { task: String },
     /// A pause or a resumption.
     Change { task: String },
+    /// Runs or tasks that a filter has selected.
+    Matching { action: BulkAction, ids: Vec<i64> },
     /// The removal of a task. Its history is not read.
     Remove { task: String },
     /// A limit that is set or removed.
@@ -55,7 +58,7 @@ impl Request {
             Request::Add { names, replaces } => add(bench, names, *replaces),
             Request::Apply { source, names, limits } => apply(bench, source, names, limits),
             Request::Trigger { task, key } => trigger(bench, task, key.as_deref()),
-            Request::Retry { run } => retry(bench, *run),
+            Request::Retry { run } => retry(bench, &[*run]),
             Request::Cancel { run } => cancel(bench, &[*run]),
             Request::CancelAll { task } => cancel_all(bench, task),
             Request::Gone { run } => gone(bench, "WHERE t.id = $1", run),
@@ -64,6 +67,7 @@ impl Request {
                 around::tasks_named(bench, &[task])?;
                 change(bench)
             }
+            Request::Matching { action, ids } => matching(bench, *action, ids),
             Request::Remove { task } => {
                 around::tasks_named(bench, &[task])?;
                 remove(bench)
@@ -133,18 +137,30 @@ fn requested(bench: &mut Workbench) -> Result<(), Fault> {
 
 /// The run, and the runs that retry it.
 const RETRIED: &str = "
-    WHERE t.id = $1 OR t.id = ANY (ARRAY(
-        SELECT n.id FROM task_runs r JOIN task_runs n ON n.task_id = r.task_id AND n.retry_of = r.id WHERE r.id = $1))";
+    WHERE t.id = ANY ($1) OR t.id = ANY (ARRAY(
+        SELECT n.id FROM task_runs r JOIN task_runs n ON n.task_id = r.task_id AND n.retry_of = r.id
+         WHERE r.id = ANY ($1)))";
 
-fn retry(bench: &mut Workbench, run: i64) -> Result<(), Fault> {
-    bench.read("task_runs", RETRIED, &[&run])?;
+fn retry(bench: &mut Workbench, runs: &[i64]) -> Result<(), Fault> {
+    bench.read("task_runs", RETRIED, &[&runs])?;
     around::tasks_of_runs(bench)?;
     requested(bench)
 }
 
+fn matching(bench: &mut Workbench, action: BulkAction, ids: &[i64]) -> Result<(), Fault> {
+    match action {
+        BulkAction::Cancel => return cancel(bench, ids),
+        BulkAction::Retry => return retry(bench, ids),
+        BulkAction::Remove | BulkAction::Pause | BulkAction::Resume => {}
+    }
+    bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[&ids])?;
+    if action == BulkAction::Remove { remove(bench) } else { change(bench) }
+}
+
 /// One blocked run: if there is none, the end of a run frees none.
 const ANY_BLOCKED: &str = sql! {"
-    WHERE t.id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked > '' LIMIT 1))"};
+WHERE t.id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked > ''
+                             ORDER BY r.blocked LIMIT 1))"};
 
 fn finish(bench: &mut Workbench, run: i64, key: Option<&str>) -> Result<(), Fault> {
     around::runs_with_front(bench, &[run])?;

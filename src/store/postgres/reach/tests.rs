@@ -11,18 +11,20 @@ use postgres::{Client, NoTls};
 use crate::clock::{Now, Timestamp};
 use crate::error::Result;
 use crate::model::alarm::Look;
+use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
+use crate::model::filter::Selection;
 use crate::model::finished::Finished;
 use crate::model::limit::{Limit, LimitOn};
 use crate::model::new_task::NewTask;
-use crate::model::retry::RetryPolicy;
-use crate::model::request::{Existing, Runs};
 use crate::model::recorded::EventFilter;
+use crate::model::request::{Existing, Runs};
+use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, Origin, Outcome, RunFilter, RunStatus};
 use crate::store::Store;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::tables::TABLES;
-use crate::store::postgres::{PostgresStore, Time};
+use crate::store::postgres::{PostgresStore, Time, testing};
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::finish;
 
@@ -40,15 +42,15 @@ struct Database {
 impl Database {
     /// Returns `None` without a server.
     fn new(name: &str) -> Option<Database> {
-        let Ok(server) = std::env::var("DULY_POSTGRES") else {
-            println!("skipped: no PostgreSQL");
+        let shared = testing::shared();
+        if testing::skipped(shared.is_none(), "PostgreSQL") {
             return None;
-        };
+        }
+        let server = shared?.url();
         let schema = format!("reach_{name}_{}", std::process::id());
         let mut client = Client::connect(&server, NoTls).expect("a server");
         client.batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE")).expect("no schema");
-        let joint = if server.contains('?') { '&' } else { '?' };
-        let address = Address::parse(&format!("{server}{joint}schema={schema}")).expect("an address");
+        let address = Address::parse(&server).expect("an address").in_schema(&schema);
         let store = PostgresStore::open(&address, Missing::Create, Time::Given).expect("a store");
         client.batch_execute(&format!("SET search_path = {schema}; SET duly.store = 'on'")).expect("the schema");
         Some(Database { schema, client, store })
@@ -58,10 +60,13 @@ impl Database {
     fn copy(&mut self, from: &Database) {
         for table in TABLES {
             let of = &from.schema;
-            let numbered = !self.client.query("SELECT to_regclass($1)::text", &[&format!("{table}_id_seq")]).unwrap()[0]
-                .get::<_, Option<String>>(0)
-                .is_none_or(|name| name.is_empty());
-            self.client.batch_execute(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {of}.{table}")).expect(table);
+            let numbered = !self.client.query("SELECT to_regclass($1)::text", &[&format!("{table}_id_seq")]).unwrap()
+                [0]
+            .get::<_, Option<String>>(0)
+            .is_none_or(|name| name.is_empty());
+            self.client
+                .batch_execute(&format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {of}.{table}"))
+                .expect(table);
             if numbered {
                 self.client
                     .batch_execute(&format!(
@@ -168,8 +173,8 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let task = 1 + random.usize(..tasks);
         let scheduled = NOW + random.i64(-60..10) * 60_000;
         let origin = ["schedule", "schedule", "manual", "catch_up", "on_dead"][random.usize(..5)];
-        let status =
-            ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"][random.usize(..9)];
+        let status = ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"]
+            [random.usize(..9)];
         let waits = status == "queued" || status == "failed";
         let blocked = ["NULL", "'key'", "'paused'", "'order'", "'key'"][if waits { random.usize(..5) } else { 0 }];
         let (by, locked) = if status == "running" {
@@ -188,7 +193,8 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             _ => format!("'{}'", KEYS[random.usize(..3)]),
         };
         let retry = if run > 5 && random.u8(..5) == 0 { random.usize(1..run).to_string() } else { "NULL".to_owned() };
-        let request = if origin == "manual" && random.bool() { format!("'r{}'", random.u8(..4)) } else { "NULL".into() };
+        let request =
+            if origin == "manual" && random.bool() { format!("'r{}'", random.u8(..4)) } else { "NULL".into() };
         add(format!(
             "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, retry_of, request_key, status, run_at, expires_at,
                 blocked, attempt, forgiven, priority, concurrency_key, payload, locked_by, locked_until, slot, started_at,
@@ -271,7 +277,7 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
         task.into_definition(now).expect("a definition")
     };
     let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
-    match random.u8(..18) {
+    match random.u8(..19) {
         0 => compare(all, some, &what("trigger"), |store| store.trigger(name, None, None, now)),
         1 => compare(all, some, &what("trigger with key"), |store| store.trigger(name, Some("[1]"), Some("r1"), now)),
         2 | 3 => compare(all, some, &what("cancel"), |store| store.cancel(Runs::One(run), now)),
@@ -295,6 +301,33 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
             compare(all, some, &what("remove a limit"), |store| store.remove_limit(&on));
         }
         16 => {
+            let (action, status) = [
+                (BulkAction::Cancel, None),
+                (BulkAction::Retry, Some("dead")),
+                (BulkAction::Pause, Some("active")),
+                (BulkAction::Resume, Some("paused")),
+                (BulkAction::Remove, None),
+            ][random.usize(..5)];
+            let pattern = format!("task-{}*", random.u8(1..9));
+            let before = random.bool().then(|| Timestamp::from_millis(NOW - 600_000));
+            let selection = Selection { action, handler: None, name: Some(pattern.into()), status, before };
+            let started = (BulkPass::default(), BulkReport::default());
+            compare(all, some, &what(&format!("count {selection:?}")), |store| {
+                let (mut pass, mut report) = started.clone();
+                while !pass.is_over() {
+                    store.count_matching(&selection, &mut pass, &mut report)?;
+                }
+                Ok(report)
+            });
+            compare(all, some, &what(&format!("change {selection:?}")), |store| {
+                let ((mut pass, mut report), mut events) = (started.clone(), Vec::new());
+                while !pass.is_over() {
+                    events.extend(store.change_matching(&selection, &mut pass, &mut report, now)?);
+                }
+                Ok((events, report))
+            });
+        }
+        17 => {
             let Some(claim) = claim else { return };
             compare(all, some, &what("begin an effect"), |store| store.begin_effect(&owner, &claim, "e", now));
             compare(all, some, &what("check a claim"), |store| store.check_claim(&owner, &claim));
@@ -319,6 +352,8 @@ fn read(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, see
     compare(all, some, &what("task"), |store| store.task(name));
     compare(all, some, &what("tasks"), |store| store.tasks());
     compare(all, some, &what("names"), |store| store.names());
+    let limit = random.usize(1..5);
+    compare(all, some, &what("last runs"), |store| store.recent(limit));
     compare(all, some, &what("run"), |store| store.run(run));
     let status = [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)];
     let filter = RunFilter { task: None, status, since: None, before: Some(run), limit: random.usize(1..20) };
@@ -366,6 +401,7 @@ fn read_pages(
     use crate::model::task_pages::{After, RunQuery, TaskQuery};
     let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
     compare(all, some, &what("schedulers"), |store| store.schedulers());
+    compare(all, some, &what("queue"), |store| store.queue(now));
     compare(all, some, &what("page of a run"), |store| store.run_view(run, now));
     let status = [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)];
     let query = RunQuery { task: random.i64(1..13), status, skip: random.usize(..6), limit: random.usize(1..6) };

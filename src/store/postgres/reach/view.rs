@@ -17,7 +17,10 @@ pub(crate) enum View {
     /// A task, with its last run.
     Task(String),
     /// Tasks by name after one, at most a number, with their last runs.
-    Tasks { after: String, limit: i64 },
+    Tasks {
+        after: String,
+        limit: i64,
+    },
     Run(i64),
     Runs(RunFilter),
     Attempts(i64),
@@ -25,7 +28,9 @@ pub(crate) enum View {
     /// What a scheduler with these handlers could do now.
     Idle(BTreeSet<String>),
     /// What the status lists. Its counts are not read.
-    Status { now: Timestamp },
+    Status {
+        now: Timestamp,
+    },
     /// Limits and the next starts. Their use is counted on the server.
     Limits,
     Events(EventFilter),
@@ -36,16 +41,25 @@ pub(crate) enum View {
     /// The running runs of a scheduler.
     ClaimedBy(String),
     /// Alarms of channels; a new one examines what was recorded since an instant.
-    Alarms { channels: Vec<String>, since: Timestamp },
+    Alarms {
+        channels: Vec<String>,
+        since: Timestamp,
+    },
     /// What the page of a run shows.
     #[cfg(feature = "page")]
-    RunPage { run: i64, now: Timestamp },
+    RunPage {
+        run: i64,
+        now: Timestamp,
+    },
     /// Runs of a task, by id.
     #[cfg(feature = "page")]
     RunLines(Vec<i64>),
     /// Tasks by id, with at most a number of last runs.
     #[cfg(feature = "page")]
-    TaskLines { tasks: Vec<i64>, marks: i64 },
+    TaskLines {
+        tasks: Vec<i64>,
+        marks: i64,
+    },
 }
 
 impl View {
@@ -140,13 +154,15 @@ fn runs(bench: &mut Workbench, filter: &RunFilter) -> Result<(), Fault> {
     around::tasks_of_runs(bench)
 }
 
-/// A running run, and one run of each handler that may start.
+/// A running run, and one run of each handler that may start. In the orders of their indexes: the server would expect to find one
+/// soon in the table.
 const ANY_WORK: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
-        (SELECT r.id FROM task_runs r WHERE r.status = 'running' LIMIT 1)
+        (SELECT r.id FROM task_runs r WHERE r.status = 'running' ORDER BY r.concurrency_key, r.slot LIMIT 1)
          UNION ALL
         SELECT x.id FROM unnest($1::text[]) one (handler) CROSS JOIN LATERAL (
-            SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.handler = one.handler LIMIT 1) x))"};
+            SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.handler = one.handler
+             ORDER BY r.priority, r.run_at LIMIT 1) x))"};
 
 /// A task that is not planned, and the first due of each priority.
 const NEXT_TASKS: &str = sql! {"
@@ -183,7 +199,7 @@ const TASKS_BEYOND: &str = "
                    CASE WHEN t.schedule_type = 'delay' AND t.next_run >= t.last_finished THEN t.last_finished END) > $1";
 
 const RUNS_BEYOND: &str = sql! {"
-    WHERE {unfinished:t} AND t.status = 'failed' AND t.run_at >= t.finished_at AND t.finished_at > $1"};
+WHERE {unfinished:t} AND t.status = 'failed' AND t.run_at >= t.finished_at AND t.finished_at > $1"};
 
 fn beyond(bench: &mut Workbench, after: Timestamp) -> Result<(), Fault> {
     let after = after.as_millis();

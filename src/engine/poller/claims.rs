@@ -1,0 +1,31 @@
+//! The claims of an owner, compared with those that are stored.
+
+use std::sync::Arc;
+
+use crate::clock::Now;
+use crate::engine::poller::Poller;
+use crate::error::Result;
+use crate::model::finished::Finished;
+use crate::model::run::{Claim, Outcome, Run};
+
+impl Poller {
+    /// Returns the runs that this owner holds and another has taken over: their handlers are asked to stop. Claims of which it never
+    /// learned, because the answer of a server was lost, are returned to the queue. `new`: those of this turn.
+    pub(super) fn lost_claims(&mut self, new: &[Arc<Claim>], now: Now) -> Result<Vec<i64>> {
+        let claimed = self.store.claimed_by(&self.registration.owner)?;
+        let is_new = |run: &i64| new.iter().any(|claim| claim.run_id == *run);
+        let unknown: Vec<i64> = claimed.difference(&self.held).filter(|run| !is_new(run)).copied().collect();
+        for run in unknown {
+            let Some(Run { id, task, handler, attempt, scheduled_for, concurrency_key, .. }) = self.store.run(run)?
+            else {
+                continue;
+            };
+            let Some(task_id) = self.store.task(&task)?.map(|task| task.id) else { continue };
+            let described = Claim::described(id, attempt, task, handler, scheduled_for);
+            let claim = Arc::new(Claim { task_id, concurrency_key, ..described });
+            self.outbox.push_back(Finished::new(claim, Outcome::Released, now, now));
+            self.held.insert(run);
+        }
+        Ok(self.held.difference(&claimed).copied().collect())
+    }
+}

@@ -1,0 +1,48 @@
+//! What a scheduler needs beside that for a database on a server.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+
+use crate::clock::since_boot;
+use crate::engine::keeper::Keeper;
+use crate::engine::poller::Poller;
+use crate::error::Result;
+use crate::scheduler::Builder;
+use crate::worker::fence::{Fence, OnLease};
+use crate::worker::pool::Pool;
+
+/// Starts what keeps the owner alive. `None` for a file. `since`: before the owner was registered.
+pub(super) fn keep_alive(
+    poller: &mut Poller,
+    pool: &Pool,
+    (lease, since): (Duration, Duration),
+    on_lease: Option<Arc<OnLease>>,
+    wake: &Sender<()>,
+) -> Result<Option<Keeper>> {
+    let Some(session) = poller.take_session() else { return Ok(None) };
+    let fence = Arc::new(Fence::new(Arc::new(since_boot), lease, since, on_lease));
+    let attempts = pool.attempts().clone();
+    let _ = attempts.fence.set(fence.clone());
+    Keeper::start(session, fence, attempts, wake.clone()).map(Some)
+}
+
+impl Builder {
+    /// With a database on a server: calls `extended` whenever the lease is extended, with the times at which the processes of attempts must
+    /// be asked to end and be dead, if the lease is not extended again. Both count from the start of the machine, with the time in
+    /// which it was suspended. For a guard process, which works while this one is frozen. The function must not block.
+    pub fn on_lease(mut self, extended: impl Fn(Duration, Duration) + Send + Sync + 'static) -> Self {
+        self.on_lease = Some(Arc::new(extended));
+        self
+    }
+
+    /// Sets the folder of the files of this host, if the database is on a server: lock files, and what its commands inherit. All
+    /// schedulers of a host need the same one, to know at once which of them ended. Default: `DULY_STATE_DIR`, else `duly` in
+    /// `XDG_STATE_HOME`, else `/var/lib/duly` for root and `~/.local/state/duly` for other users.
+    pub fn state_folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.state = Some(folder.as_ref().to_owned());
+        self
+    }
+}
