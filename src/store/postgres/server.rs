@@ -24,8 +24,7 @@ const MILLIS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigin
 /// A session keeps at most this many prepared statements, and then forgets all of them.
 const PREPARED: usize = 400;
 
-/// How often a lost connection is made again in order to ask for the outcome of a commit, and the first and the longest wait between
-/// two questions: about 20 s altogether, which a restart of the server takes at most.
+/// How often the outcome of a commit is asked for, and the waits between: about 20 s, which a restart of the server takes at most.
 const QUESTIONS: u32 = 26;
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -461,8 +460,7 @@ impl Server {
         Ok((Some(new), false))
     }
 
-    /// Makes the connection again outside of a transaction, and begins one of its own where the settings do not hold otherwise. Returns
-    /// whether it did.
+    /// Makes the connection again outside of a transaction; begins one of its own, and returns so, where settings hold only in one.
     fn wrap(&mut self) -> Result<bool, Fault> {
         match (&self.open, &self.link) {
             (Some(_), Some(_)) => return Ok(false),
