@@ -32,7 +32,7 @@ impl PostgresStore {
     pub(crate) fn examine(&mut self, now: &dyn Fn() -> Now) -> Result<ServerReport> {
         let address = self.address().clone();
         let mut bench = self.lock();
-        let examined = examine(&mut bench.server, || Server::connect(&address), now);
+        let examined = examine(&mut bench.rows.server, || Server::connect(&address), now);
         examined.map_err(|fault| fault.into_error("examine the server"))
     }
 }

@@ -10,8 +10,8 @@ use crate::model::request::{Added, Existing};
 use crate::model::task::Definition;
 use crate::store::fault::Fault;
 use crate::store::postgres::PostgresStore;
+use crate::store::postgres::sheets::{Cell, all};
 use crate::store::postgres::tables::{Kind, Table};
-use crate::store::postgres::workbench::{Cell, all};
 use crate::store::sqlite::{add, file};
 
 const DOING: &str = "add a task in a transaction";

@@ -10,9 +10,9 @@ pub(crate) mod view;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
+use crate::store::postgres::sheets::Difference;
+use crate::store::postgres::sheets::Sheets;
 use crate::store::postgres::tables::TABLES;
-use crate::store::postgres::workbench::Workbench;
-use crate::store::postgres::write_back::Difference;
 
 #[cfg(test)]
 pub(super) use turn::IDS as TURN;
@@ -37,7 +37,7 @@ impl Reach {
     }
 
     /// Reads the rows into the workbench, within the open transaction.
-    pub(super) fn read(&mut self, bench: &mut Workbench) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
         match self {
             Reach::Turn(turn) => return turn.read(bench),
             Reach::Client(_) | Reach::Everything | Reach::View(View::Alarms { .. }) => bench.read_numbers()?,
@@ -47,7 +47,7 @@ impl Reach {
         self.read_rows(bench)
     }
 
-    fn read_rows(&self, bench: &mut Workbench) -> Result<(), Fault> {
+    fn read_rows(&self, bench: &mut Sheets) -> Result<(), Fault> {
         match self {
             Reach::Client(request) => request.read(bench),
             Reach::View(view) => view.read(bench),

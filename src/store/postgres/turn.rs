@@ -64,8 +64,8 @@ impl PostgresStore {
         let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
         let (limits, mut pass) = (Limits::new(&part.keep, now), memory.pruned);
         let mut bench = self.bench.lock();
-        let deleted = prune::batch(&mut bench.server, &limits, &mut pass, limit, &mut Pruned::default());
-        let deleted = deleted.and_then(|more| bench.server.commit().map(|()| more));
+        let deleted = prune::batch(&mut bench.rows.server, &limits, &mut pass, limit, &mut Pruned::default());
+        let deleted = deleted.and_then(|more| bench.rows.server.commit().map(|()| more));
         bench.end();
         let repeat = std::mem::take(&mut bench.collided);
         match deleted {
@@ -100,7 +100,7 @@ impl PostgresStore {
             let before = self.copy_memory();
             let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
             let lease = work.until.since(work.now);
-            let dead = owners::still_dead(&mut self.bench.lock().server, work.dead, given);
+            let dead = owners::still_dead(&mut self.bench.lock().rows.server, work.dead, given);
             let dead = dead.inspect_err(|_| _ = self.end())?;
             let work = Work { now, until: now + lease, prune: None, dead: &dead, ..*work };
             let rehearsal = self.rehearses.then(|| self.rehearse(&work, &before));
@@ -134,7 +134,7 @@ impl PostgresStore {
                 rehearsal.check(&done, record.unwrap_or_default());
             }
             if let Ok(done) = &mut done {
-                owners::annotate_done(&mut self.bench.lock().server, done, given);
+                owners::annotate_done(&mut self.bench.lock().rows.server, done, given);
             }
             return done;
         }
@@ -202,7 +202,7 @@ impl PostgresStore {
     ) -> Result<Option<Done>> {
         let given = (self.time == Time::Given).then_some(now);
         let before = self.clock.as_ref().map(|clock| clock.before());
-        let asked = LookAhead::new(owner, handlers, given).ask(&mut self.bench.lock().server);
+        let asked = LookAhead::new(owner, handlers, given).ask(&mut self.bench.lock().rows.server);
         let seen: Seen = asked.map_err(|fault| fault.into_error("look for changes"))?;
         if let (Some(clock), Some(before)) = (&self.clock, before) {
             clock.learn(seen.now, before);
@@ -219,13 +219,13 @@ impl PostgresStore {
                 let mut done = seen.into_done(Done { more_due, ..Done::default() });
                 let all = all.unwrap_or_default();
                 assert_eq!(shown(&done), shown(&all), "a look by the server, and one at all rows");
-                owners::annotate_done(&mut self.bench.lock().server, &mut done, given);
+                owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
                 return Ok(Some(done));
             }
         }
         let more_due = seen.more_due;
         let mut done = seen.into_done(Done { more_due, ..Done::default() });
-        owners::annotate_done(&mut self.bench.lock().server, &mut done, given);
+        owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
         Ok(Some(done))
     }
 

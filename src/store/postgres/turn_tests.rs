@@ -238,7 +238,7 @@ fn the_round_trips_of_a_turn_do_not_depend_on_how_much_it_does() {
     let mut now = NOON;
     let mut trips = |owner: &mut Owner, finished: &[Finished], part: Option<Part>| {
         now += 1000;
-        let count = |owner: &Owner| owner.store.bench.lock().server.round_trips();
+        let count = |owner: &Owner| owner.store.bench.lock().rows.server.round_trips();
         let before = count(owner);
         let done = owner.turn(&Turn { now, finished, full: true, room: 500, prune: part, ..Turn::default() });
         // Without the look after it.

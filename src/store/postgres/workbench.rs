@@ -3,76 +3,28 @@
 //!
 //! So both stores have one implementation of every rule. [`crate::store::postgres::reach`] says which rows an operation may read.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use postgres::types::ToSql;
-use rusqlite::types::{ToSqlOutput, Value, ValueRef};
-use rusqlite::{Transaction, params_from_iter};
+use rusqlite::Transaction;
 
-use crate::error::Error;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::look_ahead::{LookAhead, Seen};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::server::Server;
-use crate::store::postgres::tables::{Kind, TABLES, Table};
-use crate::store::postgres::write_back::{self, Difference};
+use crate::store::postgres::sheets::{Difference, Sheets, difference};
+use crate::store::postgres::write_back;
 use crate::store::sqlite::connection::Backing;
 use crate::store::sqlite::owners;
 use crate::store::turn_io::Session;
 
-/// A value of a column.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Cell {
-    Null,
-    Integer(i64),
-    Text(String),
-}
-
-impl rusqlite::ToSql for Cell {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(match self {
-            Cell::Null => ToSqlOutput::Owned(Value::Null),
-            Cell::Integer(number) => ToSqlOutput::Owned(Value::Integer(*number)),
-            Cell::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
-        })
-    }
-}
-
-/// A row as it was read from the server, and the transaction that wrote it there: if another one writes it before this
-/// transaction does, all is repeated.
-#[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) cells: Vec<Cell>,
-    pub(super) written_by: i64,
-}
-
-/// What is known of one table.
-#[derive(Debug)]
-pub(super) struct Sheet {
-    pub(super) table: Table,
-    /// By primary key.
-    rows: HashMap<Vec<Cell>, Row>,
-    /// The number after which the server assigns the next, of a numbered table.
-    last: i64,
-    /// The columns that an update has ever changed. All updates set them: otherwise almost every update would be another statement.
-    pub(super) updated: BTreeSet<usize>,
-}
-
-impl Sheet {
-    fn key(&self, cells: &[Cell]) -> Vec<Cell> {
-        self.table.key.iter().map(|at| cells[*at].clone()).collect()
-    }
-}
-
 /// The server's side of a store in memory.
 #[derive(Debug)]
 pub(crate) struct Workbench {
-    pub(crate) server: Server,
+    pub(crate) rows: Sheets,
     /// The rows that the operation needs; `None` before they were read.
     pub(crate) reach: Option<Reach>,
-    sheets: Vec<Sheet>,
-    /// Whether the rows of the open transaction are in `sheets`.
+    /// Whether the rows of the open transaction are in `rows`.
     filled: bool,
     /// Whether another transaction changed what this one read: it must be repeated.
     pub(crate) collided: bool,
@@ -89,15 +41,11 @@ pub(crate) struct Workbench {
 
 impl Workbench {
     pub(crate) fn new(server: Server, memory: &rusqlite::Connection) -> rusqlite::Result<Self> {
-        let sheet = |name| {
-            Ok(Sheet { table: Table::read(memory, name)?, rows: HashMap::new(), last: 0, updated: BTreeSet::new() })
-        };
-        let sheets = TABLES.into_iter().map(sheet).collect::<rusqlite::Result<_>>()?;
+        let rows = Sheets::new(server, memory)?;
         Ok(Workbench {
-            server,
+            rows,
             sessions: HashMap::new(),
             reach: None,
-            sheets,
             filled: false,
             collided: false,
             ask: None,
@@ -111,153 +59,28 @@ impl Workbench {
     pub(crate) fn aim(&mut self, reach: Reach) {
         (self.reach, self.filled, self.collided) = (Some(reach), false, false);
         (self.ask, self.seen) = (None, None);
-        self.sheets.iter_mut().for_each(|sheet| sheet.rows.clear());
+        self.rows.clear();
     }
 
     /// Ends the transaction, if the operation has not committed.
     pub(crate) fn end(&mut self) {
-        self.collided |= self.server.take_repeat();
-        self.server.roll_back();
+        self.collided |= self.rows.server.take_repeat();
+        self.rows.server.roll_back();
         (self.reach, self.ask) = (None, None);
-    }
-
-    /// Reads rows of a table that satisfy a condition. Rows that were read before stay as they were.
-    pub(crate) fn read(
-        &mut self,
-        table: &str,
-        condition: &str,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<usize, Fault> {
-        let Workbench { server, sheets, .. } = self;
-        let Some(sheet) = sheets.iter_mut().find(|sheet| sheet.table.name == table) else {
-            return Err(Error::store("read from the server", format!("no table {table}")).into());
-        };
-        let columns: Vec<String> = sheet
-            .table
-            .columns
-            .iter()
-            .map(|column| match column.kind {
-                Kind::Json => format!("t.{}::text", column.name),
-                Kind::Integer | Kind::Text => format!("t.{}", column.name),
-            })
-            .collect();
-        let statement = format!("SELECT {}, t.xmin::text::bigint FROM {table} t {condition}", columns.join(", "));
-        let found = server.query(&statement, params)?;
-        for row in &found {
-            let mut cells = Vec::with_capacity(columns.len());
-            for (at, column) in sheet.table.columns.iter().enumerate() {
-                cells.push(match column.kind {
-                    Kind::Integer => row.try_get::<_, Option<i64>>(at)?.map_or(Cell::Null, Cell::Integer),
-                    Kind::Text | Kind::Json => row.try_get::<_, Option<String>>(at)?.map_or(Cell::Null, Cell::Text),
-                });
-            }
-            let key = sheet.key(&cells);
-            let written_by = row.try_get(columns.len())?;
-            sheet.rows.entry(key).or_insert(Row { cells, written_by });
-        }
-        Ok(found.len())
-    }
-
-    /// Returns the values of a column of the rows that were read.
-    pub(crate) fn column(&self, table: &str, column: &str) -> Vec<Cell> {
-        let Some(sheet) = self.sheets.iter().find(|sheet| sheet.table.name == table) else { return Vec::new() };
-        let Some(at) = sheet.table.columns.iter().position(|c| c.name == column) else { return Vec::new() };
-        sheet.rows.values().map(|row| row.cells[at].clone()).collect()
-    }
-
-    /// As [`Workbench::read`], of several tables in one statement.
-    pub(crate) fn read_together(
-        &mut self,
-        parts: &[(&'static str, &str)],
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<(), Fault> {
-        let Workbench { server, sheets, .. } = self;
-        let mut statements = Vec::new();
-        for (table, condition) in parts {
-            let Some(at) = sheets.iter().position(|sheet| sheet.table.name == *table) else {
-                return Err(Error::store("read from the server", format!("no table {table}")).into());
-            };
-            let columns: Vec<String> =
-                sheets[at].table.columns.iter().map(|column| format!("t.{}::text", column.name)).collect();
-            let columns = columns.join(", ");
-            statements.push(format!("SELECT {at}, ARRAY[{columns}], t.xmin::text::bigint FROM {table} t {condition}"));
-        }
-        for row in server.query(&statements.join("\nUNION ALL\n"), params)? {
-            let at: i32 = row.try_get(0)?;
-            let Some(sheet) = usize::try_from(at).ok().and_then(|at| sheets.get_mut(at)) else { continue };
-            let values: Vec<Option<String>> = row.try_get(1)?;
-            let cells = sheet.table.columns.iter().zip(values).map(|(column, value)| match (column.kind, value) {
-                (_, None) => Cell::Null,
-                (Kind::Integer, Some(value)) => value.parse().map_or(Cell::Null, Cell::Integer),
-                (Kind::Text | Kind::Json, Some(value)) => Cell::Text(value),
-            });
-            let cells: Vec<Cell> = cells.collect();
-            let written_by = row.try_get(2)?;
-            sheet.rows.entry(sheet.key(&cells)).or_insert(Row { cells, written_by });
-        }
-        Ok(())
-    }
-
-    /// Returns the expressions of a statement that reads the numbers after which the server assigns the next.
-    pub(crate) fn numbers(&self) -> String {
-        let numbered = self.sheets.iter().filter(|sheet| sheet.table.numbered);
-        let last = numbered.map(|sheet| {
-            let name = sheet.table.name;
-            format!("(SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {name}_id_seq)")
-        });
-        last.collect::<Vec<_>>().join(", ")
-    }
-
-    /// Takes what the expressions of [`Workbench::numbers`] returned, from this column on.
-    pub(crate) fn take_numbers(&mut self, row: &postgres::Row, first: usize) -> Result<(), Fault> {
-        let numbered = self.sheets.iter_mut().filter(|sheet| sheet.table.numbered);
-        numbered.zip(first..).try_for_each(|(sheet, column)| {
-            sheet.last = row.try_get(column)?;
-            Ok(())
-        })
-    }
-
-    pub(crate) fn read_numbers(&mut self) -> Result<(), Fault> {
-        let statement = format!("SELECT {}", self.numbers());
-        let rows = self.server.query(&statement, &[])?;
-        self.take_numbers(&rows[0], 0)
     }
 
     /// Reads the rows that the operation needs.
     fn read_reach(&mut self) -> Result<(), Fault> {
         let Some(mut reach) = self.reach.take() else { return Ok(()) };
-        let read = reach.read(self);
+        let read = reach.read(&mut self.rows);
         self.reach = Some(reach);
         read
     }
 
-    /// Writes the rows that were read into the tables.
-    fn spread(&self, tables: &Transaction<'_>) -> Result<(), Fault> {
-        for sheet in &self.sheets {
-            let Table { name, columns, numbered, .. } = &sheet.table;
-            if *numbered {
-                tables.prepare_cached("DELETE FROM sqlite_sequence WHERE name = ?1")?.execute([name])?;
-                tables
-                    .prepare_cached("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)")?
-                    .execute(rusqlite::params![name, sheet.last])?;
-            }
-            if sheet.rows.is_empty() {
-                continue;
-            }
-            let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
-            let places = vec!["?"; names.len()].join(", ");
-            let mut insert =
-                tables.prepare_cached(&format!("INSERT INTO {name} ({}) VALUES ({places})", names.join(", ")))?;
-            for row in sheet.rows.values() {
-                insert.execute(params_from_iter(&row.cells))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Writes what differs from the rows that were read, and asks what is to be asked after that.
     fn write_back(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
-        let Workbench { server, sheets, collided, reach, ask, seen, dry, record, .. } = self;
+        let Workbench { rows, collided, reach, ask, seen, dry, record, .. } = self;
+        let Sheets { server, sheets } = rows;
         let differences = sheets.iter().map(|sheet| difference(tables, sheet)).collect::<rusqlite::Result<Vec<_>>>()?;
         if let Some(record) = record {
             *record = differences.iter().flat_map(Difference::describe).collect();
@@ -283,38 +106,6 @@ impl Workbench {
     }
 }
 
-/// Compares the rows of a table with those that were read.
-fn difference<'a>(tables: &Transaction<'_>, sheet: &'a Sheet) -> rusqlite::Result<Difference<'a>> {
-    let mut before: HashMap<&Vec<Cell>, &Row> = sheet.rows.iter().collect();
-    let (mut changed, mut new) = (Vec::new(), Vec::new());
-    for cells in all(tables, &sheet.table)? {
-        match before.remove(&sheet.key(&cells)) {
-            Some(row) if row.cells == cells => {}
-            Some(row) => changed.push((row, cells)),
-            None => new.push(cells),
-        }
-    }
-    Ok(Difference { sheet, gone: before.into_values().collect(), changed, new })
-}
-
-/// Reads all rows of a table.
-pub(super) fn all(tables: &Transaction<'_>, table: &Table) -> rusqlite::Result<Vec<Vec<Cell>>> {
-    let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
-    let mut statement = tables.prepare_cached(&format!("SELECT {} FROM {}", names.join(", "), table.name))?;
-    let rows = statement.query_map([], |row| {
-        (0..names.len())
-            .map(|at| {
-                Ok(match row.get_ref(at)? {
-                    ValueRef::Integer(number) => Cell::Integer(number),
-                    ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
-                    ValueRef::Null | ValueRef::Real(_) | ValueRef::Blob(_) => Cell::Null,
-                })
-            })
-            .collect()
-    })?;
-    rows.collect()
-}
-
 /// A workbench that the store in memory and the store of the server share.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Arc<Mutex<Workbench>>);
@@ -337,12 +128,12 @@ impl Backing for Shared {
             bench.filled = true;
         }
         owners::show_sessions(tables, &bench.sessions)?;
-        bench.spread(tables)
+        bench.rows.spread(tables)
     }
 
     fn commit(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
         let mut bench = self.lock();
         bench.write_back(tables)?;
-        if bench.dry { Ok(()) } else { bench.server.commit() }
+        if bench.dry { Ok(()) } else { bench.rows.server.commit() }
     }
 }

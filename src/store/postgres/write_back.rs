@@ -9,16 +9,8 @@ use postgres::types::ToSql;
 
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::server::Server;
+use crate::store::postgres::sheets::{Cell, Difference, Row};
 use crate::store::postgres::tables::{Kind, Table};
-use crate::store::postgres::workbench::{Cell, Row, Sheet};
-
-/// What a transaction changed in one table.
-pub(super) struct Difference<'a> {
-    pub(super) sheet: &'a Sheet,
-    pub(super) gone: Vec<&'a Row>,
-    pub(super) changed: Vec<(&'a Row, Vec<Cell>)>,
-    pub(super) new: Vec<Vec<Cell>>,
-}
 
 impl Difference<'_> {
     pub(super) fn table(&self) -> &Table {

@@ -3,17 +3,17 @@
 
 use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
-use crate::store::postgres::workbench::{Cell, Workbench};
+use crate::store::postgres::sheets::{Cell, Sheets};
 use crate::store::sqlite::limits::WINDOW;
 use crate::store::sqlite::sql::sql;
 
 /// Reads the version of the tables.
-pub(super) fn version(bench: &mut Workbench) -> Result<(), Fault> {
+pub(super) fn version(bench: &mut Sheets) -> Result<(), Fault> {
     bench.read("scheduler_meta", "WHERE t.key = 'schema_version'", &[]).map(|_| ())
 }
 
 /// Reads tasks by their names.
-pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Workbench, names: &[S]) -> Result<(), Fault> {
+pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Sheets, names: &[S]) -> Result<(), Fault> {
     if names.is_empty() {
         return Ok(());
     }
@@ -22,7 +22,7 @@ pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Workbench, names: &[S]) -> 
 }
 
 /// Reads the tasks of the runs that were read.
-pub(super) fn tasks_of_runs(bench: &mut Workbench) -> Result<(), Fault> {
+pub(super) fn tasks_of_runs(bench: &mut Sheets) -> Result<(), Fault> {
     let mut tasks = numbers(bench, "task_runs", "task_id");
     let known = numbers(bench, "scheduled_tasks", "id");
     tasks.retain(|task| known.binary_search(task).is_err());
@@ -33,7 +33,7 @@ pub(super) fn tasks_of_runs(bench: &mut Workbench) -> Result<(), Fault> {
 }
 
 /// Reads runs by their ids.
-pub(super) fn runs(bench: &mut Workbench, ids: &[i64]) -> Result<(), Fault> {
+pub(super) fn runs(bench: &mut Sheets, ids: &[i64]) -> Result<(), Fault> {
     bench.read("task_runs", "WHERE t.id = ANY ($1)", &[&ids]).map(|_| ())
 }
 
@@ -46,7 +46,7 @@ const CHAIN: &str = "
             SELECT r.id, r.retry_of FROM chain c JOIN task_runs r ON r.id = c.retry_of AND r.id < c.id)
         SELECT c.id FROM chain c))";
 
-pub(super) fn chain(bench: &mut Workbench, run: i64) -> Result<(), Fault> {
+pub(super) fn chain(bench: &mut Sheets, run: i64) -> Result<(), Fault> {
     bench.read("task_runs", CHAIN, &[&run]).map(|_| ())
 }
 
@@ -70,7 +70,7 @@ const BEFORE_A_CHANGE: &str = sql! {"
          WHERE s.id = ANY ($1)))"};
 
 /// Reads what a change of tasks resolves and derives again.
-pub(super) fn before_a_change(bench: &mut Workbench, tasks: &[i64]) -> Result<(), Fault> {
+pub(super) fn before_a_change(bench: &mut Sheets, tasks: &[i64]) -> Result<(), Fault> {
     if tasks.is_empty() {
         return Ok(());
     }
@@ -78,14 +78,14 @@ pub(super) fn before_a_change(bench: &mut Workbench, tasks: &[i64]) -> Result<()
 }
 
 /// Returns those of the tasks that were read with a value of a column.
-pub(super) fn tasks_with(bench: &Workbench, column: &str, value: &str) -> Vec<i64> {
+pub(super) fn tasks_with(bench: &Sheets, column: &str, value: &str) -> Vec<i64> {
     let (ids, values) = (bench.column("scheduled_tasks", "id"), bench.column("scheduled_tasks", column));
     let found = ids.into_iter().zip(values).filter(|(_, found)| *found == Cell::Text(value.to_owned()));
     found.filter_map(|(id, _)| if let Cell::Integer(id) = id { Some(id) } else { None }).collect()
 }
 
 /// Reads the unfinished runs of the tasks that were read.
-pub(super) fn unfinished_of_tasks(bench: &mut Workbench) -> Result<(), Fault> {
+pub(super) fn unfinished_of_tasks(bench: &mut Sheets) -> Result<(), Fault> {
     let tasks = numbers(bench, "scheduled_tasks", "id");
     if tasks.is_empty() {
         return Ok(());
@@ -108,7 +108,7 @@ const FRONT: &str = sql! {"
         SELECT r.id FROM task_runs r WHERE r.id = ANY ($1)))"};
 
 /// Reads runs that are about to end, and those behind which other runs of their tasks wait then.
-pub(super) fn runs_with_front(bench: &mut Workbench, runs: &[i64]) -> Result<(), Fault> {
+pub(super) fn runs_with_front(bench: &mut Sheets, runs: &[i64]) -> Result<(), Fault> {
     let least = i64::try_from(runs.len()).unwrap_or(i64::MAX).saturating_add(1);
     bench.read("task_runs", FRONT, &[&runs, &least]).map(|_| ())
 }
@@ -120,7 +120,7 @@ const BEGAN: &str = "
             SELECT a.id FROM task_attempts a WHERE a.run_id = one.run AND a.outcome <> 'released' LIMIT 1) x))";
 
 /// Reads whether the runs that were read have begun.
-pub(super) fn attempts_that_began(bench: &mut Workbench) -> Result<(), Fault> {
+pub(super) fn attempts_that_began(bench: &mut Sheets) -> Result<(), Fault> {
     let runs = numbers(bench, "task_runs", "id");
     if runs.is_empty() {
         return Ok(());
@@ -159,12 +159,12 @@ const BEHIND_KEYS: &str = sql! {"
                                                      WHERE l.concurrency_key = one.key), 1)) END + $2) first))"};
 
 /// Reads what waits behind the keys of the runs and of the tasks that were read, and the limits of these keys.
-pub(super) fn behind_keys(bench: &mut Workbench) -> Result<(), Fault> {
+pub(super) fn behind_keys(bench: &mut Sheets) -> Result<(), Fault> {
     behind_keys_and(bench, None)
 }
 
 /// As [`behind_keys`], with a key that was read before.
-pub(super) fn behind_keys_and(bench: &mut Workbench, key: Option<&str>) -> Result<(), Fault> {
+pub(super) fn behind_keys_and(bench: &mut Sheets, key: Option<&str>) -> Result<(), Fault> {
     let own = numbers(bench, "scheduled_tasks", "id").into_iter().map(|id| format!("#{id}"));
     let mut keys: Vec<String> = texts(bench, "task_runs", "concurrency_key");
     keys.extend(texts(bench, "scheduled_tasks", "concurrency_key"));
@@ -197,7 +197,7 @@ const CALLED: &str = sql! {"
               ORDER BY f.handler, f.priority, f.run_at, f.id LIMIT 1)) x))"};
 
 /// Reads limits that are set or removed, and what their triggers change.
-pub(super) fn limits(bench: &mut Workbench, on: &[LimitOn]) -> Result<(), Fault> {
+pub(super) fn limits(bench: &mut Sheets, on: &[LimitOn]) -> Result<(), Fault> {
     let (mut keys, mut handlers) = (Vec::new(), Vec::new());
     for one in on {
         match one {
@@ -218,7 +218,7 @@ pub(super) fn limits(bench: &mut Workbench, on: &[LimitOn]) -> Result<(), Fault>
 }
 
 /// Returns the numbers in a column of the rows that were read, in order, each once.
-pub(super) fn numbers(bench: &Workbench, table: &str, column: &str) -> Vec<i64> {
+pub(super) fn numbers(bench: &Sheets, table: &str, column: &str) -> Vec<i64> {
     let cells = bench.column(table, column).into_iter();
     let mut found: Vec<i64> =
         cells.filter_map(|cell| if let Cell::Integer(number) = cell { Some(number) } else { None }).collect();
@@ -228,7 +228,7 @@ pub(super) fn numbers(bench: &Workbench, table: &str, column: &str) -> Vec<i64> 
 }
 
 /// Returns the texts in a column of the rows that were read.
-pub(super) fn texts(bench: &Workbench, table: &str, column: &str) -> Vec<String> {
+pub(super) fn texts(bench: &Sheets, table: &str, column: &str) -> Vec<String> {
     let cells = bench.column(table, column).into_iter();
     cells.filter_map(|cell| if let Cell::Text(text) = cell { Some(text) } else { None }).collect()
 }

@@ -4,7 +4,7 @@ use crate::model::bulk::BulkAction;
 use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
-use crate::store::postgres::workbench::Workbench;
+use crate::store::postgres::sheets::Sheets;
 use crate::store::sqlite::sql::sql;
 
 /// A request, with what it names.
@@ -53,7 +53,7 @@ pub(crate) enum Request {
 
 impl Request {
     /// Reads the rows.
-    pub(crate) fn read(&self, bench: &mut Workbench) -> Result<(), Fault> {
+    pub(crate) fn read(&self, bench: &mut Sheets) -> Result<(), Fault> {
         around::version(bench)?;
         match self {
             Request::Add { names, replaces } => add(bench, names, *replaces),
@@ -92,7 +92,7 @@ impl Request {
 }
 
 /// Reads the tasks that have the names. Only a replacement, or a task that must be examined again, looks further.
-fn add(bench: &mut Workbench, names: &[String], replaces: bool) -> Result<(), Fault> {
+fn add(bench: &mut Sheets, names: &[String], replaces: bool) -> Result<(), Fault> {
     around::tasks_named(bench, names)?;
     let mut changed = around::numbers(bench, "scheduled_tasks", "id");
     if !replaces {
@@ -106,7 +106,7 @@ fn add(bench: &mut Workbench, names: &[String], replaces: bool) -> Result<(), Fa
 }
 
 /// As [`Request::Add`], with the tasks that the source declared before, which are removed or paused.
-fn apply(bench: &mut Workbench, source: &String, names: &[String], limits: &[LimitOn]) -> Result<(), Fault> {
+fn apply(bench: &mut Sheets, source: &String, names: &[String], limits: &[LimitOn]) -> Result<(), Fault> {
     bench.read("scheduled_tasks", "WHERE t.name = ANY ($1) OR t.managed_by = $2", &[&names, source])?;
     bench.read("concurrency_limits", "WHERE t.managed_by = $1", &[source])?;
     bench.read("rate_limits", "WHERE t.managed_by = $1", &[source])?;
@@ -120,7 +120,7 @@ fn apply(bench: &mut Workbench, source: &String, names: &[String], limits: &[Lim
     around::limits(bench, &changed)
 }
 
-fn trigger(bench: &mut Workbench, task: &str, key: Option<&str>) -> Result<(), Fault> {
+fn trigger(bench: &mut Sheets, task: &str, key: Option<&str>) -> Result<(), Fault> {
     around::tasks_named(bench, &[task])?;
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
     if let (Some(key), [_, ..]) = (key, &tasks[..]) {
@@ -130,7 +130,7 @@ fn trigger(bench: &mut Workbench, task: &str, key: Option<&str>) -> Result<(), F
 }
 
 /// Reads what a run that is requested of the tasks that were read waits for.
-fn requested(bench: &mut Workbench) -> Result<(), Fault> {
+fn requested(bench: &mut Sheets) -> Result<(), Fault> {
     let delay = around::tasks_with(bench, "schedule_type", "delay");
     around::before_a_change(bench, &delay)?;
     around::behind_keys(bench)
@@ -142,13 +142,13 @@ const RETRIED: &str = "
         SELECT n.id FROM task_runs r JOIN task_runs n ON n.task_id = r.task_id AND n.retry_of = r.id
          WHERE r.id = ANY ($1)))";
 
-fn retry(bench: &mut Workbench, runs: &[i64]) -> Result<(), Fault> {
+fn retry(bench: &mut Sheets, runs: &[i64]) -> Result<(), Fault> {
     bench.read("task_runs", RETRIED, &[&runs])?;
     around::tasks_of_runs(bench)?;
     requested(bench)
 }
 
-fn matching(bench: &mut Workbench, action: BulkAction, ids: &[i64]) -> Result<(), Fault> {
+fn matching(bench: &mut Sheets, action: BulkAction, ids: &[i64]) -> Result<(), Fault> {
     match action {
         BulkAction::Cancel => return cancel(bench, ids),
         BulkAction::Retry => return retry(bench, ids),
@@ -163,7 +163,7 @@ const ANY_BLOCKED: &str = sql! {"
 WHERE t.id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked > ''
                              ORDER BY r.blocked LIMIT 1))"};
 
-fn finish(bench: &mut Workbench, run: i64, key: Option<&str>) -> Result<(), Fault> {
+fn finish(bench: &mut Sheets, run: i64, key: Option<&str>) -> Result<(), Fault> {
     around::runs_with_front(bench, &[run])?;
     around::tasks_of_runs(bench)?;
     around::behind_keys_and(bench, key)?;
@@ -171,48 +171,48 @@ fn finish(bench: &mut Workbench, run: i64, key: Option<&str>) -> Result<(), Faul
 }
 
 /// Reads runs that are cancelled, and what waits for their ends.
-fn cancel(bench: &mut Workbench, runs: &[i64]) -> Result<(), Fault> {
+fn cancel(bench: &mut Sheets, runs: &[i64]) -> Result<(), Fault> {
     around::runs_with_front(bench, runs)?;
     around::tasks_of_runs(bench)?;
     around::attempts_that_began(bench)?;
     around::behind_keys(bench)
 }
 
-fn cancel_all(bench: &mut Workbench, task: &str) -> Result<(), Fault> {
+fn cancel_all(bench: &mut Sheets, task: &str) -> Result<(), Fault> {
     around::tasks_named(bench, &[task])?;
     around::unfinished_of_tasks(bench)?;
     around::attempts_that_began(bench)?;
     around::behind_keys(bench)
 }
 
-fn gone(bench: &mut Workbench, runs: &str, of: &(dyn postgres::types::ToSql + Sync)) -> Result<(), Fault> {
+fn gone(bench: &mut Sheets, runs: &str, of: &(dyn postgres::types::ToSql + Sync)) -> Result<(), Fault> {
     bench.read("task_runs", runs, &[of])?;
     around::tasks_of_runs(bench)?;
     let owners = around::texts(bench, "task_runs", "locked_by");
     bench.read("scheduler_instances", "WHERE t.id = ANY ($1)", &[&owners]).map(|_| ())
 }
 
-fn gone_all(bench: &mut Workbench, task: &str) -> Result<(), Fault> {
+fn gone_all(bench: &mut Sheets, task: &str) -> Result<(), Fault> {
     around::tasks_named(bench, &[task])?;
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
     gone(bench, "WHERE t.task_id = ANY ($1) AND t.locked_by IS NOT NULL", &tasks)
 }
 
 /// Reads what a pause or a resumption of the tasks that were read changes.
-fn change(bench: &mut Workbench) -> Result<(), Fault> {
+fn change(bench: &mut Sheets) -> Result<(), Fault> {
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
     around::before_a_change(bench, &tasks)?;
     around::behind_keys(bench)
 }
 
 /// Reads the unfinished runs of the tasks that were read, and what waits behind them: the server deletes the rest.
-fn remove(bench: &mut Workbench) -> Result<(), Fault> {
+fn remove(bench: &mut Sheets) -> Result<(), Fault> {
     around::unfinished_of_tasks(bench)?;
     around::behind_keys(bench)?;
     around::tasks_of_runs(bench)
 }
 
-fn limit(bench: &mut Workbench, on: &LimitOn) -> Result<(), Fault> {
+fn limit(bench: &mut Sheets, on: &LimitOn) -> Result<(), Fault> {
     around::limits(bench, std::slice::from_ref(on))
 }
 
@@ -222,7 +222,7 @@ const OTHER_ZONES: &str = "
       AND (t.schedule_type = 'cron' OR t.schedule_type = 'once')
       AND (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') <> $2";
 
-fn register(bench: &mut Workbench, zone_data: &String, now: i64) -> Result<(), Fault> {
+fn register(bench: &mut Sheets, zone_data: &String, now: i64) -> Result<(), Fault> {
     bench.read("scheduler_meta", "", &[])?;
     bench.read("scheduler_instances", "", &[])?;
     bench.read("task_runs", "WHERE t.status = 'running'", &[])?;

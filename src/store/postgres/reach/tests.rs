@@ -479,9 +479,9 @@ fn an_operation_needs_no_row_that_its_reach_leaves_out() {
 
 /// Returns the round trips of an operation, the second time.
 fn trips<T: Debug>(database: &mut Database, f: impl Fn(&mut PostgresStore) -> Result<T>) -> u64 {
-    let before = database.store.bench.lock().server.round_trips();
+    let before = database.store.bench.lock().rows.server.round_trips();
     let _ = f(&mut database.store);
-    database.store.bench.lock().server.round_trips() - before
+    database.store.bench.lock().rows.server.round_trips() - before
 }
 
 #[test]

@@ -11,8 +11,8 @@
 use std::collections::HashSet;
 
 use crate::store::fault::Fault;
-use crate::store::postgres::workbench::{Cell, Workbench};
-use crate::store::postgres::write_back::Difference;
+use crate::store::postgres::sheets::Difference;
+use crate::store::postgres::sheets::{Cell, Sheets};
 
 /// See `turn.sql` for the parameters.
 pub(in crate::store::postgres) const IDS: &str = include_str!("turn.sql");
@@ -96,7 +96,7 @@ const STALLS: (&str, &str) = (
 const NO_STALLS: (&str, &str) = ("scheduler_events", "WHERE $7::text[] IS NULL AND t.id = 0");
 
 impl TurnReach {
-    pub(super) fn read(&mut self, bench: &mut Workbench) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
         if self.everything {
             return super::Reach::Everything.read(bench);
         }

@@ -8,7 +8,7 @@ use crate::model::run::RunFilter;
 use crate::rules::clock_monitor::NOTICED;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
-use crate::store::postgres::workbench::Workbench;
+use crate::store::postgres::sheets::Sheets;
 use crate::store::sqlite::sql::sql;
 
 /// A look-up, with what it names.
@@ -64,7 +64,7 @@ pub(crate) enum View {
 
 impl View {
     /// Reads the rows.
-    pub(crate) fn read(&self, bench: &mut Workbench) -> Result<(), Fault> {
+    pub(crate) fn read(&self, bench: &mut Sheets) -> Result<(), Fault> {
         around::version(bench)?;
         match self {
             View::Task(name) => {
@@ -121,7 +121,7 @@ const LAST_OF_ONCE: &str = "
          WHERE s.id = ANY ($1)))";
 
 /// Reads the last runs of the `once` tasks that were read.
-fn last_runs(bench: &mut Workbench) -> Result<(), Fault> {
+fn last_runs(bench: &mut Sheets) -> Result<(), Fault> {
     let tasks = around::tasks_with(bench, "schedule_type", "once");
     bench.read("task_runs", LAST_OF_ONCE, &[&tasks]).map(|_| ())
 }
@@ -142,7 +142,7 @@ const NEWEST_OF_TASK: &str = "
            AND r.task_id = ANY ($5)
          ORDER BY r.id + 0 DESC LIMIT $4))";
 
-fn runs(bench: &mut Workbench, filter: &RunFilter) -> Result<(), Fault> {
+fn runs(bench: &mut Sheets, filter: &RunFilter) -> Result<(), Fault> {
     let (before, since) = (filter.before.unwrap_or(i64::MAX), filter.since.map(Timestamp::as_millis));
     let (status, limit) = (filter.status.map(|status| status.as_str()), bound(filter.limit));
     if let Some(task) = &filter.task {
@@ -174,7 +174,7 @@ const NEXT_TASKS: &str = sql! {"
              WHERE {active_planned:s} AND s.priority = p.priority AND s.next_run IS NOT NULL
              ORDER BY s.next_run, s.id LIMIT 1) x))"};
 
-fn idle(bench: &mut Workbench, handlers: &BTreeSet<String>) -> Result<(), Fault> {
+fn idle(bench: &mut Sheets, handlers: &BTreeSet<String>) -> Result<(), Fault> {
     let handlers: Vec<&str> = handlers.iter().map(String::as_str).collect();
     bench.read("task_runs", ANY_WORK, &[&handlers])?;
     bench.read("scheduled_tasks", NEXT_TASKS, &[]).map(|_| ())
@@ -184,7 +184,7 @@ const FAILING: &str = "
     WHERE t.id = ANY (ARRAY(SELECT s.id FROM scheduled_tasks s WHERE s.failure_count >= 2
                              ORDER BY s.failure_count DESC, s.name LIMIT 100))";
 
-fn status(bench: &mut Workbench, now: Timestamp) -> Result<(), Fault> {
+fn status(bench: &mut Sheets, now: Timestamp) -> Result<(), Fault> {
     bench.read("scheduler_instances", "", &[])?;
     bench.read("scheduled_tasks", FAILING, &[])?;
     bench.read("scheduled_tasks", NEXT_TASKS, &[])?;
@@ -201,7 +201,7 @@ const TASKS_BEYOND: &str = "
 const RUNS_BEYOND: &str = sql! {"
 WHERE {unfinished:t} AND t.status = 'failed' AND t.run_at >= t.finished_at AND t.finished_at > $1"};
 
-fn beyond(bench: &mut Workbench, after: Timestamp) -> Result<(), Fault> {
+fn beyond(bench: &mut Sheets, after: Timestamp) -> Result<(), Fault> {
     let after = after.as_millis();
     bench.read("scheduled_tasks", TASKS_BEYOND, &[&after])?;
     bench.read("task_runs", RUNS_BEYOND, &[&after]).map(|_| ())
@@ -220,7 +220,7 @@ const STARTS: &str = "
                                   WHERE n.handler = l.handler AND n.number < 9000000000000000) + 1 - l.max_starts
               ORDER BY s.number DESC LIMIT 1)) x)";
 
-fn limits(bench: &mut Workbench) -> Result<(), Fault> {
+fn limits(bench: &mut Sheets) -> Result<(), Fault> {
     bench.read("concurrency_limits", "", &[])?;
     bench.read("rate_limits", "", &[])?;
     bench.read("rate_limit_starts", STARTS, &[]).map(|_| ())
@@ -237,7 +237,7 @@ const EVENTS_OF_TASK: &str = "
          WHERE e.id < $1 AND ($2::text IS NULL OR e.kind = $2) AND e.task_id = ANY ($4)
          ORDER BY e.id + 0 DESC LIMIT $3))";
 
-fn events(bench: &mut Workbench, filter: &EventFilter) -> Result<(), Fault> {
+fn events(bench: &mut Sheets, filter: &EventFilter) -> Result<(), Fault> {
     let (before, limit) = (filter.before.unwrap_or(i64::MAX), bound(filter.limit));
     if let Some(task) = &filter.task {
         around::tasks_named(bench, &[task])?;
@@ -290,7 +290,7 @@ const ALARM_EVENTS: &str = "
                (SELECT e.id FROM scheduler_events e
                  WHERE e.id > seen.id AND e.kind = 'owner_lost' ORDER BY e.id LIMIT 500)) x))";
 
-fn alarms(bench: &mut Workbench, channels: &Vec<String>, since: Timestamp) -> Result<(), Fault> {
+fn alarms(bench: &mut Sheets, channels: &Vec<String>, since: Timestamp) -> Result<(), Fault> {
     let since = since.as_millis();
     bench.read("scheduler_alarms", "WHERE t.channel = ANY ($1)", &[channels])?;
     bench.read("scheduler_alarm_channels", "WHERE t.channel = ANY ($1)", &[channels])?;
@@ -322,7 +322,7 @@ const AROUND_RUN: &str = sql! {"
          WHERE o.id = $1))"};
 
 #[cfg(feature = "page")]
-fn run_page(bench: &mut Workbench, run: i64, now: Timestamp) -> Result<(), Fault> {
+fn run_page(bench: &mut Sheets, run: i64, now: Timestamp) -> Result<(), Fault> {
     let listed = bound(crate::model::views::RunView::MAX_LISTED);
     around::chain(bench, run)?;
     let chain = around::numbers(bench, "task_runs", "id");
@@ -355,7 +355,7 @@ const MARKS: &str = sql! {"
             SELECT max(n.id) FROM task_runs n WHERE n.task_id = one.task) x))"};
 
 #[cfg(feature = "page")]
-fn task_lines(bench: &mut Workbench, tasks: &Vec<i64>, marks: i64) -> Result<(), Fault> {
+fn task_lines(bench: &mut Sheets, tasks: &Vec<i64>, marks: i64) -> Result<(), Fault> {
     bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[tasks])?;
     bench.read("task_runs", MARKS, &[tasks, &marks])?;
     last_runs(bench)

@@ -1,0 +1,474 @@
+//! The operations of the store: which rows each of them reads, and what the server answers itself.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::clock::{Clock, Timestamp};
+use crate::error::{Error, Result};
+#[cfg(feature = "page")]
+use crate::model::action::{Acted, Action};
+use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
+use crate::model::bulk::{BulkPass, BulkReport};
+use crate::model::event::Event;
+use crate::model::filter::Selection;
+#[cfg(feature = "page")]
+use crate::model::health::Queue;
+use crate::model::health::{Health, Limits};
+use crate::model::limit::{Limit, LimitOn, LimitState};
+use crate::model::progress_meter::Progress;
+use crate::model::recorded::{EventFilter, RecordedEvent};
+use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
+use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
+use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
+use crate::model::settings::Retention;
+use crate::model::task::{Definition, Task};
+#[cfg(feature = "page")]
+use crate::model::task_pages::{After, RunLine, RunQuery, TaskPage, TaskQuery};
+#[cfg(feature = "page")]
+use crate::model::views::{RunView, SchedulerView, Timeline, Window};
+use crate::store::fault::Fault;
+use crate::store::postgres::owner_session::{Session, channel};
+use crate::store::postgres::reach::Reach;
+use crate::store::postgres::reach::client::Request;
+use crate::store::postgres::reach::view::View;
+use crate::store::postgres::server::Access;
+use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, owners};
+use crate::store::sqlite::history::MAX_LISTED;
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
+use crate::store::{FileStore, OwnerSession, Store};
+
+impl Store for PostgresStore {
+    fn as_file(&mut self) -> Option<&mut dyn FileStore> {
+        None
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn error(&self, fault: Fault, doing: &'static str) -> Error {
+        fault.into_error(doing)
+    }
+
+    fn set_busy_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.bench
+            .lock()
+            .rows
+            .server
+            .set_lock_timeout(timeout)
+            .map_err(|fault| fault.into_error("set the lock timeout"))
+    }
+
+    fn transactions(&self) -> u64 {
+        self.bench.lock().rows.server.transactions()
+    }
+
+    fn data_version(&self) -> Result<i64> {
+        self.bench.lock().rows.server.data_version().map_err(|fault| fault.into_error("look for changes"))
+    }
+
+    fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
+        self.take_turn(work)
+    }
+
+    fn look(
+        &mut self,
+        owner: &str,
+        handlers: &BTreeSet<String>,
+        since: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Option<Done>> {
+        self.look_around(owner, handlers, since, now)
+    }
+
+    #[cfg(feature = "page")]
+    fn refuse_writes(&mut self) -> Result<()> {
+        self.bench.lock().rows.server.refuse_writes().map_err(|fault| fault.into_error("make a connection read-only"))
+    }
+
+    #[cfg(feature = "page")]
+    fn random_token(&mut self) -> Result<String> {
+        Store::random_token(&mut self.memory)
+    }
+
+    fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
+        let reach = Request::Apply {
+            source: declared.source.to_owned(),
+            names: declared.tasks.names().map(str::to_owned).collect(),
+            limits: declared.limits.iter().map(Limit::on).collect(),
+        };
+        self.change(now, reach, |memory, now| Store::apply(memory, declared.clone(), progress, now))
+    }
+
+    fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
+        let reach = Request::Trigger { task: task.to_owned(), key: key.map(str::to_owned) };
+        self.change(now, reach, |memory, now| Store::trigger(memory, task, payload, key, now))
+    }
+
+    fn retry(&mut self, run: i64, now: Timestamp) -> Result<i64> {
+        self.change(now, Request::Retry { run }, |memory, now| Store::retry(memory, run, now))
+    }
+
+    fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
+        let reach = match runs {
+            Runs::One(run) => Request::Cancel { run },
+            Runs::OfTask(task) => Request::CancelAll { task: task.to_owned() },
+        };
+        self.change(now, reach, |memory, now| Store::cancel(memory, runs, now))
+    }
+
+    fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
+        self.look_at_sessions(now)?;
+        let reach = match runs {
+            Runs::One(run) => Request::Gone { run },
+            Runs::OfTask(task) => Request::GoneAll { task: task.to_owned() },
+        };
+        self.change(now, reach, |memory, now| Store::declare_gone(memory, runs, now))
+    }
+
+    fn change_matching(
+        &mut self,
+        selection: &Selection,
+        pass: &mut BulkPass,
+        report: &mut BulkReport,
+        now: Timestamp,
+    ) -> Result<Vec<Event>> {
+        if !self.select(selection, pass)? {
+            return Ok(Vec::new());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.change(now, reach, |memory, now| Store::change_matching(memory, selection, pass, report, now))
+    }
+
+    fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
+        if !self.select(selection, pass)? {
+            return Ok(());
+        }
+        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        self.look_up(Timestamp::MIN, reach, |memory, _| Store::count_matching(memory, selection, pass, report))
+    }
+
+    fn set_limit(&mut self, limit: &Limit) -> Result<Change> {
+        self.change(Timestamp::MIN, Request::Limit { on: limit.on() }, |memory, _| Store::set_limit(memory, limit))
+    }
+
+    fn remove_limit(&mut self, on: &LimitOn) -> Result<bool> {
+        self.change(Timestamp::MIN, Request::Limit { on: on.clone() }, |memory, _| Store::remove_limit(memory, on))
+    }
+
+    fn limits(&mut self, now: Timestamp) -> Result<Vec<LimitState>> {
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(now, View::Limits, |memory, now| {
+            let mut limits = Store::limits(memory, now)?;
+            if counts {
+                let counted = counts::limits(&mut bench.lock().rows.server, &mut limits, now);
+                counted.map_err(|fault| fault.into_error("list limits"))?;
+            }
+            Ok(limits)
+        })
+    }
+
+    fn task(&mut self, name: &str) -> Result<Option<Task>> {
+        self.look_up(Timestamp::MIN, View::Task(name.to_owned()), |memory, _| Store::task(memory, name))
+    }
+
+    fn tasks(&mut self) -> Result<Vec<Task>> {
+        self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
+        let (mut tasks, mut after) = (Vec::new(), String::new());
+        let answer = loop {
+            // In the same snapshot.
+            self.bench.lock().aim(Reach::from(View::Tasks { after, limit: LISTED_AT_ONCE as i64 }));
+            let next = match Store::tasks(&mut self.memory) {
+                Ok(next) => next,
+                Err(error) => break Err(error),
+            };
+            let is_last = next.len() < LISTED_AT_ONCE;
+            after = next.last().map(|task| task.name().to_owned()).unwrap_or_default();
+            tasks.extend(next);
+            if is_last || tasks.len() >= MAX_LISTED as usize {
+                tasks.truncate(MAX_LISTED as usize);
+                break Ok(tasks);
+            }
+        };
+        self.end();
+        answer
+    }
+
+    fn runs(&mut self, filter: &RunFilter) -> Result<Vec<Run>> {
+        self.look_up(Timestamp::MIN, View::Runs(filter.clone()), |memory, _| Store::runs(memory, filter))
+    }
+
+    fn effects(&mut self, run: i64, now: Timestamp) -> Result<Vec<Effect>> {
+        self.look_up(now, View::Effects(run), |memory, now| Store::effects(memory, run, now))
+    }
+
+    fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
+        if !self.counts_on_server() {
+            return self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit));
+        }
+        self.read_on_server("read the last runs", |server| counts::recent(server, limit))
+    }
+
+    fn is_idle(&mut self, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
+        self.look_up(now, View::Idle(handlers.clone()), |memory, now| Store::is_idle(memory, handlers, now))
+    }
+
+    fn status(&mut self, now: Timestamp) -> Result<Status> {
+        self.look_at_sessions(now)?;
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        let status = self.look_up(now, View::Status { now }, |memory, now| {
+            let mut status = Store::status(memory, now)?;
+            if counts {
+                let counted = counts::status(&mut bench.lock().rows.server, &mut status, now);
+                counted.map_err(|fault| fault.into_error("read the status"))?;
+            }
+            Ok(status)
+        })?;
+        let version = self.bench.lock().rows.server.version().map_err(|fault| fault.into_error("read the status"))?;
+        let (path, server) = (PathBuf::from(self.address.to_string()), Some(format!("PostgreSQL {version}")));
+        Ok(Status { path, server, file_bytes: None, log_bytes: None, ..status })
+    }
+
+    fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
+        self.look_at_sessions(now)?;
+        self.look_up(now, Reach::everything(), |memory, now| Store::health(memory, limits, now))
+    }
+
+    fn doctor(&mut self) -> Result<Vec<Finding>> {
+        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::doctor(memory))
+    }
+
+    fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
+        self.change(now, Reach::everything(), |memory, now| Store::prune(memory, keep, pass, pruned, now))
+    }
+
+    fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::would_prune(memory, keep, pass, pruned, now))
+    }
+
+    fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>> {
+        self.look_up(Timestamp::MIN, View::Events(filter.clone()), |memory, _| Store::events(memory, filter))
+    }
+
+    fn update_alarms(&mut self, look: &Look<'_>, now: Timestamp) -> Result<bool> {
+        let channels = look.channels.iter().map(|&channel| channel.to_owned()).collect();
+        let reach = View::Alarms { channels, since: look.since };
+        self.change(now, reach, |memory, now| Store::update_alarms(memory, look, now))
+    }
+
+    fn claim_alarm(
+        &mut self,
+        channel: &str,
+        token: &str,
+        pace: &AlarmPace,
+        refused: Option<AlarmKind>,
+        now: Timestamp,
+    ) -> Result<AlarmTurn> {
+        self.change(now, Request::Alarm { channel: channel.to_owned() }, |memory, now| {
+            Store::claim_alarm(memory, channel, token, pace, refused, now)
+        })
+    }
+
+    fn known_owners(&mut self) -> Result<KnownOwners> {
+        self.look_up(Timestamp::MIN, View::Owners, |memory, _| Store::known_owners(memory))
+    }
+
+    fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        // What an earlier owner on this connection has claimed is lost.
+        self.bench.lock().rows.server.keep_to_timeline(None);
+        self.session = None;
+        // Before its id can be read: an owner that is registered and has no session looks dead.
+        let session = Session::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
+        self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
+        let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
+        let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let given = self.given(now);
+        registered.map(|mut registered| {
+            let server = &mut self.bench.lock().rows.server;
+            owners::annotate_registered(server, &mut registered, given);
+            let timeline = server.timeline().cloned();
+            server.keep_to_timeline(timeline);
+            registered
+        })
+    }
+
+    fn notify(&mut self) {
+        let mut bench = self.bench.lock();
+        let channel = channel(bench.rows.server.schema());
+        // After the commit: within a transaction it would hold a lock of the whole server until the end.
+        let _ = bench.rows.server.batch(&format!("NOTIFY {channel}"));
+    }
+
+    fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
+        self.session.take().map(|session| Box::new(session) as Box<dyn OwnerSession>)
+    }
+
+    fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
+        self.look_up(now, View::Beyond(now), Store::counted_beyond)
+    }
+
+    fn claimed_by(&mut self, owner: &str) -> Result<HashSet<i64>> {
+        self.look_up(Timestamp::MIN, View::ClaimedBy(owner.to_owned()), |memory, _| Store::claimed_by(memory, owner))
+    }
+
+    fn record_clock_events(&mut self, events: &[ClockEvent]) -> Result<()> {
+        self.change(Timestamp::MIN, Request::Record, |memory, _| Store::record_clock_events(memory, events))
+    }
+
+    fn stop(&mut self, owner: &str, now: Timestamp) -> Result<()> {
+        self.change(now, Request::Stop { owner: owner.to_owned() }, |memory, now| Store::stop(memory, owner, now))
+    }
+
+    fn begin_effect(&mut self, owner: &str, claim: &Claim, key: &str, now: Timestamp) -> Result<Begun> {
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(now, reach, |memory, now| Store::begin_effect(memory, owner, claim, key, now))
+    }
+
+    fn check_claim(&mut self, owner: &str, claim: &Claim) -> Result<()> {
+        self.look_up(Timestamp::MIN, Request::Claim { run: claim.run_id }, |memory, _| {
+            Store::check_claim(memory, owner, claim)
+        })
+    }
+
+    fn record_effect(&mut self, claim: &Claim, key: &str, value: &str, now: Timestamp) -> Result<Option<String>> {
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(now, reach, |memory, now| Store::record_effect(memory, claim, key, value, now))
+    }
+
+    fn undo_effect(&mut self, owner: &str, claim: &Claim, key: &str) -> Result<()> {
+        let reach = Request::Effect { run: claim.run_id, first: claim.first_id(), key: key.to_owned() };
+        self.change(Timestamp::MIN, reach, |memory, _| Store::undo_effect(memory, owner, claim, key))
+    }
+
+    fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::pause(memory, task, now))
+    }
+
+    fn resume(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::resume(memory, task, now))
+    }
+
+    fn remove(&mut self, task: &str, now: Timestamp) -> Result<()> {
+        self.change(now, Request::Remove { task: task.to_owned() }, |memory, now| Store::remove(memory, task, now))
+    }
+
+    fn names(&mut self) -> Result<Vec<String>> {
+        self.read_on_server("list names", |server| counts::names(server, MAX_LISTED))
+    }
+
+    fn run(&mut self, run: i64) -> Result<Option<Run>> {
+        self.look_up(Timestamp::MIN, View::Run(run), |memory, _| Store::run(memory, run))
+    }
+
+    fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>> {
+        self.look_up(Timestamp::MIN, View::Attempts(run), |memory, _| Store::attempts(memory, run))
+    }
+
+    fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
+        let reach = Request::Add { names: vec![task.name.clone()], replaces: existing == Existing::Replace };
+        self.change(now, reach, |memory, now| Store::add(memory, task.clone(), existing, now))
+    }
+
+    fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> {
+        let reach = Request::Add {
+            names: tasks.iter().map(|(task, _)| task.name.clone()).collect(),
+            replaces: tasks.iter().any(|(_, existing)| *existing == Existing::Replace),
+        };
+        self.change(now, reach, |memory, now| Store::add_all(memory, tasks.clone(), now))
+    }
+
+    fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {
+        self.change(now, Request::Alarm { channel: message.channel.clone() }, |memory, now| {
+            Store::settle_alarm(memory, message, delivered, now)
+        })
+    }
+
+    #[cfg(feature = "page")]
+    fn run_view(&mut self, run: i64, now: Timestamp) -> Result<Option<RunView>> {
+        self.look_up(now, View::RunPage { run, now }, |memory, now| Store::run_view(memory, run, now))
+    }
+
+    #[cfg(feature = "page")]
+    fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
+        self.look_up(now, Reach::everything(), |memory, now| Store::timeline(memory, window, now))
+    }
+
+    #[cfg(feature = "page")]
+    fn schedulers(&mut self) -> Result<Vec<SchedulerView>> {
+        let now = self.clock.as_ref().map_or_else(Timestamp::now, |clock| clock.now().wall);
+        self.look_at_sessions(now)?;
+        self.look_up(Timestamp::MIN, View::Owners, |memory, _| Store::schedulers(memory))
+    }
+
+    #[cfg(feature = "page")]
+    fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage> {
+        let prefix = query.pattern.as_ref().map_or("", |pattern| pattern.prefix());
+        let (after_name, after_id) = match &query.after {
+            Some(After::Name(name)) => (Some(name), None),
+            Some(After::Id(id)) => (None, Some(*id)),
+            None => (None, None),
+        };
+        let like = query.pattern.as_ref().map(|pattern| counts::like(pattern.as_str()));
+        let (status, all) =
+            (query.status.map(|status| status.as_str()), query.with_completed || query.status.is_some());
+        let (limit, skip) = (query.limit.saturating_add(1) as i64, query.skip as i64);
+        let page = TaskQuery { skip: 0, ..query.clone() };
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(Timestamp::MIN, Request::Record, |memory, _| {
+            if !counts {
+                return Store::task_page(memory, query);
+            }
+            let found = counts::ids(
+                &mut bench.lock().rows.server,
+                counts::TASK_LINES,
+                &[&prefix, &after_name, &after_id, &like, &query.handler, &status, &all, &limit, &skip],
+            );
+            let tasks = found.map_err(|fault| fault.into_error("read a page of tasks"))?;
+            bench.lock().aim(Reach::from(View::TaskLines { tasks, marks: query.marks as i64 }));
+            Store::task_page(memory, &page)
+        })
+    }
+
+    #[cfg(feature = "page")]
+    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
+        let (status, skip) = (query.status.map(|status| status.as_str()), query.skip as i64);
+        let (limit, page) = (query.limit.saturating_add(1) as i64, RunQuery { skip: 0, ..*query });
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(Timestamp::MIN, Request::Record, |memory, _| {
+            if !counts {
+                return Store::run_page(memory, query);
+            }
+            let found =
+                counts::ids(&mut bench.lock().rows.server, counts::RUN_LINES, &[&query.task, &status, &skip, &limit]);
+            let runs = found.map_err(|fault| fault.into_error("read a page of the history"))?;
+            bench.lock().aim(Reach::from(View::RunLines(runs)));
+            Store::run_page(memory, &page)
+        })
+    }
+
+    #[cfg(feature = "page")]
+    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
+        let reach = match action {
+            Action::Trigger(task) => Request::Trigger { task: task.clone(), key: None },
+            Action::Pause(task) | Action::Resume(task) => Request::Change { task: task.clone() },
+            Action::Cancel(run) => Request::Cancel { run: *run },
+            Action::Retry(run) => Request::Retry { run: *run },
+        };
+        self.change(now, reach, |memory, now| Store::act(memory, actor, action, now))
+    }
+
+    #[cfg(feature = "page")]
+    fn queue(&mut self, now: Timestamp) -> Result<Queue> {
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        self.look_up(now, View::Limits, |memory, now| {
+            if !counts {
+                return Store::queue(memory, now);
+            }
+            let limits = Store::limits(memory, now)?;
+            let counted = counts::queue(&mut bench.lock().rows.server, &limits, now);
+            counted.map_err(|fault| fault.into_error("count the waiting runs"))
+        })
+    }
+}
