@@ -17,6 +17,10 @@ fn planner() -> (TestDb, Connection) {
     db.stepper(NOON).stop().expect("an end");
     let connection = db.plain();
     rusqlite::vtab::array::load_module(&connection).expect("lists of ids");
+    // Only the tables in memory of a store on a server have it.
+    let sessions =
+        "CREATE TEMP TABLE owner_sessions (owner TEXT PRIMARY KEY, session INTEGER NOT NULL) STRICT, WITHOUT ROWID";
+    connection.execute_batch(sessions).expect("sessions");
     assert!(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).expect("a setting"));
     (db, connection)
 }
@@ -292,6 +296,7 @@ const MAY_SCAN: &[&str] = &[
     "history::ALL_RUNS",
     "history::SIZES",
     "ids::RESERVE",
+    "owners::HAS_SESSIONS",
     "replan::LAST_RUNS",
     "health::ENDED_WORKERS",
     "prune::OLD_EVENTS",

@@ -12,10 +12,9 @@ use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
 use crate::store::postgres::sheets::Difference;
 use crate::store::postgres::sheets::Sheets;
-use crate::store::postgres::tables::TABLES;
 
 #[cfg(test)]
-pub(super) use turn::IDS as TURN;
+pub(crate) use turn::IDS as TURN;
 pub(crate) use turn::TurnReach;
 
 /// The rows that an operation needs.
@@ -39,21 +38,18 @@ impl Reach {
     /// Reads the rows into the workbench, within the open transaction.
     pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
         match self {
-            Reach::Turn(turn) => return turn.read(bench),
-            Reach::Client(_) | Reach::Everything | Reach::View(View::Alarms { .. }) => bench.read_numbers()?,
-            // A look-up assigns no number.
-            Reach::View(_) => {}
-        }
-        self.read_rows(bench)
-    }
-
-    fn read_rows(&self, bench: &mut Sheets) -> Result<(), Fault> {
-        match self {
-            Reach::Client(request) => request.read(bench),
-            Reach::View(view) => view.read(bench),
-            Reach::Everything | Reach::Turn(_) => {
-                TABLES.into_iter().try_for_each(|table| bench.read(table, "", &[]).map(|_| ()))
+            Reach::Everything => bench.read_everything(),
+            Reach::Turn(turn) => turn.read(bench),
+            Reach::Client(request) => {
+                bench.read_numbers()?;
+                request.read(bench)
             }
+            Reach::View(view @ View::Alarms { .. }) => {
+                bench.read_numbers()?;
+                view.read(bench)
+            }
+            // A look-up assigns no number.
+            Reach::View(view) => view.read(bench),
         }
     }
 

@@ -119,6 +119,12 @@ impl Sheets {
         Ok(found.len())
     }
 
+    /// Reads all rows of all tables.
+    pub(crate) fn read_everything(&mut self) -> Result<(), Fault> {
+        self.read_numbers()?;
+        TABLES.into_iter().try_for_each(|table| self.read(table, "", &[]).map(|_| ()))
+    }
+
     /// Returns the values of a column of the rows that were read.
     pub(crate) fn column(&self, table: &str, column: &str) -> Vec<Cell> {
         let Some(sheet) = self.sheets.iter().find(|sheet| sheet.table.name == table) else { return Vec::new() };

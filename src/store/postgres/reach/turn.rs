@@ -11,11 +11,10 @@
 use std::collections::HashSet;
 
 use crate::store::fault::Fault;
-use crate::store::postgres::sheets::Difference;
-use crate::store::postgres::sheets::{Cell, Sheets};
+use crate::store::postgres::sheets::{Cell, Difference, Sheets};
 
 /// See `turn.sql` for the parameters.
-pub(in crate::store::postgres) const IDS: &str = include_str!("turn.sql");
+pub(crate) const IDS: &str = include_str!("turn.sql");
 
 /// What a turn asks for, and what was found.
 #[derive(Clone, Debug)]
@@ -98,7 +97,7 @@ const NO_STALLS: (&str, &str) = ("scheduler_events", "WHERE $7::text[] IS NULL A
 impl TurnReach {
     pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
         if self.everything {
-            return super::Reach::Everything.read(bench);
+            return bench.read_everything();
         }
         let whole: Vec<i64> = self.whole.iter().copied().collect();
         let statement = format!("{IDS},\n       {}", bench.numbers());
