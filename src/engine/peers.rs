@@ -157,8 +157,8 @@ impl Peers {
     }
 
     /// Asks the kernel about each owner. An owner without a lock file is dead if its lease has not changed for a full lease by
-    /// this process's clock: no two clocks are compared. On a server its session must be gone as well. `full`: asks also about owners whose lock was released, and those
-    /// without running runs.
+    /// this process's clock: no two clocks are compared. On a server its session must be gone as well. `full`: asks also about owners
+    /// whose lock was released, and those without running runs.
     pub(crate) fn look(&mut self, now: Duration, full: bool) {
         let mut before = BTreeMap::new();
         for (owner, dying) in std::mem::take(&mut self.dying) {
