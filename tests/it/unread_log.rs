@@ -123,8 +123,9 @@ fn forwarded_lines_are_dropped_and_counted_when_nothing_reads_them() {
     let mut running = Process::spawn(command.stderr(File::create_new(&log).expect("a log")));
     eventually("its run has succeeded", || db.count(RunStatus::Succeeded) == 1);
     let status = std::fs::read_to_string(format!("/proc/{}/status", running.0.id())).expect("its status");
+    // All of the lines would be 20 MB more.
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak").trim();
-    assert!(peak.trim_end_matches(" kB").parse::<u64>().is_ok_and(|kilobytes| kilobytes < 36_000), "{peak}");
+    assert!(peak.trim_end_matches(" kB").parse::<u64>().is_ok_and(|kilobytes| kilobytes < 46_000), "{peak}");
     signal("TERM", &running.0.id().to_string());
     assert_eq!(running.exit_code(), Some(0));
     let log = std::fs::read_to_string(&log).expect("the log");

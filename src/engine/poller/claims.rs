@@ -13,6 +13,9 @@ impl Poller {
     /// learned, because the answer of a server was lost, are returned to the queue. `new`: those of this turn.
     pub(super) fn lost_claims(&mut self, new: &[Arc<Claim>], now: Now) -> Result<Vec<i64>> {
         let claimed = self.store.claimed_by(&self.registration.owner)?;
+        if self.store.as_file().is_some() {
+            return Ok(self.held.difference(&claimed).copied().collect());
+        }
         let is_new = |run: &i64| new.iter().any(|claim| claim.run_id == *run);
         let unknown: Vec<i64> = claimed.difference(&self.held).filter(|run| !is_new(run)).copied().collect();
         for run in unknown {
