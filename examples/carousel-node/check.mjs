@@ -113,15 +113,16 @@ try {
 
 /** Returns the bots that the scheduler has started. */
 async function bots() {
-  const list = spawn("ps", ["-eo", "pid=,ppid="], { stdio: ["ignore", "pipe", "inherit"] });
+  const list = spawn("ps", ["-eo", "pid=,ppid=,args="], { stdio: ["ignore", "pipe", "inherit"] });
   let text = "";
   for await (const chunk of list.stdout) text += chunk;
   const found = text
     .trim()
     .split("\n")
-    .map((line) => line.trim().split(/\s+/).map(Number))
-    .filter(([, parent]) => parent === scheduler?.pid)
-    .map(([pid]) => ({ pid }));
+    .map((line) => line.trim().split(/\s+/))
+    // Its other child is its guard.
+    .filter(([, parent, ...command]) => Number(parent) === scheduler?.pid && !command.includes("--guard"))
+    .map(([pid]) => ({ pid: Number(pid) }));
   assert.equal(found.length, 1, `one bot, found ${text}`);
   return found;
 }
