@@ -353,7 +353,7 @@ impl Builder {
         // Other processes see how many runs it takes at once.
         let registered = Settings { workers: settings.workers + others, ..settings };
         let parts = Parts { store, database, owner, handlers: handler_names, settings: registered, observers, random };
-        let open = place.opener(durability, prepare)?;
+        let open = place.opener(file.clone(), durability, prepare)?;
         #[cfg(feature = "postgres")]
         let since = since_boot();
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]

@@ -326,7 +326,7 @@ impl StepperBuilder {
         }
         let client = client.observed_by(poller.observers());
         let workers = settings.workers;
-        let open = place.opener(durability, prepare)?;
+        let open = place.opener(file.clone(), durability, prepare)?;
         let settings = ConnectionSettings { file, owner: OwnerId::new(poller.owner()), open, queue: WriteQueue::new() };
         let connection = Arc::new(Mutex::new(WorkerConnection::new(settings)));
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());

@@ -109,10 +109,16 @@ impl Place {
         }
     }
 
-    /// Returns a function that opens a connection for each worker, which the application prepares.
-    pub(crate) fn opener(&self, durability: Durability, prepare: Option<Arc<Prepare>>) -> Result<Arc<Open>> {
+    /// Returns a function that opens a connection for each worker, which the application prepares. `anchor`: [`Place::anchor`]. The path
+    /// of a file may have been relative to a folder that the process has left since.
+    pub(crate) fn opener(
+        &self,
+        anchor: Arc<Path>,
+        durability: Durability,
+        prepare: Option<Arc<Prepare>>,
+    ) -> Result<Arc<Open>> {
         match self {
-            Place::File(path) => Ok(SqliteStore::opener(path.as_path().into(), durability, prepare)),
+            Place::File(_) => Ok(SqliteStore::opener(anchor, durability, prepare)),
             #[cfg(feature = "postgres")]
             Place::Server(server) => {
                 if prepare.is_some() {

@@ -8,7 +8,7 @@ use duly::command::CommandContext;
 use duly::testing::Stepper;
 use duly::{BoxError, Context, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, listen, once, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, at, claim, eventually, listen, once, overdue, seconds};
 
 const SOON: &str = "2027-03-14T12:00:05Z";
 const END: &str = "2027-03-14T12:05:00Z";
@@ -362,4 +362,25 @@ fn the_event_loop_does_not_record_a_finished_run_again() {
     let ends: Vec<_> = events.try_iter().filter(|event| matches!(event, Event::Finished { .. })).collect();
     assert!(matches!(&ends[..], [Event::Finished { status: RunStatus::Succeeded, error: None, .. }]), "{ends:?}");
     db.assert_sound();
+}
+
+/// The path may lead elsewhere by then: it was relative, or a link.
+#[cfg(unix)]
+#[test]
+fn a_worker_writes_the_file_that_its_scheduler_has_open() {
+    let db = TestDb::new();
+    let folders = ["a", "b"].map(|name| db.home().join(name));
+    folders.iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+    let link = db.home().join("current");
+    std::os::unix::fs::symlink(&folders[0], &link).unwrap();
+    let builder = Stepper::builder(link.join("agent.db"), at(NOON));
+    let mut stepper = builder.handler("work", |run: &Context| run.finish(|_| Ok(5))).start().unwrap();
+    stepper.client().add(once("subject")).unwrap();
+    let claim = claim(&mut stepper);
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&folders[1], &link).unwrap();
+    stepper.carry_out(&claim);
+    stepper.step().unwrap();
+    assert_eq!(stepper.client().history("subject", 1).unwrap()[0].status, RunStatus::Succeeded);
+    assert!(!folders[1].join("agent.db").exists());
 }
