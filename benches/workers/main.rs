@@ -105,12 +105,16 @@ fn cpu(pid: u32) -> f64 {
     ticks as f64 / 100.0
 }
 
-/// The only child of a process.
+/// The child of a scheduler that is not its guard.
 fn child_of(pid: u32) -> u32 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").flatten();
     let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
     let children = children.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-    children.filter_map(|pid| pid.parse().ok()).next().expect("a worker")
+    let is_guard = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"--guard"))
+    };
+    children.filter_map(|pid| pid.parse().ok()).find(|pid| !is_guard(pid)).expect("a worker")
 }
 
 fn stop(scheduler: &mut Child) {
