@@ -107,3 +107,43 @@ fn an_item_that_the_server_refuses_is_set_aside_alone() {
         assert_eq!(texts(&mut other, STATES)[1], "c succeeded", "{refusal}");
     }
 }
+
+/// Waits until a statement of duly waits for the end of another transaction, or `is_over`.
+fn wait_for_a_lock(other: &mut postgres::Client, is_over: impl Fn() -> bool) {
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event <> 'advisory'";
+    while !is_over() && other.query_one(waits, &[]).unwrap().get::<_, i64>(0) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// What another program does to the task of a running run, and how the run waits after its failure.
+const EDITS: [(&str, &str); 2] = [
+    ("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'a'", "work failed paused"),
+    ("UPDATE scheduled_tasks SET handler = 'mail' WHERE name = 'a'", "mail failed -"),
+];
+
+#[test]
+fn a_change_of_a_task_that_a_turn_only_reads_holds_for_the_run_that_waits_from_then_on() {
+    let Some(server) = TestServer::start("") else { return };
+    for (edit, expected) in EDITS {
+        let _ = server.other().batch_execute("DROP SCHEMA IF EXISTS duly CASCADE");
+        let mut owner = Owner::new(&server, "one", false);
+        let (mut editor, mut other) = (other(&server), other(&server));
+        let once = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+                    VALUES ('a', 'work', 'once', '2027-03-14T12:00:00Z')";
+        other.batch_execute(once).unwrap();
+        owner.turn(&Turn { now: NOON, room: 5, full: true, ..Turn::default() });
+        let finished = owner.ended(NOON + 10, || failed("no"));
+        assert_eq!(finished.len(), 1);
+        editor.batch_execute(&format!("BEGIN; {edit}")).unwrap();
+        std::thread::scope(|scope| {
+            let turn = scope.spawn(|| {
+                owner.turn(&Turn { now: NOON + 20, finished: &finished, ..Turn::default() });
+            });
+            wait_for_a_lock(&mut other, || turn.is_finished());
+            editor.batch_execute("COMMIT").unwrap();
+        });
+        let run = "SELECT handler || ' ' || status || ' ' || coalesce(blocked, '-') FROM task_runs";
+        assert_eq!(texts(&mut other, run), [expected], "{edit}");
+    }
+}

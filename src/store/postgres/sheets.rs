@@ -61,7 +61,7 @@ impl Sheet {
     }
 
     /// Returns a row as the open transaction sees it on the server.
-    fn stored(&self, key: &Vec<Cell>) -> Option<&Row> {
+    pub(super) fn stored(&self, key: &Vec<Cell>) -> Option<&Row> {
         self.written.get(key).map_or_else(|| self.rows.get(key), Option::as_ref)
     }
 
@@ -77,6 +77,9 @@ impl Sheet {
             self.written.insert(self.key(&cells), None);
         }
         for cells in changed {
+            if let (true, Cell::Integer(number)) = (self.table.numbered, &cells[self.table.key[0]]) {
+                self.last = self.last.max(*number);
+            }
             self.written.insert(self.key(&cells), Some(Row { cells, written_by: OWN }));
         }
     }

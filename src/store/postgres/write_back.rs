@@ -71,13 +71,13 @@ pub(super) fn write(
         }
     }
     let mut updated = Vec::with_capacity(differences.len());
-    for difference in differences {
+    let parted: Vec<_> = differences.iter().map(Difference::leaving).collect();
+    // Tasks are locked before runs, as other programs' triggers do.
+    let relied_on = relied_on(differences);
+    let is_first = !first.parts.is_empty() || parted.iter().any(|(leaving, _)| !leaving.is_empty());
+    if is_first { &mut first } else { &mut second }.rely_on(differences, &relied_on);
+    for (difference, (leaving, others)) in differences.iter().zip(parted) {
         let columns = set_by_updates(difference);
-        let owner = difference.column("locked_by").filter(|_| difference.table().name == "task_runs");
-        let leaves = |change: &&(&Row, Vec<Cell>)| {
-            owner.is_none_or(|at| change.0.cells[at] != Cell::Null && change.1[at] == Cell::Null)
-        };
-        let (leaving, others): (Vec<_>, Vec<_>) = difference.changed.iter().partition(leaves);
         first.update(difference, &leaving, &columns);
         second.update(difference, &others, &columns);
         second.insert(difference);
@@ -86,6 +86,35 @@ pub(super) fn write(
     first.run(server, collided)?;
     second.run(server, collided)?;
     Ok(updated)
+}
+
+impl<'a> Difference<'a> {
+    /// Returns the changed rows that leave a place in a unique index, and the others.
+    fn leaving(&self) -> (Vec<&(&'a Row, Vec<Cell>)>, Vec<&(&'a Row, Vec<Cell>)>) {
+        let owner = self.column("locked_by").filter(|_| self.table().name == "task_runs");
+        self.changed
+            .iter()
+            .partition(|(row, cells)| owner.is_none_or(|at| row.cells[at] != Cell::Null && cells[at] == Cell::Null))
+    }
+}
+
+/// Returns the tasks that were only read, and for which a run waits from now on: whether it may start was derived from the task.
+///
+/// A change of the task by another program reaches the runs that wait then. So it must either be known to this transaction, or wait
+/// for its end.
+fn relied_on<'a>(differences: &[Difference<'a>]) -> Vec<&'a Row> {
+    let of = |name| differences.iter().find(|difference| difference.table().name == name);
+    let (Some(tasks), Some(runs)) = (of("scheduled_tasks"), of("task_runs")) else { return Vec::new() };
+    let (Some(task), Some(status)) = (runs.column("task_id"), runs.column("status")) else { return Vec::new() };
+    let waits =
+        |cells: &[Cell]| matches!(&cells[status], Cell::Text(status) if status == "queued" || status == "failed");
+    let changed = runs.changed.iter().filter(|(row, cells)| waits(cells) && !waits(&row.cells));
+    let waiting = changed.map(|(_, cells)| cells).chain(runs.new.iter().filter(|cells| waits(cells)));
+    let waiting: BTreeSet<&Cell> = waiting.map(|cells| &cells[task]).collect();
+    let written: BTreeSet<&Cell> =
+        tasks.changed.iter().map(|(row, _)| *row).chain(tasks.gone.iter().copied()).map(|row| &row.cells[0]).collect();
+    let read = waiting.difference(&written).filter_map(|task| tasks.sheet.stored(&vec![(*task).clone()]));
+    read.filter(|row| row.written_by != OWN).collect()
 }
 
 /// What belongs to a row of a table and is deleted with it, whether it was read or not. The triggers of the tables do the same for
@@ -173,6 +202,8 @@ struct Expected {
     table: &'static str,
     rows: usize,
     numbers: Option<(i64, i64)>,
+    /// Whether the rows are written, and not only locked.
+    written: bool,
     /// Of rows that exist: a statement that counts those that are as they were read, and the arrays that it takes.
     unchanged: Option<(String, Range<usize>)>,
 }
@@ -191,7 +222,7 @@ impl Statement {
         let name = format!("part{}", self.parts.len());
         self.parts.push(format!("{name} AS ({part} RETURNING 1)"));
         self.answers.push(format!("ARRAY[(SELECT count(*) FROM {name})]"));
-        self.expected.push(Expected { table, rows, numbers: None, unchanged: None });
+        self.expected.push(Expected { table, rows, numbers: None, written: true, unchanged: None });
     }
 
     /// Adds arrays that name rows as they were read, and others. Returns the call of `unnest` that makes rows of them, and what
@@ -216,6 +247,30 @@ impl Statement {
         if let Some(expected) = self.expected.last_mut() {
             expected.unchanged = Some(unchanged);
         }
+    }
+
+    /// Requires that tasks are as they were read, and keeps other programs from changing them before the end of the transaction.
+    fn rely_on(&mut self, differences: &[Difference<'_>], tasks: &[&Row]) {
+        let table = differences.iter().map(Difference::table).find(|table| table.name == "scheduled_tasks");
+        let Some(table) = table.filter(|_| !tasks.is_empty()) else { return };
+        let ids = Array::of(Kind::Integer, tasks.iter().map(|row| &row.cells[table.key[0]]));
+        let written_by = Array::Integers(tasks.iter().map(|row| Some(row.written_by)).collect());
+        let names = [table.columns[table.key[0]].name.clone(), "written_by_".to_owned()];
+        let rows = self.rows(vec![ids, written_by], &names);
+        let name = format!("part{}", self.parts.len());
+        self.parts.push(format!(
+            "{name} AS MATERIALIZED (SELECT 1 FROM {} t JOIN {rows} ON {} FOR SHARE OF t)",
+            table.name,
+            same(table)
+        ));
+        self.answers.push(format!("ARRAY[(SELECT count(*) FROM {name})]"));
+        self.expected.push(Expected {
+            table: table.name,
+            rows: tasks.len(),
+            numbers: None,
+            written: false,
+            unchanged: None,
+        });
     }
 
     fn delete(&mut self, difference: &Difference<'_>) {
@@ -327,7 +382,7 @@ impl Statement {
 impl Statement {
     /// Returns whether the rows that were not written are there and as they were: then a trigger of another program has left them out.
     fn are_ignored(&self, server: &mut Server, expected: &Expected, written: usize) -> Result<bool, Fault> {
-        let Some((count, arrays)) = &expected.unchanged else { return Ok(true) };
+        let Some((count, arrays)) = &expected.unchanged else { return Ok(expected.written) };
         let params: Vec<_> = self.arrays[arrays.clone()].iter().map(Array::param).collect();
         let unchanged: i64 = server.query(count, &params)?[0].try_get(0)?;
         Ok(usize::try_from(unchanged).is_ok_and(|unchanged| written + unchanged >= expected.rows))
