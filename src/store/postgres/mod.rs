@@ -15,6 +15,7 @@ mod holder;
 mod json;
 mod look_ahead;
 mod matching;
+pub(crate) mod migrate;
 mod operations;
 mod outbox;
 mod outcome;

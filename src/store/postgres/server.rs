@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::ToSql;
-use postgres::{Client, Error, Row, Statement};
+use postgres::{Client, CopyInWriter, Error, Row, Statement};
 
 use crate::clock::Timestamp;
 use crate::store::fault::{Class, Fault};
@@ -404,6 +404,10 @@ impl Server {
             Form::Prepared(statement) => client.execute(*statement, params),
             Form::Text(text) => client.execute_typed(text, &typed(params)),
         })
+    }
+
+    pub(crate) fn copy_in(&mut self, statement: &str) -> Result<CopyInWriter<'_>, Fault> {
+        Ok(self.link.as_mut().ok_or_else(gone)?.client.copy_in(statement)?)
     }
 
     fn run<T>(
