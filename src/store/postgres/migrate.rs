@@ -1,7 +1,5 @@
 //! Copies all rows of a file into an empty schema, or of a schema into an empty file, and compares both before the commit.
 
-use std::io::Write;
-
 use rusqlite::types::ValueRef;
 use rusqlite::{Transaction, params_from_iter};
 
@@ -9,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::model::progress_meter::Progress;
 use crate::model::report::Migrated;
 use crate::model::task::same_json;
-use crate::store::fault::{Class, Fault};
+use crate::store::fault::Fault;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::json;
 use crate::store::postgres::server::{Access, Server};
@@ -21,6 +19,9 @@ const DOING: &str = "migrate";
 
 /// Rows that are read from the server at once.
 const BATCH: usize = 5_000;
+
+/// Bytes that are written to the server at once, about.
+const CHUNK: usize = 1024 * 1024;
 
 /// The rows of `scheduler_meta` that tell of the tasks. The others tell of the tables.
 const META: &str = "key = 'zone_data'";
@@ -145,24 +146,27 @@ impl<'a> Move<'a> {
 
     fn fill_server(&mut self, table: &Table) -> Result<(), Fault> {
         let (name, columns) = (table.name, names(table));
-        let mut statement = self.file.prepare(&selection(table, ""))?;
-        let mut rows = statement.query([])?;
-        let mut lines = self.server.copy_in(&format!("COPY {name} ({columns}) FROM STDIN"))?;
-        let mut line = String::new();
+        let mut selection = self.file.prepare(&selection(table, ""))?;
+        let mut rows = selection.query([])?;
+        let statement = format!("COPY {name} ({columns}) FROM STDIN");
+        let mut lines = String::new();
         while let Some(row) = rows.next()? {
-            line.clear();
             for (at, cell) in cells_of_file(table, row)?.iter().enumerate() {
                 if at > 0 {
-                    line.push('\t');
+                    lines.push('\t');
                 }
-                write_cell(cell, &mut line);
+                write_cell(cell, &mut lines);
             }
-            line.push('\n');
-            lines.write_all(line.as_bytes()).map_err(|error| broken(&error))?;
+            lines.push('\n');
             self.done += 1;
-            self.progress.set_done(self.done);
+            if lines.len() >= CHUNK {
+                self.server.copy_in(&statement, &lines)?;
+                lines.clear();
+                self.progress.set_done(self.done);
+            }
         }
-        lines.finish()?;
+        self.server.copy_in(&statement, &lines)?;
+        self.progress.set_done(self.done);
         if table.numbered {
             let last = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?1), 0)";
             let last: i64 = self.file.query_row(last, [name], |row| row.get(0))?;
@@ -347,8 +351,4 @@ fn refused(reason: String) -> Fault {
 
 fn differ(table: &Table, cells: &[Cell]) -> Fault {
     refused(format!("the copy differs from the source: {}; nothing was changed", described(table, cells)))
-}
-
-fn broken(error: &std::io::Error) -> Fault {
-    Fault::Store(Class::Other, error.to_string().into())
 }

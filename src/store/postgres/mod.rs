@@ -7,6 +7,7 @@
 pub(crate) mod address;
 #[cfg(test)]
 mod address_tests;
+mod client;
 mod connect;
 mod counts;
 mod examine;
