@@ -63,7 +63,7 @@ impl LookAhead {
             owner,
             until: Timestamp::from_millis(until),
             lease: Duration::from_millis(u64::try_from(lease).unwrap_or_default()),
-            session: Session::Held,
+            session: Session::Held { here: false },
         });
         let (stopping, processes): (Vec<i64>, Vec<String>) = (row.try_get(8)?, row.try_get(9)?);
         let declared = stopping.into_iter().zip(processes).filter(|(_, process)| orphan::is_declaration(process));

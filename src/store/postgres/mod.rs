@@ -7,6 +7,7 @@
 pub(crate) mod address;
 #[cfg(test)]
 mod address_tests;
+mod client;
 mod connect;
 mod counts;
 mod examine;
@@ -17,6 +18,7 @@ mod holder;
 mod json;
 mod look_ahead;
 mod matching;
+pub(crate) mod migrate;
 mod operations;
 mod outbox;
 mod outcome;

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::ToSql;
-use postgres::{Client, Error, Row, Statement};
+use postgres::{Error, Row, Statement};
 
 use crate::clock::Timestamp;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
 use crate::store::postgres::outcome::{Number, Outcome};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
@@ -150,12 +150,7 @@ impl Server {
     /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.
     pub(crate) fn wait_for_notification(&mut self, limit: Duration) -> Result<bool, Fault> {
         let Some(link) = &mut self.link else { return Err(gone()) };
-        let mut notifications = link.client.notifications();
-        let mut came = notifications.timeout_iter(limit).next()?.is_some();
-        while notifications.iter().next()?.is_some() {
-            came = true;
-        }
-        Ok(came)
+        Ok(link.client.wait_for_notification(limit)?)
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -422,6 +417,10 @@ impl Server {
             Form::Prepared(statement) => client.execute(*statement, params),
             Form::Text(text) => client.execute_typed(text, &typed(params)),
         })
+    }
+
+    pub(crate) fn copy_in(&mut self, statement: &str, lines: &str) -> Result<(), Fault> {
+        Ok(self.link.as_mut().ok_or_else(gone)?.client.copy_in(statement, lines)?)
     }
 
     fn run<T>(

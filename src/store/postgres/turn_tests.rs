@@ -215,6 +215,10 @@ fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
             }
             let owner = random.usize(..2);
             let dies = random.u8(..12) == 0;
+            if dies {
+                // As its process would: a session that holds its lock is alive.
+                owners[1 - owner].store.session = None;
+            }
             let gone = Dead { owner: owners[1 - owner].registration.owner.clone(), proof: Proof::Lock(None) };
             let finished = owners[owner].ended(now, || outcome(&mut random));
             let turn = Turn {
