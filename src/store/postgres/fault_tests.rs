@@ -1,5 +1,8 @@
 //! Proves that what the server refuses, or another program changes meanwhile, harms nothing else: the rest of a turn is stored.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use crate::clock::Timestamp;
 use crate::model::new_task::NewTask;
 use crate::model::request::Existing;
@@ -146,4 +149,32 @@ fn a_change_of_a_task_that_a_turn_only_reads_holds_for_the_run_that_waits_from_t
         let run = "SELECT handler || ' ' || status || ' ' || coalesce(blocked, '-') FROM task_runs";
         assert_eq!(texts(&mut other, run), [expected], "{edit}");
     }
+}
+
+#[test]
+fn many_tasks_are_added_while_another_program_adds_some_all_the_time() {
+    let Some(server) = TestServer::start("") else { return };
+    let mut owner = Owner::new(&server, "one", false);
+    let mut other = other(&server);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                other.batch_execute(&insert(&format!("(VALUES ('sql-{number}'))"))).unwrap();
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let now = Timestamp::from_millis(NOON);
+        let added = (0..10).map(|batch| {
+            let task =
+                |number| NewTask::interval(format!("task-{batch}-{number}"), Duration::from_secs(60)).handler("work");
+            let tasks = (0..300).map(|number| task(number).into_definition(now).map(|task| (task, Existing::Refuse)));
+            owner.store.add_all(tasks.collect::<Result<_, _>>().unwrap(), now).map(|added| added.len())
+        });
+        let added: Vec<_> = added.collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(added.iter().all(|added| matches!(added, Ok(300))), "{added:?}");
+    });
 }

@@ -3,7 +3,7 @@
 //! The first deletes rows and ends what leaves its slot, the second changes the other runs and inserts rows. The parts of one
 //! statement see each other's rows only in unique indexes, and a run that leaves its slot makes room there for another one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use postgres::types::ToSql;
@@ -48,26 +48,34 @@ impl Difference<'_> {
     }
 }
 
+/// How other programs were in the way.
+pub(super) struct Collisions<'a> {
+    /// Whether another transaction has changed what this one read: it must be repeated.
+    pub(super) collided: &'a mut bool,
+    /// How many numbers the new rows of a table need, if another program was given one of those that SQLite chose.
+    pub(super) lacking: &'a mut HashMap<&'static str, i64>,
+}
+
 /// Writes the differences. Returns the columns that updates of each table set from now on.
 ///
 /// Fails if another transaction has changed a row since it was read, or was given a number that SQLite chose: all is repeated.
 pub(super) fn write(
     server: &mut Server,
     differences: &[Difference<'_>],
-    collided: &mut bool,
+    collisions: &mut Collisions<'_>,
 ) -> Result<Vec<BTreeSet<usize>>, Fault> {
     let (mut first, mut second) = (Statement::default(), Statement::default());
     // What refers to a row is deleted before it.
     for difference in differences.iter().rev().filter(|difference| !difference.gone.is_empty()) {
         let belongings = BELONGINGS.iter().find(|(of, _)| *of == difference.table().name);
         if let Some((_, belongings)) = belongings {
-            std::mem::take(&mut first).run(server, collided)?;
+            std::mem::take(&mut first).run(server, collisions)?;
             let ids = Array::of(Kind::Integer, difference.gone.iter().map(|row| &row.cells[difference.table().key[0]]));
             belongings.iter().try_for_each(|statement| server.execute(statement, &[ids.param()]).map(|_| ()))?;
         }
         first.delete(difference);
         if belongings.is_some() {
-            std::mem::take(&mut first).run(server, collided)?;
+            std::mem::take(&mut first).run(server, collisions)?;
         }
     }
     let mut updated = Vec::with_capacity(differences.len());
@@ -83,8 +91,8 @@ pub(super) fn write(
         second.insert(difference);
         updated.push(columns);
     }
-    first.run(server, collided)?;
-    second.run(server, collided)?;
+    first.run(server, collisions)?;
+    second.run(server, collisions)?;
     Ok(updated)
 }
 
@@ -316,7 +324,8 @@ impl Statement {
         self.is_as_it_was(unchanged);
     }
 
-    /// The server assigns the numbers of new rows. They are taken in order, and compared with those that SQLite chose.
+    /// The server assigns the numbers of new rows, unless they were reserved. They are taken in order, and compared with those that
+    /// SQLite chose, which leaves out those of rows that it has undone.
     fn insert(&mut self, difference: &Difference<'_>) {
         let mut new: Vec<&Vec<Cell>> = difference.new.iter().collect();
         if new.is_empty() {
@@ -330,43 +339,53 @@ impl Statement {
         let arrays: Vec<Array> =
             (0..columns.len()).map(|at| Array::of(columns[at].kind, new.iter().map(|cells| &cells[at]))).collect();
         let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
-        let counted = self.arrays.len() + 1;
         let rows = self.rows(arrays, &names);
         let values: Vec<String> =
             columns.iter().map(|column| value(column.kind, &format!("o.{}", column.name))).collect();
         let overriding = if *numbered { "OVERRIDING SYSTEM VALUE " } else { "" };
         let (names, values) = (names.join(", "), values.join(", "));
         self.add(&format!("INSERT INTO {name} ({names}) {overriding}SELECT {values} FROM {rows}"), name, new.len());
-        if !numbered {
+        let (before, reserved) = (difference.sheet.last, &difference.sheet.reserved);
+        let (first, last) = (new.first().map_or(0, |first| number(first)), new.last().map_or(0, |last| number(last)));
+        if !numbered || (reserved.contains(&first) && reserved.contains(&last)) {
             return;
         }
-        let taken = format!("taken{}", self.parts.len());
+        self.arrays.push(Array::Integers(vec![Some(last - before)]));
+        let (taken, count) = (format!("taken{}", self.parts.len()), self.arrays.len());
         self.parts.push(format!(
-            "{taken} AS MATERIALIZED (SELECT nextval('{name}_id_seq') AS number FROM generate_series(1, cardinality(${counted})))"
+            "{taken} AS MATERIALIZED (SELECT nextval('{name}_id_seq') AS number FROM generate_series(1, (${count}::bigint[])[1]))"
         ));
         if let (Some(answer), Some(expected)) = (self.answers.last_mut(), self.expected.last_mut()) {
             let count = answer.trim_start_matches("ARRAY[").trim_end_matches(']').to_owned();
             *answer = format!(
                 "ARRAY[{count}, (SELECT min(number) FROM {taken}), (SELECT max(number) FROM {taken})]::bigint[]"
             );
-            expected.numbers = new.first().zip(new.last()).map(|(first, last)| (number(first), number(last)));
+            expected.numbers = Some((before + 1, last));
         }
     }
 
-    fn run(self, server: &mut Server, collided: &mut bool) -> Result<(), Fault> {
+    fn run(self, server: &mut Server, collisions: &mut Collisions<'_>) -> Result<(), Fault> {
         if self.parts.is_empty() {
             return Ok(());
         }
         let statement = format!("WITH {}\nSELECT {}", self.parts.join(",\n"), self.answers.join(", "));
         let params: Vec<_> = self.arrays.iter().map(Array::param).collect();
-        let rows = server.query(&statement, &params)?;
+        let rows = server.query(&statement, &params);
+        if rows.as_ref().is_err_and(Fault::is_about_the_id) {
+            let numbers = self.expected.iter().filter_map(|expected| Some((expected.table, expected.numbers?)));
+            collisions.lacking.extend(numbers.map(|(table, (first, last))| (table, last - first + 1)));
+        }
+        let rows = rows?;
         for (at, expected) in self.expected.iter().enumerate() {
             let answer: Vec<i64> = rows[0].try_get(at)?;
             let written = answer.first().map_or(0, |rows| usize::try_from(*rows).unwrap_or_default());
             let numbered = expected.numbers.is_none_or(|(first, last)| answer.get(1..) == Some(&[first, last]));
             let name = expected.table;
+            if let (false, Some((first, last))) = (numbered, expected.numbers) {
+                collisions.lacking.insert(expected.table, last - first + 1);
+            }
             if !numbered || (written != expected.rows && !self.are_ignored(server, expected, written)?) {
-                *collided = true;
+                *collisions.collided = true;
                 let text = format!("another program changed rows of {name} at the same time");
                 return Err(Fault::Store(Class::Busy, text.into()));
             }
