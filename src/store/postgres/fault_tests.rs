@@ -8,6 +8,8 @@ use crate::model::new_task::NewTask;
 use crate::model::request::Existing;
 use crate::model::retry::Retry;
 use crate::model::run::{FailureKind, Outcome};
+use crate::model::settings::Retention;
+use crate::rules::retention_timer::Part;
 use crate::store::Store;
 use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::turn_tests::{NOON, Owner, Turn, other};
@@ -177,4 +179,64 @@ fn many_tasks_are_added_while_another_program_adds_some_all_the_time() {
         is_over.store(true, Ordering::Relaxed);
         assert!(added.iter().all(|added| matches!(added, Ok(300))), "{added:?}");
     });
+}
+
+#[test]
+fn retention_keeps_a_task_that_another_program_needs_again() {
+    let Some(server) = TestServer::start("") else { return };
+    let mut owner = Owner::new(&server, "one", false);
+    let (mut editor, mut other) = (other(&server), other(&server));
+    let done = format!(
+        "SET duly.store = 'on';
+         INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, status, planned, created_at, active_since, updated_at)
+         SELECT name, 'work', 'once', '2026-03-14T12:00:00Z', 'completed', 1, {then}, {then}, {then}
+           FROM (VALUES ('needed'), ('gone')) AS t(name);
+         INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, finished_at)
+         SELECT id, 'work', {then}, 'schedule', 'succeeded', {then}, 1, {then} FROM scheduled_tasks;
+         SET duly.store = ''",
+        then = NOON - 86_400_000 * 365
+    );
+    other.batch_execute(&done).unwrap();
+    editor
+        .batch_execute(&format!("BEGIN; UPDATE scheduled_tasks SET next_run = {NOON} WHERE name = 'needed'"))
+        .unwrap();
+    let part = Part { keep: Retention { once: Duration::from_secs(60), ..Retention::default() }, if_idle: true };
+    std::thread::scope(|scope| {
+        let turn = scope.spawn(|| {
+            owner.turn(&Turn { now: NOON, prune: Some(part), ..Turn::default() });
+        });
+        wait_for_a_lock(&mut other, || turn.is_finished());
+        editor.batch_execute("COMMIT").unwrap();
+    });
+    assert_eq!(texts(&mut other, "SELECT name FROM scheduled_tasks"), ["needed"]);
+    assert_eq!(texts(&mut other, "SELECT status FROM task_runs"), ["succeeded"]);
+}
+
+#[test]
+fn many_runs_of_a_task_that_are_cancelled_by_sql_write_the_task_once() {
+    let Some(server) = TestServer::start("") else { return };
+    drop(Owner::new(&server, "one", false));
+    let mut other = other(&server);
+    let runs = format!(
+        "SET duly.store = 'on'; {};
+         INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+         SELECT 1, 'work', {NOON}, 'manual', 'queued', {NOON} FROM generate_series(1, 1000);
+         SET duly.store = ''",
+        insert("(VALUES ('a'))")
+    );
+    other.batch_execute(&runs).unwrap();
+    other.batch_execute("BEGIN; UPDATE task_runs SET cancel_requested = 1").unwrap();
+    let updates = "SELECT n_tup_upd::text || ' ' || (SELECT planned FROM scheduled_tasks)
+                     FROM pg_stat_xact_user_tables WHERE relid = 'scheduled_tasks'::regclass";
+    assert_eq!(texts(&mut other, updates), ["1 0"]);
+}
+
+#[test]
+fn no_other_role_may_use_the_functions_of_the_triggers() {
+    let Some(server) = TestServer::start("") else { return };
+    drop(Owner::new(&server, "one", false));
+    let open = "SELECT proname::text FROM pg_proc p
+                 WHERE pronamespace = 'duly'::regnamespace AND prosecdef
+                   AND EXISTS (SELECT 1 FROM aclexplode(coalesce(proacl, acldefault('f', proowner))) WHERE grantee = 0)";
+    assert_eq!(texts(&mut other(&server), open), Vec::<String>::new());
 }

@@ -14,7 +14,7 @@ use crate::store::postgres::tables::{Kind, TABLES, Table};
 use crate::store::postgres::text::storable;
 
 /// How often numbers are taken one by one before others are skipped.
-const RESERVATIONS: usize = 3;
+const RESERVATIONS: usize = 10;
 /// Numbers that are skipped: far more than others take during one statement.
 const SKIPPED: i64 = 10_000;
 
