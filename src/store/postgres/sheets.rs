@@ -44,7 +44,7 @@ pub(super) struct Sheet {
     /// By primary key.
     rows: HashMap<Vec<Cell>, Row>,
     /// The number after which the server assigns the next, of a numbered table.
-    last: i64,
+    pub(super) last: i64,
     /// The columns that an update has ever changed. All updates set them: otherwise almost every update would be another statement.
     pub(super) updated: BTreeSet<usize>,
 }

@@ -232,7 +232,8 @@ impl Statement {
         self.add(&part, name, changed.len());
     }
 
-    /// The server assigns the numbers of new rows. They are taken in order, and compared with those that SQLite chose.
+    /// The server assigns the numbers of new rows. They are taken in order, and compared with those that SQLite chose, which leaves out
+    /// those of rows that it has undone.
     fn insert(&mut self, difference: &Difference<'_>) {
         let mut new: Vec<&Vec<Cell>> = difference.new.iter().collect();
         if new.is_empty() {
@@ -246,7 +247,6 @@ impl Statement {
         let arrays: Vec<Array> =
             (0..columns.len()).map(|at| Array::of(columns[at].kind, new.iter().map(|cells| &cells[at]))).collect();
         let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
-        let counted = self.arrays.len() + 1;
         let rows = self.rows(arrays, &names);
         let values: Vec<String> =
             columns.iter().map(|column| value(column.kind, &format!("o.{}", column.name))).collect();
@@ -256,16 +256,18 @@ impl Statement {
         if !numbered {
             return;
         }
-        let taken = format!("taken{}", self.parts.len());
+        let (before, last) = (difference.sheet.last, new.last().map_or(0, |last| number(last)));
+        self.arrays.push(Array::Integers(vec![Some(last - before)]));
+        let (taken, count) = (format!("taken{}", self.parts.len()), self.arrays.len());
         self.parts.push(format!(
-            "{taken} AS MATERIALIZED (SELECT nextval('{name}_id_seq') AS number FROM generate_series(1, cardinality(${counted})))"
+            "{taken} AS MATERIALIZED (SELECT nextval('{name}_id_seq') AS number FROM generate_series(1, (${count}::bigint[])[1]))"
         ));
         if let (Some(answer), Some(expected)) = (self.answers.last_mut(), self.expected.last_mut()) {
             let count = answer.trim_start_matches("ARRAY[").trim_end_matches(']').to_owned();
             *answer = format!(
                 "ARRAY[{count}, (SELECT min(number) FROM {taken}), (SELECT max(number) FROM {taken})]::bigint[]"
             );
-            expected.numbers = new.first().zip(new.last()).map(|(first, last)| (number(first), number(last)));
+            expected.numbers = Some((before + 1, last));
         }
     }
 
