@@ -291,6 +291,11 @@ impl<'a> Check<'a> {
                     ("is dead".to_owned(), "the next turn of a scheduler recovers it: duly run".to_owned())
                 }
                 Liveness::NoLock => ("has no lock file".to_owned(), format!("{lease}; only schedulers may claim runs")),
+                Liveness::NoSession { .. } => {
+                    let lease =
+                        "a scheduler recovers it when its lease has passed and not changed for a full lease (duly run)";
+                    ("has no session".to_owned(), format!("{lease}; only schedulers may claim runs"))
+                }
                 Liveness::Unknown(reason) => (
                     format!("cannot be asked: {reason}"),
                     "remove the cause; a scheduler recovers it if it is dead".into(),

@@ -130,6 +130,15 @@ impl TestDb {
         self.lock_folder().join(stepper.owner())
     }
 
+    /// Has others know nothing of an owner that goes on: its lock file is gone, and on a server its session too.
+    pub(crate) fn hide(&self, stepper: &Stepper) {
+        std::fs::remove_file(self.lock_file(stepper)).expect("its lock file");
+        #[cfg(feature = "postgres")]
+        if let Some(server) = &self.server {
+            server.cut_session(stepper.owner());
+        }
+    }
+
     /// The input file of the first attempt of run 1.
     #[cfg(target_os = "linux")]
     pub(crate) fn input_file(&self) -> PathBuf {

@@ -583,6 +583,11 @@ impl Server {
         self.transactions
     }
 
+    /// Counts the transactions of a new owner.
+    pub(crate) fn count_from_here(&mut self) {
+        self.transactions = 0;
+    }
+
     /// Returns how many messages waited for an answer, except those that prepared a statement.
     #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn round_trips(&self) -> u64 {
