@@ -12,6 +12,7 @@ mod connect;
 mod counts;
 mod examine;
 mod fault;
+mod finish;
 mod holder;
 mod json;
 mod look_ahead;
