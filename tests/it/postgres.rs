@@ -7,6 +7,8 @@ mod finish;
 mod hosts;
 /// Deaths, lost sessions and wake-ups of schedulers.
 mod liveness;
+/// From a file to a server and back.
+mod migrate;
 /// Tasks that an application adds in a transaction of its own.
 mod outbox;
 /// Every command of the program on a server.
@@ -19,9 +21,9 @@ mod tables;
 /// What other programs write.
 mod triggers;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,7 +45,8 @@ const AS_USER: &str = r#"
 "#;
 
 /// Starts the server, prints its folder and waits for the end of its input, which is the end of the test process, however it ends.
-/// The folder is below /tmp: the path of a socket has at most 107 bytes.
+/// Each line of its input is a crash of the server, which starts again. The folder is below /tmp: the path of a socket has at most 107
+/// bytes.
 const GUARD: &str = r#"
     umask 077
     folder=$(mktemp -d /tmp/duly-pg.XXXXXX) || exit 1
@@ -56,8 +59,10 @@ const GUARD: &str = r#"
     else
         echo "failed: $(tail -n 5 "$log")"
     fi
-    exec >/dev/null
-    cat >/dev/null
+    while read -r line; do
+        "$1/pg_ctl" -D "$data" -w -t 60 -l "$log" -m immediate restart >>"$log" 2>&1 </dev/null
+        echo "up again: $?"
+    done
     "$1/pg_ctl" -D "$data" -m immediate stop >/dev/null 2>&1
     rm -rf "$folder"
 "#;
@@ -90,8 +95,41 @@ pub(crate) fn psql() -> Option<PathBuf> {
 
 struct Server {
     address: String,
-    /// The process that stops the server when its input ends: with this process.
-    _guard: Option<Child>,
+    _guard: Option<Guard>,
+}
+
+/// A server for one test, which may crash it.
+pub(crate) struct OwnServer {
+    /// The folder of its socket.
+    pub(crate) folder: PathBuf,
+    guard: Guard,
+}
+
+/// The process that stops the server when its input ends: with this process.
+struct Guard {
+    process: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl OwnServer {
+    /// `None` where PostgreSQL is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        let (folder, guard) = start(&programs()?)?;
+        Some(OwnServer { folder, guard })
+    }
+
+    /// Ends all processes of the server as a crash does, and starts it again. What it has committed stays: the machine goes on.
+    pub(crate) fn crash(&mut self) {
+        writeln!(self.guard.process.stdin.as_mut().expect("its input"), "crash").expect("a guard");
+        let mut answer = String::new();
+        self.guard.answers.read_line(&mut answer).expect("its answer");
+        assert_eq!(answer, "up again: 0\n", "the server in {} does not start again", self.folder.display());
+    }
+}
+
+/// Returns the address of a server whose socket is in this folder.
+pub(crate) fn address(folder: &Path) -> String {
+    format!("postgres://postgres@{}/postgres", folder.display().to_string().replace('/', "%2F"))
 }
 
 fn find() -> Option<Server> {
@@ -99,7 +137,18 @@ fn find() -> Option<Server> {
         drop_old_schemas(&address);
         return Some(Server { address, _guard: None });
     }
-    start(&folders().into_iter().find(|folder| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file())?)
+    let (folder, guard) = start(&programs()?)?;
+    Some(Server { address: address(&folder), _guard: Some(guard) })
+}
+
+/// Returns whether a server can be started here.
+pub(crate) fn is_installed() -> bool {
+    cfg!(unix) && programs().is_some()
+}
+
+/// Returns the folder of the programs that make and start a server.
+fn programs() -> Option<PathBuf> {
+    folders().into_iter().find(|folder| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file())
 }
 
 /// Returns the folders that may hold PostgreSQL's programs, the newest release first after those of `PATH`.
@@ -115,7 +164,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 #[cfg(unix)]
-fn start(programs: &Path) -> Option<Server> {
+fn start(programs: &Path) -> Option<(PathBuf, Guard)> {
     use std::os::unix::process::CommandExt;
 
     // In a process group of its own: an interrupt at the terminal ends the tests, and by that the guard's input.
@@ -129,20 +178,20 @@ fn start(programs: &Path) -> Option<Server> {
         .process_group(0)
         .spawn()
         .expect("a shell");
+    let mut answers = BufReader::new(guard.stdout.take().expect("its output"));
     let mut folder = String::new();
-    BufReader::new(guard.stdout.take().expect("its output")).read_line(&mut folder).expect("its output");
+    answers.read_line(&mut folder).expect("its output");
     if !folder.starts_with('/') {
         drop(guard.stdin.take());
         let mut errors = String::new();
         let _ = guard.stderr.take().expect("its errors").read_to_string(&mut errors);
         panic!("the PostgreSQL server of {} does not start: {folder}{errors}", programs.display());
     }
-    let socket = folder.trim_end().replace('/', "%2F");
-    Some(Server { address: format!("postgres://postgres@{socket}/postgres"), _guard: Some(guard) })
+    Some((PathBuf::from(folder.trim_end()), Guard { process: guard, answers }))
 }
 
 #[cfg(not(unix))]
-fn start(_programs: &Path) -> Option<Server> {
+fn start(_programs: &Path) -> Option<(PathBuf, Guard)> {
     None
 }
 

@@ -3,6 +3,7 @@
 //! On a thread that runs an async runtime of the application such a wait panics. There, and when it is dropped there, a connection is
 //! used by a thread that is started for the call.
 
+use std::io::Write;
 use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
@@ -77,6 +78,16 @@ impl Client {
     pub(crate) fn transaction(&mut self) -> Result<Transaction<'_>, Error> {
         let Client(Some(client)) = self else { unreachable!("only a drop takes it") };
         client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start()
+    }
+
+    /// Runs a `COPY .. FROM STDIN` with these lines.
+    pub(crate) fn copy_in(&mut self, statement: &str, lines: &str) -> Result<(), Error> {
+        self.with(|client| {
+            let mut writer = client.copy_in(statement)?;
+            // An error of the server is that of the end.
+            let _ = writer.write_all(lines.as_bytes());
+            writer.finish().map(|_| ())
+        })
     }
 
     /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.

@@ -385,6 +385,24 @@ impl Server {
         std::mem::take(&mut self.repeat)
     }
 
+    /// Runs `f` within a savepoint of the open transaction. If it fails with a fault of an item, only its own changes are undone, and
+    /// the transaction can go on. What the transaction would check at its end is checked within the savepoint.
+    pub(crate) fn apart<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
+        self.batch("SET CONSTRAINTS ALL IMMEDIATE; SAVEPOINT item")?;
+        match f(self) {
+            Ok(answer) => self.batch("RELEASE item").map(|()| answer),
+            Err(fault) if fault.is_about_the_item() && self.link.is_some() => {
+                self.batch("ROLLBACK TO item; RELEASE item")?;
+                self.repeat = false;
+                if let Some(open) = &mut self.open {
+                    open.failed = false;
+                }
+                Err(fault)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// Runs statements without parameters, in one message.
     pub(crate) fn batch(&mut self, statements: &str) -> Result<(), Fault> {
         let own = self.wrap()?;
@@ -406,6 +424,10 @@ impl Server {
             Form::Prepared(statement) => client.execute(*statement, params),
             Form::Text(text) => client.execute_typed(text, &typed(params)),
         })
+    }
+
+    pub(crate) fn copy_in(&mut self, statement: &str, lines: &str) -> Result<(), Fault> {
+        Ok(self.link.as_mut().ok_or_else(gone)?.client.copy_in(statement, lines)?)
     }
 
     fn run<T>(

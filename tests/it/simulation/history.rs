@@ -103,6 +103,8 @@ impl Turn {
 pub(crate) struct Owner {
     pub(crate) name: String,
     pub(crate) handlers: Vec<&'static str>,
+    /// The machine it runs on: another one does not see its lock file.
+    pub(crate) host: usize,
     pub(crate) lock: PathBuf,
     /// Its process exists, running or suspended.
     pub(crate) is_alive: bool,

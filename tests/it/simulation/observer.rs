@@ -60,6 +60,11 @@ impl Observer {
         Observer { shell, tables, newest, version: None, reads: 0, run: 0, attempt: 0, event: 0 }
     }
 
+    /// Returns whether the server has a session of an owner.
+    pub(crate) fn has_session(&self, owner: &str) -> bool {
+        self.shell.has_session(owner)
+    }
+
     /// Forgets all that it has read.
     pub(crate) fn reset(self) -> Self {
         Observer::new(self.shell)

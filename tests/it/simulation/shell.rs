@@ -35,6 +35,23 @@ impl Shell {
         !matches!(self, Shell::File(_))
     }
 
+    /// Returns whether the server has a session of an owner; a file has none.
+    pub(crate) fn has_session(&self, _owner: &str) -> bool {
+        match self {
+            Shell::File(_) => false,
+            #[cfg(feature = "postgres")]
+            Shell::Server(server) => server.has_session(_owner),
+        }
+    }
+
+    /// Waits until the database knows that the process of an owner has ended.
+    pub(crate) fn await_end_of(&self, _owner: &str) {
+        #[cfg(feature = "postgres")]
+        if let Shell::Server(server) = self {
+            server.await_end_of(_owner);
+        }
+    }
+
     /// Executes a statement. Returns the number of rows that it wrote.
     pub(crate) fn execute(&self, text: &str, given: impl Params) -> Result<usize, String> {
         match self {
