@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 #[cfg(feature = "postgres")]
 use crate::host::state_folder;
 use crate::host::{folder, platform};
-use crate::model::progress_meter::Progress;
-use crate::model::report::Migrated;
 #[cfg(feature = "postgres")]
 use crate::model::finished::{Finished, Recorded};
+use crate::model::progress_meter::Progress;
+use crate::model::report::Migrated;
 #[cfg(feature = "postgres")]
 use crate::model::request::{Added, Existing};
 #[cfg(feature = "postgres")]
@@ -172,6 +172,17 @@ impl Place {
             }
         }
     }
+}
+
+/// Returns the path beside which the local files of schedulers of this host are, if that is known.
+pub(crate) fn beside(store: &mut dyn Store) -> Option<PathBuf> {
+    if let Some(file) = store.as_file() {
+        return Some(file.path().to_owned());
+    }
+    #[cfg(feature = "postgres")]
+    return store.as_any().downcast_mut::<PostgresStore>().and_then(|store| store.beside());
+    #[cfg(not(feature = "postgres"))]
+    None
 }
 
 /// Returns the command that copies the database of a connection to a server. `None`: it is a file.

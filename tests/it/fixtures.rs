@@ -3,6 +3,7 @@
 
 #[cfg(feature = "postgres")]
 pub(crate) mod on_server;
+mod stores;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,15 +13,15 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use duly::testing::{Stepper, StepperBuilder};
-use duly::{
-    Added, BoxError, Claim, Client, Context, Event, Limits, NewTask, Outcome, RetryPolicy, Run, RunFilter, RunStatus,
-    Timestamp,
-};
+use duly::{Claim, Client, Event, Limits, NewTask, Outcome, RetryPolicy, Run, RunFilter, RunStatus, Timestamp};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
 #[cfg(feature = "postgres")]
 use crate::fixtures::on_server::OnServer;
+#[cfg(feature = "tokio")]
+pub(crate) use crate::fixtures::stores::finish_async;
+pub(crate) use crate::fixtures::stores::{finish, is_of_sqlite, shell};
 
 /// The time at which most steppers start; a Sunday.
 pub(crate) const NOON: &str = "2027-03-14T12:00:00Z";
@@ -75,11 +76,6 @@ impl TestDb {
             return seconds(30);
         }
         seconds(1)
-    }
-
-    /// The transactions of a heartbeat: on a server retention has one of its own.
-    pub(crate) fn transactions_of_a_heartbeat(&self) -> u64 {
-        if self.is_on_server() { 2 } else { 1 }
     }
 
     fn of(home: TempDir) -> Self {
@@ -214,57 +210,6 @@ impl TestDb {
     #[track_caller]
     pub(crate) fn execute(&self, sql: &str) -> usize {
         self.try_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
-    }
-
-    /// Another program, for a handler.
-    pub(crate) fn other_program(&self) -> OtherProgram {
-        OtherProgram(self.address().to_owned())
-    }
-
-    /// Statements as a program of the database executes them, which ends with an error if one is refused.
-    pub(crate) fn in_shell(&self, sql: &str) -> Command {
-        let mut command = Command::new(shell());
-        #[cfg(feature = "postgres")]
-        if let Some(server) = &self.server {
-            server.in_psql(&mut command, sql);
-            return command;
-        }
-        command.args(["-batch", "-bail", "-cmd", ".timeout 5000"]).arg(self.file()).arg(sql);
-        command
-    }
-
-    /// The name of a table of the application, for statements of its own connections.
-    pub(crate) fn table(&self, name: &str) -> String {
-        #[cfg(feature = "postgres")]
-        if let Some(server) = &self.server {
-            return format!("{}.{name}", server.schema());
-        }
-        name.to_owned()
-    }
-
-    /// Adds a task within a transaction of the application, and commits it or not.
-    pub(crate) fn add_in_transaction(&self, client: &Client, task: NewTask, commits: bool) -> Added {
-        #[cfg(feature = "postgres")]
-        if let Some(server) = &self.server {
-            let mut session = on_server::session(server.address());
-            let mut tx = session.transaction().expect("a transaction");
-            let added = client.add_in_postgres(&mut tx, task).expect("a task");
-            if commits {
-                tx.commit().expect("a commit")
-            } else {
-                tx.rollback().expect("an end")
-            }
-            return added;
-        }
-        let mut plain = self.plain();
-        let tx = plain.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("a transaction");
-        let added = client.add_in(&tx, task).expect("a task");
-        if commits {
-            tx.commit().expect("a commit")
-        } else {
-            tx.rollback().expect("an end")
-        }
-        added
     }
 
     /// Calls `look` with a connection that reads the rows: to the file, or to a copy of the tables of the server.
@@ -413,76 +358,6 @@ pub(crate) fn findings(client: &Client) -> Vec<String> {
 pub(crate) fn listen() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
     let (sender, events) = channel();
     (move |event: &Event| drop(sender.send(event.clone())), events)
-}
-
-/// A program beside the schedulers, which writes in SQL.
-#[derive(Clone)]
-pub(crate) struct OtherProgram(PathBuf);
-
-impl OtherProgram {
-    pub(crate) fn execute(&self, sql: &str) -> Result<(), String> {
-        #[cfg(feature = "postgres")]
-        if let Some(address) = self.0.to_str().filter(|address| address.starts_with("postgres:")) {
-            return OnServer::at(address.to_owned()).execute(sql).map(drop);
-        }
-        let plain = Connection::open(&self.0).map_err(|error| error.to_string())?;
-        plain.execute_batch(sql).map_err(|error| error.to_string())
-    }
-}
-
-/// The shell of the database.
-pub(crate) fn shell() -> PathBuf {
-    #[cfg(feature = "postgres")]
-    if crate::on_postgres::is_chosen() {
-        return crate::postgres::psql().unwrap_or_else(|| "psql".into());
-    }
-    "sqlite3".into()
-}
-
-/// Ends a run in one transaction with what the application executes, by `finish` of its store.
-pub(crate) fn finish<T: serde::Serialize>(
-    run: &Context,
-    sql: &str,
-    answer: impl Fn() -> Result<T, BoxError>,
-) -> Result<T, BoxError> {
-    #[cfg(feature = "postgres")]
-    {
-        let ended = run.finish_in_postgres(|tx| tx.batch_execute(sql).map_err(BoxError::from).and_then(|()| answer()));
-        if !ended.as_ref().is_err_and(|error| error.to_string().contains("its database is a file")) {
-            return ended;
-        }
-    }
-    run.finish(|tx| tx.execute_batch(sql).map_err(BoxError::from).and_then(|()| answer()))
-}
-
-/// As [`finish`], in an async handler.
-#[cfg(feature = "tokio")]
-pub(crate) async fn finish_async<T: serde::Serialize + Clone + Send + 'static>(
-    run: &Context,
-    sql: String,
-    answer: T,
-) -> Result<T, BoxError> {
-    #[cfg(feature = "postgres")]
-    {
-        let (sql, answer) = (sql.clone(), answer.clone());
-        let write = move |tx: &mut postgres::Transaction<'_>| Ok(tx.batch_execute(&sql).map(|()| answer)?);
-        let ended = run.finish_in_postgres_async(write).await;
-        if !ended.as_ref().is_err_and(|error| error.to_string().contains("its database is a file")) {
-            return ended;
-        }
-    }
-    run.finish_async(move |tx| Ok(tx.execute_batch(&sql).map(|()| answer)?)).await
-}
-
-/// Returns whether the shared tests run on PostgreSQL, and a test of them is not for it: it proves something of SQLite alone.
-pub(crate) fn is_of_sqlite(why: &str) -> bool {
-    #[cfg(feature = "postgres")]
-    if crate::on_postgres::is_chosen() {
-        println!("only for SQLite: {why}");
-        return true;
-    }
-    let _ = why;
-    false
 }
 
 /// Reports that a test cannot run here. In CI that is a failure.

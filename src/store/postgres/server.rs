@@ -1,5 +1,6 @@
 //! One session with the server: the only place where its transactions begin and end, and where its statements are prepared.
 
+mod counts;
 mod lend;
 
 use std::collections::HashMap;
@@ -554,12 +555,6 @@ impl Server {
         self.link.as_ref().is_some_and(|link| link.session.pooled)
     }
 
-    /// Returns how often the connection was lost, and whether it is.
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn losses(&self) -> (u64, bool) {
-        (self.losses, self.lost)
-    }
-
     /// Returns a number that changes whenever another transaction has ended.
     pub(crate) fn data_version(&mut self) -> Result<i64, Fault> {
         let rows = self.query("SELECT hashtextextended(pg_current_snapshot()::text, 0)", &[])?;
@@ -584,26 +579,6 @@ impl Server {
             Some(link) if !link.session.pooled => self.batch(&format!("SET {setting}")),
             _ => Ok(()),
         }
-    }
-
-    pub(crate) fn transactions(&self) -> u64 {
-        self.transactions
-    }
-
-    /// Counts transactions from now on.
-    pub(crate) fn count_anew(&mut self) {
-        self.transactions = 0;
-    }
-
-    /// Returns how many messages waited for an answer, except those that prepared a statement.
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn round_trips(&self) -> u64 {
-        self.round_trips
-    }
-
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn prepares(&self) -> u64 {
-        self.prepares
     }
 }
 
