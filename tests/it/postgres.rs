@@ -1,6 +1,8 @@
 //! A PostgreSQL server for tests, shared by this process: that of `DULY_POSTGRES`, or one in a temporary folder that ends with the
 //! process.
 
+/// Rows of a handler, committed with the end of its run.
+mod finish;
 /// Hosts whose clocks differ.
 mod hosts;
 /// Deaths, lost sessions and wake-ups of schedulers.
@@ -11,6 +13,9 @@ mod migrate;
 mod outbox;
 /// Every command of the program on a server.
 mod program;
+/// A client within an async runtime.
+#[cfg(feature = "tokio")]
+mod runtime;
 /// The tables, made and examined.
 mod tables;
 /// What other programs write.

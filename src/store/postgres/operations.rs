@@ -277,8 +277,11 @@ impl Store for PostgresStore {
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
         // What an earlier owner on this connection has claimed is lost.
-        self.bench.lock().rows.server.keep_to_timeline(None);
-        self.bench.lock().rows.server.count_from_here();
+        {
+            let server = &mut self.bench.lock().rows.server;
+            server.keep_to_timeline(None);
+            server.count_anew();
+        }
         self.end_session();
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = Session::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
