@@ -46,7 +46,7 @@ const GUARD: &str = r#"
     data=$folder/data log=$folder/log
     if "$1/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C -N >"$log" 2>&1 </dev/null &&
         "$1/pg_ctl" -D "$data" -w -t 60 -l "$log" start >>"$log" 2>&1 </dev/null -o "-k $folder -c listen_addresses='' \
-            -c fsync=off -c full_page_writes=off -c max_connections=300 -c max_locks_per_transaction=256 -c max_wal_size=256MB"
+            -c fsync=off -c full_page_writes=off -c max_connections=300 -c max_locks_per_transaction=256 -c max_wal_size=256MB $DULY_SERVER_SETTINGS"
     then
         echo "$folder"
     else
@@ -105,9 +105,9 @@ struct Guard {
 }
 
 impl OwnServer {
-    /// `None` where PostgreSQL is not installed.
+    /// `None` where PostgreSQL is not installed. Nothing happens in it but what the test does.
     pub(crate) fn start() -> Option<Self> {
-        let (folder, guard) = start(&programs()?)?;
+        let (folder, guard) = start(&programs()?, "-c autovacuum=off -c checkpoint_timeout=1h")?;
         Some(OwnServer { folder, guard })
     }
 
@@ -130,7 +130,7 @@ fn find() -> Option<Server> {
         drop_old_schemas(&address);
         return Some(Server { address, _guard: None });
     }
-    let (folder, guard) = start(&programs()?)?;
+    let (folder, guard) = start(&programs()?, "")?;
     Some(Server { address: address(&folder), _guard: Some(guard) })
 }
 
@@ -157,7 +157,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 #[cfg(unix)]
-fn start(programs: &Path) -> Option<(PathBuf, Guard)> {
+fn start(programs: &Path, settings: &str) -> Option<(PathBuf, Guard)> {
     use std::os::unix::process::CommandExt;
 
     // In a process group of its own: an interrupt at the terminal ends the tests, and by that the guard's input.
@@ -165,6 +165,7 @@ fn start(programs: &Path) -> Option<(PathBuf, Guard)> {
         .args(["-c", AS_USER, "guard"])
         .arg(programs)
         .arg(GUARD)
+        .env("DULY_SERVER_SETTINGS", settings)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -184,7 +185,7 @@ fn start(programs: &Path) -> Option<(PathBuf, Guard)> {
 }
 
 #[cfg(not(unix))]
-fn start(_programs: &Path) -> Option<(PathBuf, Guard)> {
+fn start(_programs: &Path, _settings: &str) -> Option<(PathBuf, Guard)> {
     None
 }
 

@@ -65,6 +65,12 @@ impl Observer {
         self.shell.has_session(owner)
     }
 
+    /// Connects again after the server was restarted.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reconnect(&self) {
+        self.shell.reconnect();
+    }
+
     /// Forgets all that it has read.
     pub(crate) fn reset(self) -> Self {
         Observer::new(self.shell)

@@ -22,6 +22,9 @@ const LOCK: &str = "
     BEGIN; SET LOCAL lock_timeout = 1;
     SELECT pg_advisory_xact_lock(1685417081, oid::bigint::bit(32)::int) FROM pg_namespace WHERE nspname = current_schema()";
 
+/// The locks of owners, one for each session of an owner.
+const OWNERS: &str = "locktype = 'advisory' AND classid = 1685417082 AND granted";
+
 /// As the guard of the file, with a query that a condition of a trigger may not have here.
 const GUARD: &str = "
     CREATE TABLE unwritable (run bigint PRIMARY KEY);
@@ -209,6 +212,13 @@ impl OnServer {
         locked
     }
 
+    /// Ends the transaction that holds the lock. The server has ended the session if that took seconds.
+    pub(crate) fn unlock(&self) {
+        if self.session.borrow_mut().batch_execute("ROLLBACK").is_err() {
+            self.reconnect();
+        }
+    }
+
     /// Opens the session again: the server was restarted.
     pub(crate) fn reconnect(&self) {
         *self.session.borrow_mut() = session(&self.address);
@@ -221,13 +231,29 @@ impl OnServer {
 
     /// Returns whether the server has a session of an owner.
     pub(crate) fn has_session(&self, owner: &str) -> bool {
+        let key = self.key(owner);
+        self.number(&format!("SELECT count(*) FROM pg_locks WHERE {OWNERS} AND objid = {key}")) > 0
+    }
+
+    /// Returns the number of an owner's lock.
+    fn key(&self, owner: &str) -> u32 {
         // As src/store/postgres/owner_session.rs computes the key.
         let schema = self.number("SELECT oid::bigint FROM pg_namespace WHERE nspname = current_schema()") as u32;
         let bytes = schema.to_be_bytes().into_iter().chain(owner.bytes());
-        let key = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        let held =
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1685417082 AND granted AND objid";
-        self.number(&format!("{held} = {key}")) > 0
+        bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    }
+
+    /// Ends the session of an owner, as an administrator does. Returns whether there was one.
+    pub(crate) fn end_session(&self, owner: &str) -> bool {
+        let key = self.key(owner);
+        let ended = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 5000)) FROM pg_locks";
+        self.number(&format!("{ended} WHERE {OWNERS} AND objid = {key}")) > 0
+    }
+
+    /// Ends all sessions of duly.
+    pub(crate) fn end_all_sessions(&self) {
+        let ended = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 5000)) FROM pg_stat_activity";
+        self.number(&format!("{ended} WHERE application_name = 'duly'"));
     }
 
     /// Waits until the server knows that the process of an owner has ended.
@@ -238,7 +264,7 @@ impl OnServer {
     }
 
     /// Returns the number that a query of the server finds.
-    pub(crate) fn number(&self, query: &str) -> i64 {
+    fn number(&self, query: &str) -> i64 {
         self.session.borrow_mut().query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error}")).get(0)
     }
 }

@@ -109,6 +109,40 @@ impl Shell {
         }
     }
 
+    /// Ends the transaction that holds the write lock.
+    pub(crate) fn unlock(&self) {
+        match self {
+            Shell::File(_) => self.execute_batch("ROLLBACK").expect("a rollback"),
+            #[cfg(feature = "postgres")]
+            Shell::Server(server) => server.unlock(),
+        }
+    }
+
+    /// Opens the session again after the server was restarted.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reconnect(&self) {
+        if let Shell::Server(server) = self {
+            server.reconnect();
+        }
+    }
+
+    /// Ends the session of an owner, as an administrator does. Returns whether there was one.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn end_session(&self, owner: &str) -> bool {
+        match self {
+            Shell::File(_) => false,
+            Shell::Server(server) => server.end_session(owner),
+        }
+    }
+
+    /// Ends all sessions of duly.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn end_all_sessions(&self) {
+        if let Shell::Server(server) = self {
+            server.end_all_sessions();
+        }
+    }
+
     /// Begins a transaction that holds the write lock.
     pub(crate) fn lock(&self) -> Result<(), String> {
         match self {
