@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 #[cfg(feature = "postgres")]
 use crate::host::state_folder;
 use crate::host::{folder, platform};
+use crate::model::progress_meter::Progress;
+use crate::model::report::Migrated;
 #[cfg(feature = "postgres")]
 use crate::model::request::{Added, Existing};
 #[cfg(feature = "postgres")]
@@ -19,6 +21,8 @@ use crate::model::server_report::ServerReport;
 use crate::model::task::Definition;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::address::Address;
+#[cfg(feature = "postgres")]
+use crate::store::postgres::migrate::{self as migration, Direction};
 #[cfg(feature = "postgres")]
 use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
@@ -178,6 +182,30 @@ pub(crate) fn dump(store: &mut dyn Store) -> Option<String> {
         let _ = store;
         None
     }
+}
+
+/// Copies all rows of a database into another one, which is new.
+pub(crate) fn migrate(from: &Place, to: &Place, progress: &Progress) -> Result<Migrated> {
+    #[cfg(feature = "postgres")]
+    {
+        let file = |path: &Path, missing| SqliteStore::open(path, missing, Durability::Full);
+        match (from, to) {
+            (Place::File(path), Place::Server(server)) => {
+                let (mut file, mut server) = (file(path, Missing::Refuse)?, server.open(Missing::Create)?);
+                return migration::migrate(&mut file, &mut server, Direction::ToServer, progress);
+            }
+            (Place::Server(server), Place::File(path)) => {
+                let (mut server, mut file) = (server.open(Missing::Refuse)?, file(path, Missing::CreateAlone)?);
+                return migration::migrate(&mut file, &mut server, Direction::ToFile, progress);
+            }
+            _ => {}
+        }
+    }
+    let _ = progress;
+    let reason = format!(
+        "expected a file and an address of a server, found {from} and {to}: `duly backup` and pg_dump copy one to its like"
+    );
+    Err(Error::Refused { request: "migrate".to_owned(), reason })
 }
 
 /// Adds a task inside a transaction of the application on the server of `store`. `None`: that is a file.

@@ -33,7 +33,7 @@ mod with_faults {
 
     use super::{TestDb, killed_program, probe, retry_soon, state};
     use crate::fixtures::{eventually, wait_for_status};
-    use crate::sidecar::{Gate, Sidecar, shell, wait_for_line};
+    use crate::sidecar::{Gate, Sidecar, guard_of, shell, signal, wait_for_line};
 
     const KILL: Option<i32> = Some(9);
 
@@ -99,7 +99,7 @@ mod with_faults {
         assert_eq!(retried("settled"), undisturbed);
     }
 
-    /// The command survives, and only its input file shows that: the next attempt waits for it.
+    /// The command survives, as the guard does nothing, and only its input file shows that: the next attempt waits for it.
     #[test]
     fn a_kill_before_the_process_is_recorded_makes_the_next_attempt_wait() {
         for (at_most_once, ends) in [(true, "dead 1, lost"), (false, "succeeded 2, lost")] {
@@ -111,9 +111,17 @@ mod with_faults {
             );
             let task = retry_soon(shell("probe", &line), 5);
             let client = db.client();
-            client.add(if at_most_once { task.at_most_once() } else { task }).unwrap();
             let mut first = killed_program(&db, "spawned", &["--lease", "10m"]);
+            let mut guard = None;
+            eventually("it has a guard", || {
+                guard = guard_of(first.pid());
+                guard.is_some()
+            });
+            let guard = guard.expect("a guard").to_string();
+            signal("STOP", &guard);
+            client.add(if at_most_once { task.at_most_once() } else { task }).unwrap();
             assert_eq!(first.end().signal(), KILL, "{}", first.log());
+            signal("KILL", &guard);
             assert_eq!(wait_for_line(&db, "log"), "start 1");
             assert_eq!(db.ask("SELECT process IS NULL FROM task_runs"), "1");
             let mut second = Sidecar::start(&db, &["--lease", "10m"]);

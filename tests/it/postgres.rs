@@ -5,6 +5,8 @@
 mod hosts;
 /// Deaths, lost sessions and wake-ups of schedulers.
 mod liveness;
+/// From a file to a server and back.
+mod migrate;
 /// Tasks that an application adds in a transaction of its own.
 mod outbox;
 /// Every command of the program on a server.

@@ -7,14 +7,18 @@
 pub(crate) mod address;
 #[cfg(test)]
 mod address_tests;
+mod client;
 mod connect;
 mod counts;
 mod examine;
 mod fault;
+#[cfg(test)]
+mod fault_tests;
 mod holder;
 mod json;
 mod look_ahead;
 mod matching;
+pub(crate) mod migrate;
 mod operations;
 mod outbox;
 mod outcome;
@@ -32,6 +36,7 @@ mod sheets;
 mod tables;
 #[cfg(test)]
 mod testing;
+mod text;
 mod tls;
 #[cfg(test)]
 mod tls_tests;
@@ -135,6 +140,7 @@ impl PostgresStore {
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
             json::refuse_unstorable(tables)?;
+            text::refuse_unstorable(tables)?;
             let bench = Shared::new(Workbench::new(server, tables)?);
             shared = Some(bench.clone());
             Ok(Box::new(bench))
@@ -221,6 +227,7 @@ impl PostgresStore {
     }
 
     fn try_begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp, Fault> {
+        reach.refuse_unstorable()?;
         let mut bench = self.bench.lock();
         let before = self.clock.as_ref().map(|clock| clock.before());
         let now = bench.rows.server.begin(access)?;

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::ToSql;
-use postgres::{Client, Error, Row, Statement};
+use postgres::{Error, Row, Statement};
 
 use crate::clock::Timestamp;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
 use crate::store::postgres::outcome::{Number, Outcome};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
@@ -150,12 +150,7 @@ impl Server {
     /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.
     pub(crate) fn wait_for_notification(&mut self, limit: Duration) -> Result<bool, Fault> {
         let Some(link) = &mut self.link else { return Err(gone()) };
-        let mut notifications = link.client.notifications();
-        let mut came = notifications.timeout_iter(limit).next()?.is_some();
-        while notifications.iter().next()?.is_some() {
-            came = true;
-        }
-        Ok(came)
+        Ok(link.client.wait_for_notification(limit)?)
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -383,6 +378,24 @@ impl Server {
         std::mem::take(&mut self.repeat)
     }
 
+    /// Runs `f` within a savepoint of the open transaction. If it fails with a fault of an item, only its own changes are undone, and
+    /// the transaction can go on. What the transaction would check at its end is checked within the savepoint.
+    pub(crate) fn apart<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
+        self.batch("SET CONSTRAINTS ALL IMMEDIATE; SAVEPOINT item")?;
+        match f(self) {
+            Ok(answer) => self.batch("RELEASE item").map(|()| answer),
+            Err(fault) if fault.is_about_the_item() && self.link.is_some() => {
+                self.batch("ROLLBACK TO item; RELEASE item")?;
+                self.repeat = false;
+                if let Some(open) = &mut self.open {
+                    open.failed = false;
+                }
+                Err(fault)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// Runs statements without parameters, in one message.
     pub(crate) fn batch(&mut self, statements: &str) -> Result<(), Fault> {
         let own = self.wrap()?;
@@ -404,6 +417,10 @@ impl Server {
             Form::Prepared(statement) => client.execute(*statement, params),
             Form::Text(text) => client.execute_typed(text, &typed(params)),
         })
+    }
+
+    pub(crate) fn copy_in(&mut self, statement: &str, lines: &str) -> Result<(), Fault> {
+        Ok(self.link.as_mut().ok_or_else(gone)?.client.copy_in(statement, lines)?)
     }
 
     fn run<T>(

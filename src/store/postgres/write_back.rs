@@ -4,12 +4,13 @@
 //! statement see each other's rows only in unique indexes, and a run that leaves its slot makes room there for another one.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use postgres::types::ToSql;
 
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::server::Server;
-use crate::store::postgres::sheets::{Cell, Difference, Row};
+use crate::store::postgres::sheets::{Cell, Difference, OWN, Row};
 use crate::store::postgres::tables::{Kind, Table};
 
 impl Difference<'_> {
@@ -172,6 +173,8 @@ struct Expected {
     table: &'static str,
     rows: usize,
     numbers: Option<(i64, i64)>,
+    /// Of rows that exist: a statement that counts those that are as they were read, and the arrays that it takes.
+    unchanged: Option<(String, Range<usize>)>,
 }
 
 impl Statement {
@@ -188,7 +191,31 @@ impl Statement {
         let name = format!("part{}", self.parts.len());
         self.parts.push(format!("{name} AS ({part} RETURNING 1)"));
         self.answers.push(format!("ARRAY[(SELECT count(*) FROM {name})]"));
-        self.expected.push(Expected { table, rows, numbers: None });
+        self.expected.push(Expected { table, rows, numbers: None, unchanged: None });
+    }
+
+    /// Adds arrays that name rows as they were read, and others. Returns the call of `unnest` that makes rows of them, and what
+    /// [`Expected::unchanged`] is then.
+    fn rows_as_read(
+        &mut self,
+        table: &Table,
+        arrays: Vec<Array>,
+        names: &[String],
+    ) -> (String, (String, Range<usize>)) {
+        let (first, named) = (self.arrays.len(), table.key.len() + 1);
+        let rows = self.rows(arrays, names);
+        let places = self.arrays[first..first + named].iter().zip(1..);
+        let places: Vec<String> = places.map(|(array, at)| format!("${at}::{}", array.name_of_type())).collect();
+        let (places, names) = (places.join(", "), names[..named].join(", "));
+        let (name, same) = (table.name, same(table));
+        let count = format!("SELECT count(*) FROM {name} t JOIN unnest({places}) AS o({names}) ON {same}");
+        (rows, (count, first..first + named))
+    }
+
+    fn is_as_it_was(&mut self, unchanged: (String, Range<usize>)) {
+        if let Some(expected) = self.expected.last_mut() {
+            expected.unchanged = Some(unchanged);
+        }
     }
 
     fn delete(&mut self, difference: &Difference<'_>) {
@@ -202,9 +229,10 @@ impl Statement {
         arrays.push(Array::Integers(gone.iter().map(|row| Some(row.written_by)).collect()));
         let mut names: Vec<String> = key.iter().map(|at| columns[*at].name.clone()).collect();
         names.push("written_by_".to_owned());
-        let rows = self.rows(arrays, &names);
+        let (rows, unchanged) = self.rows_as_read(difference.table(), arrays, &names);
         let same = same(difference.table());
         self.add(&format!("DELETE FROM {name} t USING {rows} WHERE {same}"), name, gone.len());
+        self.is_as_it_was(unchanged);
     }
 
     fn update(&mut self, difference: &Difference<'_>, changed: &[&(&Row, Vec<Cell>)], set: &BTreeSet<usize>) {
@@ -219,7 +247,7 @@ impl Statement {
         let mut names: Vec<String> = key.iter().map(|at| columns[*at].name.clone()).collect();
         names.push("written_by_".to_owned());
         names.extend(set.iter().map(|at| format!("new_{}", columns[*at].name)));
-        let rows = self.rows(arrays, &names);
+        let (rows, unchanged) = self.rows_as_read(difference.table(), arrays, &names);
         let values: Vec<String> = set
             .iter()
             .map(|at| {
@@ -230,6 +258,7 @@ impl Statement {
         let same = same(difference.table());
         let part = format!("UPDATE {name} t SET {} FROM {rows} WHERE {same}", values.join(", "));
         self.add(&part, name, changed.len());
+        self.is_as_it_was(unchanged);
     }
 
     /// The server assigns the numbers of new rows. They are taken in order, and compared with those that SQLite chose.
@@ -278,23 +307,36 @@ impl Statement {
         let rows = server.query(&statement, &params)?;
         for (at, expected) in self.expected.iter().enumerate() {
             let answer: Vec<i64> = rows[0].try_get(at)?;
-            let written = answer.first().is_some_and(|rows| usize::try_from(*rows) == Ok(expected.rows));
+            let written = answer.first().map_or(0, |rows| usize::try_from(*rows).unwrap_or_default());
             let numbered = expected.numbers.is_none_or(|(first, last)| answer.get(1..) == Some(&[first, last]));
-            if !written || !numbered {
+            let name = expected.table;
+            if !numbered || (written != expected.rows && !self.are_ignored(server, expected, written)?) {
                 *collided = true;
-                let name = expected.table;
-                return Err(Fault::Store(
-                    Class::Busy,
-                    format!("another program changed rows of {name} at the same time").into(),
-                ));
+                let text = format!("another program changed rows of {name} at the same time");
+                return Err(Fault::Store(Class::Busy, text.into()));
+            }
+            if written != expected.rows {
+                let text = format!("a trigger on {name} ignores the row: it returns NULL");
+                return Err(Fault::Store(Class::Item, text.into()));
             }
         }
         Ok(())
     }
 }
 
+impl Statement {
+    /// Returns whether the rows that were not written are there and as they were: then a trigger of another program has left them out.
+    fn are_ignored(&self, server: &mut Server, expected: &Expected, written: usize) -> Result<bool, Fault> {
+        let Some((count, arrays)) = &expected.unchanged else { return Ok(true) };
+        let params: Vec<_> = self.arrays[arrays.clone()].iter().map(Array::param).collect();
+        let unchanged: i64 = server.query(count, &params)?[0].try_get(0)?;
+        Ok(usize::try_from(unchanged).is_ok_and(|unchanged| written + unchanged >= expected.rows))
+    }
+}
+
 /// The condition that a row of the table is the one that was read: its key, and the transaction that wrote it.
 fn same(table: &Table) -> String {
     let keys = table.key.iter().map(|at| format!("t.{0} = o.{0}", table.columns[*at].name));
-    format!("{} AND t.xmin::text::bigint = o.written_by_", keys.collect::<Vec<_>>().join(" AND "))
+    let keys = keys.collect::<Vec<_>>().join(" AND ");
+    format!("{keys} AND (t.xmin::text::bigint = o.written_by_ OR o.written_by_ = {OWN})")
 }

@@ -52,6 +52,43 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// Returns the texts that are looked for, with their columns.
+    pub(crate) fn names(&self) -> Vec<(&'static str, &str)> {
+        let limit = |on: &'_ LimitOn| match on {
+            LimitOn::Key(_) => "concurrency_key",
+            LimitOn::Handler(_) => "handler",
+        };
+        match self {
+            Request::Add { names, .. } => names.iter().map(|name| ("name", name.as_str())).collect(),
+            Request::Apply { source, names, limits } => {
+                let names = names.iter().map(|name| ("name", name.as_str()));
+                let limits = limits.iter().map(|on| (limit(on), text(on)));
+                names.chain(limits).chain([("managed_by", source.as_str())]).collect()
+            }
+            Request::Trigger { task, key } => {
+                let key = key.iter().map(|key| ("request_key", key.as_str()));
+                key.chain([("name", task.as_str())]).collect()
+            }
+            Request::CancelAll { task }
+            | Request::GoneAll { task }
+            | Request::Change { task }
+            | Request::Remove { task } => vec![("name", task)],
+            Request::Limit { on } => vec![(limit(on), text(on))],
+            Request::Effect { key, .. } => vec![("key", key)],
+            Request::Finish { key: Some(key), .. } => vec![("concurrency_key", key)],
+            Request::Alarm { channel } => vec![("channel", channel)],
+            Request::Retry { .. }
+            | Request::Cancel { .. }
+            | Request::Gone { .. }
+            | Request::Matching { .. }
+            | Request::Claim { .. }
+            | Request::Finish { .. }
+            | Request::Register { .. }
+            | Request::Stop { .. }
+            | Request::Record => Vec::new(),
+        }
+    }
+
     /// Reads the rows.
     pub(crate) fn read(&self, bench: &mut Sheets) -> Result<(), Fault> {
         around::version(bench)?;
@@ -89,6 +126,11 @@ impl Request {
             }
         }
     }
+}
+
+fn text(on: &LimitOn) -> &str {
+    let (LimitOn::Key(text) | LimitOn::Handler(text)) = on;
+    text
 }
 
 /// Reads the tasks that have the names. Only a replacement, or a task that must be examined again, looks further.
