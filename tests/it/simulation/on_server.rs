@@ -22,6 +22,8 @@ const LOCK: &str = "
     BEGIN; SET LOCAL lock_timeout = 1;
     SELECT pg_advisory_xact_lock(1685417081, oid::bigint::bit(32)::int) FROM pg_namespace WHERE nspname = current_schema()";
 
+const LOCKED: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1685417081 AND granted";
+
 /// The locks of owners, one for each session of an owner.
 const OWNERS: &str = "locktype = 'advisory' AND classid = 1685417082 AND granted";
 
@@ -54,6 +56,8 @@ pub(crate) struct OnServer {
     tables: RefCell<Vec<Table>>,
     /// Rows of transactions with a smaller number are in the copy.
     read_until: Cell<i64>,
+    /// Whether a session held the lock of the schema then.
+    is_locked: Cell<bool>,
 }
 
 /// A table that is copied.
@@ -78,6 +82,7 @@ impl OnServer {
             clock: clock.clone(),
             tables: RefCell::default(),
             read_until: Cell::new(0),
+            is_locked: Cell::new(false),
         }
     }
 
@@ -133,6 +138,11 @@ impl OnServer {
         &self.copy
     }
 
+    /// Whether a session held the lock of the schema when the rows were last read: no other one may have written.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.is_locked.get()
+    }
+
     /// Makes the copy equal to the tables. Reads the rows that newer transactions have written, in one message.
     fn refresh(&self) {
         let mut session = self.session.borrow_mut();
@@ -143,7 +153,7 @@ impl OnServer {
         let since = self.read_until.get();
         let counts: Vec<String> = tables.iter().map(|table| format!("(SELECT count(*) FROM {})", table.name)).collect();
         let mut message =
-            format!("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {}", counts.join(", "));
+            format!("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, ({LOCKED}), {}", counts.join(", "));
         for (at, table) in tables.iter().enumerate() {
             message +=
                 &format!("; SELECT {at}, {} FROM {} WHERE xmin::text::bigint >= {since}", table.columns, table.name);
@@ -168,7 +178,7 @@ impl OnServer {
             let count = format!("SELECT count(*) FROM {}", table.name);
             let mut count = self.copy.prepare_cached(&count).expect("a count");
             let copied: i64 = count.query_row([], |row| row.get(0)).expect("a count");
-            if copied != number(at + 1) || has_changed[at] && !table.has_key {
+            if copied != number(at + 2) || has_changed[at] && !table.has_key {
                 self.copy.execute(&format!("DELETE FROM {}", table.name), []).expect("a deletion");
                 let all = format!("SELECT {} FROM {}", table.columns, table.name);
                 for answer in session.simple_query(&all).expect("the rows") {
@@ -179,6 +189,7 @@ impl OnServer {
         }
         self.copy.execute_batch("COMMIT").expect("a copy");
         self.read_until.set(number(0));
+        self.is_locked.set(number(1) > 0);
     }
 
     fn put(&self, table: &Table, text: impl Fn(usize) -> Option<String>) {

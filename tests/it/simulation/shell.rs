@@ -44,6 +44,15 @@ impl Shell {
         }
     }
 
+    /// Returns whether a session held the lock of the schema on a server when the rows were last read.
+    pub(crate) fn is_locked(&self) -> bool {
+        match self {
+            Shell::File(_) => false,
+            #[cfg(feature = "postgres")]
+            Shell::Server(server) => server.is_locked(),
+        }
+    }
+
     /// Waits until the database knows that the process of an owner has ended.
     pub(crate) fn await_end_of(&self, _owner: &str) {
         #[cfg(feature = "postgres")]
