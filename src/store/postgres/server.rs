@@ -576,7 +576,11 @@ impl Server {
     /// Sets a setting of the session, now and after a loss. A session that is not duly's own has it in each transaction.
     fn set(&mut self, setting: &str) -> Result<(), Fault> {
         match &self.link {
-            Some(link) if !link.session.pooled => self.batch(&format!("SET {setting}")),
+            Some(link) if !link.session.pooled => match self.batch(&format!("SET {setting}")) {
+                // The next connection begins with it.
+                Err(_) if self.link.is_none() => Ok(()),
+                done => done,
+            },
             _ => Ok(()),
         }
     }
