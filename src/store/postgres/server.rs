@@ -2,6 +2,7 @@
 
 mod counts;
 mod lend;
+mod questions;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -285,24 +286,6 @@ impl Server {
         })
     }
 
-    pub(crate) fn time(&mut self) -> Result<Timestamp, Fault> {
-        let rows = self.query(&format!("SELECT {MILLIS}"), &[])?;
-        Ok(Timestamp::from_millis(rows.first().map_or(Ok(0), |row| row.try_get(0))?))
-    }
-
-    /// Returns the version of the server, as in `15.18`.
-    pub(crate) fn version(&mut self) -> Result<String, Fault> {
-        let rows = self.query("SELECT split_part(current_setting('server_version'), ' ', 1)", &[])?;
-        Ok(rows[0].try_get(0)?)
-    }
-
-    /// Returns the server's identifier and the name of the database.
-    pub(crate) fn identity(&mut self) -> Result<(String, String), Fault> {
-        let rows =
-            self.query("SELECT system_identifier::text, current_database()::text FROM pg_control_system()", &[])?;
-        Ok((rows[0].try_get(0)?, rows[0].try_get(1)?))
-    }
-
     /// Commits. If the answer is lost, asks the server whether it has committed.
     pub(crate) fn commit(&mut self) -> Result<(), Fault> {
         let Some(open) = self.open.take() else { return Err(odd("that no transaction is open")) };
@@ -425,10 +408,6 @@ impl Server {
             Form::Prepared(statement) => client.execute(*statement, params),
             Form::Text(text) => client.execute_typed(text, &typed(params)),
         })
-    }
-
-    pub(crate) fn copy_in(&mut self, statement: &str, lines: &str) -> Result<(), Fault> {
-        Ok(self.link.as_mut().ok_or_else(gone)?.client.copy_in(statement, lines)?)
     }
 
     fn run<T>(
