@@ -11,6 +11,7 @@ mod client;
 mod connect;
 mod counts;
 mod examine;
+mod facts;
 mod fault;
 #[cfg(test)]
 mod fault_tests;
