@@ -15,7 +15,7 @@ use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
-use crate::store::postgres::outcome::{Number, Outcome};
+use crate::store::postgres::outcome::{Number, Outcome, Proof};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
@@ -253,7 +253,7 @@ impl Server {
         if access == Access::Write {
             link.session.timeline.id = text(row, 1).to_owned();
             let (timeline, since) = (link.session.timeline.clone(), link.session.since.clone());
-            let number = Number { id: text(row, 0).to_owned(), timeline, since };
+            let number = Number { id: text(row, 0).to_owned(), timeline, since, proof: None };
             self.check_timeline(&number.timeline)?;
             if std::mem::replace(&mut self.schema, oid) != oid {
                 return Ok(None);
@@ -340,10 +340,15 @@ impl Server {
             self.reconnect(HASTE)?;
         }
         let Some(link) = &mut self.link else { return Err(gone()) };
-        let question = number.question(&link.session)?;
+        let question = number.question(&link.session, &self.address.quoted_schema())?;
         self.round_trips += 1;
-        let answer = link.client.simple_query(&question).map_err(|error| self.failed(error))?;
-        number.outcome(text(last(&answer), 0))
+        let answer = match link.client.simple_query(&question) {
+            // The number was not given yet: the server has crashed, and has not stored that it was given.
+            Err(error) if error.code().is_some_and(|code| code.code() == "22023") => return Ok(Some(Outcome::Undone)),
+            answer => answer.map_err(|error| self.failed(error))?,
+        };
+        let (row, Some(link)) = (last(&answer), &self.link) else { return Err(gone()) };
+        number.outcome(&link.session, text(row, 0), session::number(row, 1))
     }
 
     /// Ends the transaction, if one is open, without its changes.
@@ -369,21 +374,18 @@ impl Server {
         std::mem::take(&mut self.repeat)
     }
 
-    /// Runs `f` within a savepoint of the open transaction. If it fails with a fault of an item, only its own changes are undone, and
-    /// the transaction can go on. What the transaction would check at its end is checked within the savepoint.
-    pub(crate) fn apart<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
-        self.batch("SET CONSTRAINTS ALL IMMEDIATE; SAVEPOINT item")?;
-        match f(self) {
-            Ok(answer) => self.batch("RELEASE item").map(|()| answer),
-            Err(fault) if fault.is_about_the_item() && self.link.is_some() => {
-                self.batch("ROLLBACK TO item; RELEASE item")?;
-                self.repeat = false;
-                if let Some(open) = &mut self.open {
-                    open.failed = false;
-                }
-                Err(fault)
-            }
-            Err(fault) => Err(fault),
+    /// Continues the open transaction after the fault of one item, whose savepoint was rolled back to.
+    pub(crate) fn continue_after_fault(&mut self) {
+        self.repeat = false;
+        if let Some(open) = &mut self.open {
+            open.failed = false;
+        }
+    }
+
+    /// Notes a row that the open transaction has written, as it is.
+    pub(crate) fn note_proof(&mut self, proof: Proof) {
+        if let Some(number) = self.open.as_mut().and_then(|open| open.number.as_mut()) {
+            number.proof = Some(proof);
         }
     }
 
@@ -532,12 +534,6 @@ impl Server {
     /// Returns whether a pooler gives the session to others between transactions.
     pub(crate) fn is_pooled(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.session.pooled)
-    }
-
-    /// Returns a number that changes whenever another transaction has ended.
-    pub(crate) fn data_version(&mut self) -> Result<i64, Fault> {
-        let rows = self.query("SELECT hashtextextended(pg_current_snapshot()::text, 0)", &[])?;
-        Ok(rows.first().map_or(Ok(0), |row| row.try_get(0))?)
     }
 
     /// Makes the server refuse every write of this session from now on.

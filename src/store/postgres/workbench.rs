@@ -108,6 +108,9 @@ impl Workbench {
             write_pending(server, sheets, tables, &touched, &mut collisions, Whose::OfAll)?;
         } else {
             let updated = write_back::write(server, &differences, &mut collisions)?;
+            if let Some(proof) = write_back::proof(&differences) {
+                server.note_proof(proof);
+            }
             drop(differences);
             for (sheet, updated) in sheets.iter_mut().zip(updated) {
                 sheet.updated = updated;
@@ -137,7 +140,7 @@ fn write_pending(
         return Ok(());
     }
     let updated = match whose {
-        Whose::OfItem => server.apart(|server| write_back::write(server, &pending, collisions)),
+        Whose::OfItem => write_back::apart(server, |server| write_back::write(server, &pending, collisions)),
         Whose::OfAll => write_back::write(server, &pending, collisions),
     }?;
     let written: Vec<Written> = pending.into_iter().map(Difference::into_written).collect();

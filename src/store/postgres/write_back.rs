@@ -9,6 +9,7 @@ use std::ops::Range;
 use postgres::types::ToSql;
 
 use crate::store::fault::{Class, Fault};
+use crate::store::postgres::outcome::Proof;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::sheets::{Cell, Difference, OWN, Row};
 use crate::store::postgres::tables::{Kind, Table};
@@ -94,6 +95,42 @@ pub(super) fn write(
     first.run(server, collisions)?;
     second.run(server, collisions)?;
     Ok(updated)
+}
+
+/// Runs `f` within a savepoint of the open transaction. If it fails with a fault of an item, only its own changes are undone, and the
+/// transaction can go on. What the transaction would check at its end is checked within the savepoint.
+pub(super) fn apart<T>(server: &mut Server, f: impl FnOnce(&mut Server) -> Result<T, Fault>) -> Result<T, Fault> {
+    server.batch("SET CONSTRAINTS ALL IMMEDIATE; SAVEPOINT item")?;
+    match f(server) {
+        Ok(answer) => server.batch("RELEASE item").map(|()| answer),
+        Err(fault) if fault.is_about_the_item() => {
+            server.batch("ROLLBACK TO item; RELEASE item")?;
+            server.continue_after_fault();
+            Err(fault)
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Returns a row that the open transaction has written by these differences, without its long texts.
+pub(super) fn proof(differences: &[Difference<'_>]) -> Option<Proof> {
+    let written = |difference: &Difference<'_>| {
+        let changed = difference.changed.iter().map(|(_, cells)| cells);
+        let cells = difference.new.iter().chain(changed).next()?;
+        let Table { name, columns, .. } = difference.table();
+        let told = columns.iter().zip(cells).filter_map(|(column, cell)| match (cell, column.kind) {
+            (Cell::Integer(number), _) => Some(format!("t.{} = {number}", column.name)),
+            (Cell::Text(text), Kind::Text) if text.len() <= 200 && !text.contains('\\') => {
+                Some(format!("t.{} = '{}'", column.name, text.replace('\'', "''")))
+            }
+            (Cell::Null, _) => Some(format!("t.{} IS NULL", column.name)),
+            (Cell::Text(_), _) => None,
+        });
+        Some(Proof { table: name, condition: told.collect::<Vec<_>>().join(" AND ") })
+    };
+    // Runs before all: no other transaction writes the same attempt.
+    let runs = differences.iter().filter(|difference| difference.table().name == "task_runs");
+    runs.chain(differences).find_map(written)
 }
 
 impl<'a> Difference<'a> {

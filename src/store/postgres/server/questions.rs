@@ -23,6 +23,12 @@ impl Server {
         Ok((rows[0].try_get(0)?, rows[0].try_get(1)?))
     }
 
+    /// Returns a number that changes whenever another transaction has ended.
+    pub(crate) fn data_version(&mut self) -> Result<i64, Fault> {
+        let rows = self.query("SELECT hashtextextended(pg_current_snapshot()::text, 0)", &[])?;
+        Ok(rows.first().map_or(Ok(0), |row| row.try_get(0))?)
+    }
+
     /// Runs a `COPY .. FROM STDIN` with these lines.
     pub(crate) fn copy_in(&mut self, statement: &str, lines: &str) -> Result<(), Fault> {
         Ok(self.link.as_mut().ok_or_else(gone)?.client.copy_in(statement, lines)?)
