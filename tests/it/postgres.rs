@@ -11,6 +11,8 @@ mod migrate;
 mod outbox;
 /// Every command of the program on a server.
 mod program;
+/// Locks of rows that an application holds.
+mod row_locks;
 /// The tables, made and examined.
 mod tables;
 /// What other programs write.
