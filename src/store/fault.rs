@@ -32,6 +32,9 @@ pub(crate) enum Class {
     Corrupt,
     /// Another connection holds the lock of the database.
     Busy,
+    /// Another program holds the lock of a row. Also a fault of one item: the others can be written without it.
+    #[cfg(feature = "postgres")]
+    Held,
     /// Whether a transaction was committed is unknown, or what was committed before may be lost, because a standby was promoted. The
     /// claims of an owner count as lost.
     #[cfg(feature = "postgres")]
@@ -49,7 +52,15 @@ impl From<Error> for Fault {
 impl Fault {
     /// Returns whether the fault concerns one item only, so that the others can be written without it.
     pub(crate) fn is_about_the_item(&self) -> bool {
-        matches!(self, Fault::Request(_) | Fault::Store(Class::Item | Class::Id, _))
+        matches!(self, Fault::Request(_) | Fault::Store(Class::Item | Class::Id, _)) || self.is_about_a_lock()
+    }
+
+    /// Returns whether another program holds the lock of a row.
+    pub(crate) fn is_about_a_lock(&self) -> bool {
+        #[cfg(feature = "postgres")]
+        return matches!(self, Fault::Store(Class::Held, _));
+        #[cfg(not(feature = "postgres"))]
+        false
     }
 
     /// Returns whether the zone data of this machine is the cause. The fault says nothing about the row, which stays as it is.
@@ -74,7 +85,7 @@ impl Fault {
 
     /// Returns whether another connection's lock is the cause.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Fault::Store(Class::Busy, _))
+        matches!(self, Fault::Store(Class::Busy, _)) || self.is_about_a_lock()
     }
 
     /// Returns whether what the owner has committed may be lost: its claims count as lost.

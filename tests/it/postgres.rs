@@ -13,6 +13,8 @@ mod migrate;
 mod outbox;
 /// Every command of the program on a server.
 mod program;
+/// Locks of rows that an application holds.
+mod row_locks;
 /// A client within an async runtime.
 #[cfg(feature = "tokio")]
 mod runtime;

@@ -231,7 +231,9 @@ impl Server {
             Access::Write => {
                 // The two halves of an oid's range: a lock's key is a signed number.
                 let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
-                message = format!("{message}; SELECT pg_advisory_xact_lock({CLASS}, {key})");
+                let wait = session::millis(terms.lock_timeout.min(session::ROW));
+                message =
+                    format!("{message}; SELECT pg_advisory_xact_lock({CLASS}, {key}); SET LOCAL lock_timeout = {wait}");
                 "SELECT pg_current_xact_id(), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
             }
         };
@@ -502,7 +504,14 @@ impl Server {
         if fault::ends_connection(&error) || self.link.as_ref().is_some_and(|link| link.client.is_closed()) {
             self.lose(&error);
         }
-        error.into()
+        let has_lock = self.open.as_ref().is_some_and(|open| open.number.is_some());
+        match error.into() {
+            // The lock of the schema is held: it was a row that could not be locked.
+            fault if has_lock && fault::code(&fault).is_some_and(|code| code.code() == "55P03") => {
+                Fault::Store(Class::Held, format!("another transaction holds its lock, until it ends: {fault}").into())
+            }
+            fault => fault,
+        }
     }
 
     /// Gives up the connection. Its loss is reported once.

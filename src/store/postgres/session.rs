@@ -13,6 +13,8 @@ use crate::store::sqlite::file::Durability;
 
 /// A statement that waits longer for a lock gives up.
 pub(crate) const LOCK: Duration = Duration::from_millis(4500);
+/// As [`LOCK`], for the rows of other programs while the lock of the schema is held: others wait for that.
+pub(crate) const ROW: Duration = Duration::from_millis(500);
 const STATEMENT: &str = "10000";
 /// The server ends a transaction whose client says nothing for this long.
 const IDLE_IN_TRANSACTION: &str = "4000";

@@ -23,6 +23,19 @@ impl Difference<'_> {
         self.table().columns.iter().position(|column| column.name == name)
     }
 
+    /// Returns the column of the end of a lease.
+    fn lease(&self) -> Option<usize> {
+        let leases = [("task_runs", "locked_until"), ("scheduler_instances", "seen_at")];
+        leases.iter().find(|(table, _)| *table == self.table().name).and_then(|(_, column)| self.column(column))
+    }
+
+    /// Returns whether a change extends a lease and does nothing else.
+    fn is_lease(&self, (row, cells): &(&Row, Vec<Cell>)) -> bool {
+        let mut changed = (0..cells.len()).filter(|at| row.cells[*at] != cells[*at]);
+        let first = changed.next();
+        first.is_some() && first == self.lease() && changed.next().is_none()
+    }
+
     /// Returns the changed rows, before and after, by the positions of some columns.
     pub(super) fn changes<'s, const N: usize>(
         &'s self,
@@ -87,7 +100,9 @@ pub(super) fn write(
     if is_first { &mut first } else { &mut second }.rely_on(differences, &relied_on);
     for (difference, (leaving, others)) in differences.iter().zip(parted) {
         let columns = set_by_updates(difference);
+        let (leases, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|change| difference.is_lease(change));
         first.update(difference, &leaving, &columns);
+        second.extend(difference, &leases);
         second.update(difference, &others, &columns);
         second.insert(difference);
         updated.push(columns);
@@ -104,7 +119,9 @@ pub(super) fn apart<T>(server: &mut Server, f: impl FnOnce(&mut Server) -> Resul
     match f(server) {
         Ok(answer) => server.batch("RELEASE item").map(|()| answer),
         Err(fault) if fault.is_about_the_item() => {
-            server.batch("ROLLBACK TO item; RELEASE item")?;
+            // With the lock of the schema, no second row of other programs is waited for.
+            let wait = if fault.is_about_a_lock() { "; SET LOCAL lock_timeout = 2" } else { "" };
+            server.batch(&format!("ROLLBACK TO item; RELEASE item{wait}"))?;
             server.continue_after_fault();
             Err(fault)
         }
@@ -359,6 +376,32 @@ impl Statement {
         let part = format!("UPDATE {name} t SET {} FROM {rows} WHERE {same}", values.join(", "));
         self.add(&part, name, changed.len());
         self.is_as_it_was(unchanged);
+    }
+
+    /// Extends leases. A row that another transaction has locked or changed since it was read is left to the next heartbeat, as is
+    /// the lease of the owner itself, which counts for all of its runs.
+    fn extend(&mut self, difference: &Difference<'_>, changed: &[&(&Row, Vec<Cell>)]) {
+        let Some(at) = difference.lease().filter(|_| !changed.is_empty()) else { return };
+        let Table { name, columns, key, .. } = difference.table();
+        let (id, end) = (&columns[key[0]], &columns[at]);
+        let arrays = vec![
+            Array::of(id.kind, changed.iter().map(|(row, _)| &row.cells[key[0]])),
+            Array::Integers(changed.iter().map(|(row, _)| Some(row.written_by)).collect()),
+            Array::of(end.kind, changed.iter().map(|(_, cells)| &cells[at])),
+        ];
+        let ids = format!("${}::{}", self.arrays.len() + 1, arrays[0].name_of_type());
+        let rows = self.rows(arrays, &[id.name.clone(), "written_by_".to_owned(), "ends".to_owned()]);
+        let (id, end, same) = (&id.name, &end.name, same(difference.table()));
+        let free = format!("free{}", self.parts.len());
+        self.parts.push(format!(
+            "{free} AS MATERIALIZED (SELECT {id} FROM {name} WHERE {id} = ANY ({ids}) FOR NO KEY UPDATE SKIP LOCKED)"
+        ));
+        self.parts.push(format!(
+            "extended{free} AS (UPDATE {name} t SET {end} = o.ends FROM {rows} JOIN {free} f ON f.{id} = o.{id} WHERE {same})"
+        ));
+        // A statement that answers nothing would not be one.
+        self.answers.push("ARRAY[0]::bigint[]".to_owned());
+        self.expected.push(Expected { table: name, rows: 0, numbers: None, unchanged: None });
     }
 
     /// The server assigns the numbers of new rows, unless they were reserved. They are taken in order, and compared with those that
