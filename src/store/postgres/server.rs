@@ -366,11 +366,6 @@ impl Server {
         }
     }
 
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
     /// Returns whether the last transaction was undone for a reason that its repetition removes, and forgets it.
     pub(crate) fn take_repeat(&mut self) -> bool {
         std::mem::take(&mut self.repeat)

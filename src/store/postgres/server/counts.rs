@@ -1,8 +1,13 @@
-//! What a session counts.
+//! What a session counts, and what tests ask of it.
 
 use crate::store::postgres::server::Server;
 
 impl Server {
+    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Returns how often the connection was lost, and whether it is.
     #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn losses(&self) -> (u64, bool) {
