@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::fixtures::skip;
 
-/// The modules whose tests hold for every store.
-const SHARED: [&str; 47] = [
+/// The modules whose tests hold for every store. The simulation runs on PostgreSQL by itself.
+const SHARED: [&str; 46] = [
     "apply",
     "async_handlers",
     "attempt_slots",
@@ -46,7 +46,6 @@ const SHARED: [&str; 47] = [
     "retention_load",
     "run_transitions",
     "schedule_changes",
-    "simulation",
     "sql_edits",
     "stuck_workers",
     "takeover",
