@@ -31,10 +31,6 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    pub(crate) fn everything() -> Self {
-        Reach::Everything
-    }
-
     /// Reads the rows into the workbench, within the open transaction.
     pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
         match self {
