@@ -25,6 +25,7 @@ pub use client::async_client::AsyncClient;
 pub use client::backup::Backup;
 pub use client::check::{Problem, ProblemKind};
 pub use client::details::{ListedTask, RunDetails, TaskDetails};
+pub use client::migrate::migrate;
 pub use client::runs::NewRun;
 pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{BoxError, Error, Result};
@@ -38,7 +39,7 @@ pub use model::limit::{Limit, LimitOn, LimitState};
 pub use model::new_task::NewTask;
 pub use model::progress_meter::Progress;
 pub use model::recorded::{EventFilter, RecordedEvent};
-pub use model::report::{ClockWait, Finding, Instance, Pruned, Recent, Status};
+pub use model::report::{ClockWait, Finding, Instance, Migrated, Pruned, Recent, Status};
 pub use model::request::{Added, Applied, Apply, Cancel, Change, Done, ImportItem, Triggered};
 pub use model::retry::{Retry, RetryPolicy};
 pub use model::run::{

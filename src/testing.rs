@@ -565,7 +565,10 @@ impl Stepper {
 
     /// Ends like a process that is killed: writes nothing more, and the kernel frees the owner's lock.
     pub fn crash(self) -> Crashed {
-        Crashed(self.poller.into_store())
+        let mut store = self.poller.into_store();
+        // On a server its session ends too.
+        drop(store.take_session());
+        Crashed(store)
     }
 
     /// Shuts down. Runs that are claimed and not finished stay with this owner.

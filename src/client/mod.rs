@@ -13,6 +13,7 @@ pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod limits;
 pub(crate) mod matching;
+pub(crate) mod migrate;
 pub(crate) mod outbox;
 pub(crate) mod prune;
 pub(crate) mod runs;

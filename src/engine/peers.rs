@@ -95,9 +95,10 @@ impl Watched {
         now.saturating_sub(self.still_since) > self.lease
     }
 
-    /// Returns whether it counts as dead if it has no lock file.
+    /// Returns whether it counts as dead if it has no lock file. Whether its lease has passed by the clock of a server may have changed
+    /// since its session was looked at: that is looked at again before anything is recovered.
     fn is_gone(&self, now: Duration) -> bool {
-        self.is_late(now) && matches!(self.session, Session::None | Session::Gone)
+        self.is_late(now) && !self.session.is_held()
     }
 }
 
@@ -179,8 +180,8 @@ impl Peers {
                 continue;
             }
             let (is_late, is_gone) = (watched.is_late(now), watched.is_gone(now));
-            let holds = watched.session == Session::Held;
-            let (evidence, orphans) = match standing(&self.database, owner) {
+            let holds = watched.session.is_held();
+            let (evidence, orphans) = match watched.session.standing(&self.database, owner) {
                 Standing::Dead(dead) => (Evidence::Lock(dead.mark_taken_over(&self.owner)), Vec::new()),
                 Standing::Missing if is_gone => (Evidence::Lease, before.remove(owner).unwrap_or_default()),
                 Standing::Missing if is_late && holds => {
@@ -198,7 +199,7 @@ impl Peers {
         for (owner, silent) in self.silent.iter().filter(|_| full) {
             if silent.is_gone(now)
                 && !self.dying.contains_key(owner)
-                && matches!(standing(&self.database, owner), Standing::Missing)
+                && matches!(silent.session.standing(&self.database, owner), Standing::Missing)
             {
                 let evidence = Evidence::Silence(silent.until);
                 self.dying.insert(owner.clone(), Dying { evidence, orphans: Vec::new() });
@@ -214,7 +215,7 @@ impl Peers {
             if self.dying.contains_key(&owner) {
                 continue;
             }
-            let standing = standing(&self.database, &owner);
+            let standing = session.standing(&self.database, &owner);
             if matches!(standing, Standing::Missing) && !self.watched.contains_key(&owner) {
                 let seen = before.remove(&owner).filter(|seen| seen.until == until);
                 let new = || Watched::new(until, self.lease.max(lease), now, session);

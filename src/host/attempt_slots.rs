@@ -178,8 +178,8 @@ pub(crate) fn read_mark(mut file: &File) -> Mark {
 pub(crate) enum Content {
     /// The attempts in the slots: all that the workers had begun and whose end was not recorded, and some whose end
     /// was. `None` if unknown: the file is from another boot of the machine or another version of duly, is damaged,
-    /// unreadable, or a copy beside a copy of the database.
-    Slots(Option<HashSet<(i64, u32)>>),
+    /// unreadable, or a copy beside a copy of the database. And whether the file is the one that its owner created, in this boot.
+    Slots { begun: Option<HashSet<(i64, u32)>>, is_of_this_boot: bool },
     /// A copy of the owner's file beside the owner's database: the lock proves nothing.
     Copy,
 }
@@ -196,13 +196,13 @@ pub(crate) fn read(mut file: &File, database: &Path) -> Content {
             return None;
         }
         if file.metadata().is_ok_and(|metadata| identity(&metadata) == own) {
-            return Some(Content::Slots(attempts_in(slots)));
+            return Some(Content::Slots { begun: attempts_in(slots), is_of_this_boot: true });
         }
         // Copies of the lock files beside a copy of the database belong to owners that never work there.
         let is_copied = std::fs::metadata(database).is_ok_and(|metadata| identity(&metadata) != original);
         (!is_copied).then_some(Content::Copy)
     });
-    identified.unwrap_or(Content::Slots(None))
+    identified.unwrap_or(Content::Slots { begun: None, is_of_this_boot: false })
 }
 
 fn attempts_in(slots: &[u8]) -> Option<HashSet<(i64, u32)>> {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn read(file: &File) -> Option<HashSet<(i64, u32)>> {
-        let Content::Slots(begun) = super::read(file, Path::new(DATABASE)) else { panic!("not a copy") };
+        let Content::Slots { begun, .. } = super::read(file, Path::new(DATABASE)) else { panic!("not a copy") };
         begun
     }
 
@@ -294,8 +294,10 @@ mod tests {
         platform::write_at(&copy, &content, 0).unwrap();
         assert_eq!(super::read(&copy, Path::new(DATABASE)), Content::Copy);
         assert_eq!(super::read(&copy, Path::new("missing")), Content::Copy, "an error is no evidence");
-        assert_eq!(super::read(&copy, Path::new("Cargo.lock")), Content::Slots(None), "a copy of the database");
-        assert_eq!(super::read(&own, Path::new("Cargo.lock")), Content::Slots(Some(HashSet::from([(7, 1)]))));
+        let beside_copy = Content::Slots { begun: None, is_of_this_boot: false };
+        assert_eq!(super::read(&copy, Path::new("Cargo.lock")), beside_copy, "a copy of the database");
+        let of_owner = Content::Slots { begun: Some(HashSet::from([(7, 1)])), is_of_this_boot: true };
+        assert_eq!(super::read(&own, Path::new("Cargo.lock")), of_owner);
         for degraded in [true, false] {
             slots.mark(&copy, degraded).unwrap();
             std::io::Seek::rewind(&mut &copy).unwrap();

@@ -223,9 +223,18 @@ pub(crate) struct DeadOwner {
     path: PathBuf,
     lock: Locked,
     begun: Option<Arc<HashSet<(i64, u32)>>>,
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "a server's owners may work on other hosts"))]
+    is_of_this_boot: bool,
 }
 
 impl DeadOwner {
+    /// Returns whether the owner created the file itself, since the last boot of this machine. Otherwise the file may be a copy of
+    /// another host's, or shared with one that locks it elsewhere: in a folder beside a database in a file no owner works on another host.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_of_this_boot(&self) -> bool {
+        self.is_of_this_boot
+    }
+
     /// Returns the attempts that its workers had begun, and perhaps ended: an attempt that is not among them never
     /// began. `None`: unknown.
     pub(crate) fn begun(&self) -> Option<Arc<HashSet<(i64, u32)>>> {
@@ -279,7 +288,9 @@ fn released(path: PathBuf, lock: Locked, database: &Path) -> Standing {
         return Standing::Unknown(format!("its lock file {} was replaced during the check", path.display()));
     }
     match attempt_slots::read(&lock, database) {
-        Content::Slots(begun) => Standing::Dead(DeadOwner { path, lock, begun: begun.map(Arc::new) }),
+        Content::Slots { begun, is_of_this_boot } => {
+            Standing::Dead(DeadOwner { path, lock, begun: begun.map(Arc::new), is_of_this_boot })
+        }
         Content::Copy => Standing::Missing,
     }
 }

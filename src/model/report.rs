@@ -238,6 +238,18 @@ pub struct Pruned {
     pub instances: usize,
 }
 
+/// What [`migrate`](crate::migrate) copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Migrated {
+    /// Tasks.
+    pub tasks: u64,
+    /// Runs, finished ones too.
+    pub runs: u64,
+    /// Rows of the other tables: attempts, effects, limits, events, stopped schedulers, alarms.
+    pub others: u64,
+}
+
 /// The position of a pass of retention over the tasks. A pass ends at the last task that existed when it began: tasks that are
 /// added meanwhile, however many, do not delay the next pass.
 #[derive(Clone, Copy, Debug, Default)]

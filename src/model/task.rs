@@ -450,7 +450,7 @@ impl Definition {
 
 /// Returns whether two texts hold the same JSON with other spaces or another order of keys, as a column of `jsonb` returns it. The same
 /// numbers, as they are written, are required too: one of many digits loses some of them as a value.
-fn same_json(one: &str, other: &str) -> bool {
+pub(crate) fn same_json(one: &str, other: &str) -> bool {
     let numbers = |text: &str| {
         let unescaped = text.replace("\\\\", "").replace("\\\"", "");
         let is_digit = |c: char| c.is_ascii_digit() || "+-.eE".contains(c);

@@ -7,18 +7,28 @@ use std::sync::Arc;
 use crate::clock::Clock;
 #[cfg(feature = "postgres")]
 use crate::clock::{Now, ServerClock, Timestamp};
+#[cfg(feature = "postgres")]
+use crate::error::BoxError;
 use crate::error::{Error, Result};
 #[cfg(feature = "postgres")]
 use crate::host::state_folder;
 use crate::host::{folder, platform};
 #[cfg(feature = "postgres")]
+use crate::model::finished::{Finished, Recorded};
+use crate::model::progress_meter::Progress;
+use crate::model::report::Migrated;
+#[cfg(feature = "postgres")]
 use crate::model::request::{Added, Existing};
+#[cfg(feature = "postgres")]
+use crate::model::run::Claim;
 #[cfg(feature = "postgres")]
 use crate::model::server_report::ServerReport;
 #[cfg(feature = "postgres")]
 use crate::model::task::Definition;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::address::Address;
+#[cfg(feature = "postgres")]
+use crate::store::postgres::migrate::{self as migration, Direction};
 #[cfg(feature = "postgres")]
 use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::connection::{Prepare, SqliteStore};
@@ -164,6 +174,17 @@ impl Place {
     }
 }
 
+/// Returns the path beside which the local files of schedulers of this host are, if that is known.
+pub(crate) fn beside(store: &mut dyn Store) -> Option<PathBuf> {
+    if let Some(file) = store.as_file() {
+        return Some(file.path().to_owned());
+    }
+    #[cfg(feature = "postgres")]
+    return store.as_any().downcast_mut::<PostgresStore>().and_then(|store| store.beside());
+    #[cfg(not(feature = "postgres"))]
+    None
+}
+
 /// Returns the command that copies the database of a connection to a server. `None`: it is a file.
 pub(crate) fn dump(store: &mut dyn Store) -> Option<String> {
     #[cfg(feature = "postgres")]
@@ -180,6 +201,30 @@ pub(crate) fn dump(store: &mut dyn Store) -> Option<String> {
     }
 }
 
+/// Copies all rows of a database into another one, which is new.
+pub(crate) fn migrate(from: &Place, to: &Place, progress: &Progress) -> Result<Migrated> {
+    #[cfg(feature = "postgres")]
+    {
+        let file = |path: &Path, missing| SqliteStore::open(path, missing, Durability::Full);
+        match (from, to) {
+            (Place::File(path), Place::Server(server)) => {
+                let (mut file, mut server) = (file(path, Missing::Refuse)?, server.open(Missing::Create)?);
+                return migration::migrate(&mut file, &mut server, Direction::ToServer, progress);
+            }
+            (Place::Server(server), Place::File(path)) => {
+                let (mut server, mut file) = (server.open(Missing::Refuse)?, file(path, Missing::CreateAlone)?);
+                return migration::migrate(&mut file, &mut server, Direction::ToFile, progress);
+            }
+            _ => {}
+        }
+    }
+    let _ = progress;
+    let reason = format!(
+        "expected a file and an address of a server, found {from} and {to}: `duly backup` and pg_dump copy one to its like"
+    );
+    Err(Error::Refused { request: "migrate".to_owned(), reason })
+}
+
 /// Adds a task inside a transaction of the application on the server of `store`. `None`: that is a file.
 #[cfg(feature = "postgres")]
 pub(crate) fn add_in(
@@ -190,6 +235,17 @@ pub(crate) fn add_in(
     now: Timestamp,
 ) -> Option<Result<Added>> {
     store.as_any().downcast_mut::<PostgresStore>().map(|store| store.add_in(tx, task, existing, now))
+}
+
+/// Settles a run in one transaction of the server of `store` with what `work` writes. `None`: that is a file.
+#[cfg(feature = "postgres")]
+pub(crate) fn finish(
+    store: &mut dyn Store,
+    owner: &str,
+    claim: &Claim,
+    work: impl FnOnce(&mut postgres::Transaction<'_>) -> Result<Finished, BoxError>,
+) -> Option<Result<Recorded, BoxError>> {
+    store.as_any().downcast_mut::<PostgresStore>().map(|store| store.finish(owner, claim, work))
 }
 
 /// Examines the session of a connection to a server. `now`: the clocks of this host. `None`: it is a file.

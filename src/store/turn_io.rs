@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::host::orphan::{Orphan, Presence};
+#[cfg(feature = "postgres")]
+use crate::host::owner_lock::DeadOwner;
+use crate::host::owner_lock::{Standing, standing};
 use crate::model::event::Event;
 use crate::model::finished::{Finished, Report, WorkerEnded};
 use crate::model::retry::RetryPolicy;
@@ -64,18 +67,49 @@ pub(crate) struct Other {
     pub(crate) session: Session,
 }
 
-/// What the session of an owner shows that has no lock file here. An error while looking counts as [`Session::Held`].
+/// What the session of an owner shows. An error while looking counts as held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Session {
     /// Nothing: the store is a file, and owners have no sessions.
     #[default]
     None,
-    /// It holds its lock: the owner is alive.
-    Held,
-    /// Its lock is free, and its lease has not passed by the clock of the server.
-    Free,
-    /// Its lock is free, and its lease has passed.
-    Gone,
+    /// It holds its lock, or held it when it was looked at: the owner is alive.
+    Held {
+        /// It registered in this boot of this machine, so that its lock file here can prove its death.
+        here: bool,
+    },
+    /// Its lock is free. A network that fails frees it too.
+    Free {
+        /// As above.
+        here: bool,
+        /// Its lease has passed by the clock of the server.
+        passed: bool,
+    },
+}
+
+impl Session {
+    pub(crate) fn is_held(self) -> bool {
+        matches!(self, Session::Held { .. })
+    }
+
+    /// Returns the standing of an owner by its lock file. On a server, a file whose lock is free may be a copy of another host's, or
+    /// shared with one: unless its owner is known to be of this boot of this machine, the file is as none. The lock of the session is
+    /// tried again before anything is recovered.
+    pub(crate) fn standing(self, database: &Path, owner: &str) -> Standing {
+        match standing(database, owner) {
+            #[cfg(feature = "postgres")]
+            Standing::Dead(dead) if !self.trusts(&dead) => Standing::Missing,
+            standing => standing,
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    fn trusts(self, dead: &DeadOwner) -> bool {
+        match self {
+            Session::None => true,
+            Session::Held { here } | Session::Free { here, .. } => here && dead.is_of_this_boot(),
+        }
+    }
 }
 
 /// An owner that counts as dead.

@@ -62,7 +62,7 @@ impl Sidecar {
         let poll: &[&str] = if options.contains(&"--poll") { &[] } else { &["--poll", "50ms"] };
         let child = program
             .arg("--db")
-            .arg(db.file())
+            .arg(db.address())
             .arg("run")
             .args(poll)
             .args(options)

@@ -2,7 +2,7 @@
 //! its own model compares the tables with what may have happened, in the manner of Jepsen's test of Chronos.
 //!
 //! A failing seed prints itself and the command that repeats it. `DULY_SEED=7` runs one seed, `DULY_SEEDS=2000` that many,
-//! and `DULY_FROM=500` starts with that one.
+//! and `DULY_FROM=500` starts with that one. `DULY_STORE=postgres` runs them on PostgreSQL, each thread on a server of its own.
 
 mod actions;
 mod attempts;
@@ -16,6 +16,8 @@ mod faults;
 mod hidden_processes;
 mod history;
 mod limits;
+#[cfg(feature = "postgres")]
+mod network;
 mod newer_version;
 mod observer;
 mod occurrences;
@@ -26,6 +28,8 @@ mod policies;
 mod retention;
 mod rows;
 mod scenario;
+#[cfg(feature = "postgres")]
+mod server_faults;
 mod shell;
 mod snapshot_reader;
 mod starts;
@@ -39,7 +43,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::simulation::databases::Database;
+use crate::simulation::databases::{Database, Kind};
 use crate::simulation::history::{Action, Check};
 use crate::simulation::scenario::{Scenario, humantime_of};
 
@@ -47,8 +51,13 @@ use crate::simulation::scenario::{Scenario, humantime_of};
 const TURNS: u64 = 200;
 const FAULT_TURNS: u64 = 150;
 const FAULTS: u64 = 3;
-/// Seeds of an ordinary test run.
+/// Seeds of an ordinary test run, and those of them on a server.
 const SEEDS: u64 = 60;
+#[cfg(feature = "postgres")]
+const SEEDS_ON_SERVER: u64 = 6;
+/// So many seeds on a server must meet each kind of its faults.
+#[cfg(feature = "postgres")]
+const MANY_SEEDS: u64 = 400;
 
 /// The result of one seed, or the sum over many.
 #[derive(Debug, Default, PartialEq)]
@@ -60,8 +69,8 @@ struct Summary {
 }
 
 /// Runs one seed in `database`, which the next seed reuses. The error is the complete report.
-fn run_seed(seed: u64, database: &mut Option<Database>) -> Result<Summary, String> {
-    let mut scenario = Scenario::new(seed, database.take().unwrap_or_else(Database::new));
+fn run_seed(kind: Kind, seed: u64, database: &mut Option<Database>) -> Result<Summary, String> {
+    let mut scenario = Scenario::new(seed, database.take().unwrap_or_else(|| Database::new(kind)));
     // A panic of duly's own assertions is reported with its seed too.
     let lived = catch_unwind(AssertUnwindSafe(|| run_turns(&mut scenario))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
@@ -109,7 +118,7 @@ fn run_turns(scenario: &mut Scenario) -> Check {
 }
 
 /// Runs seeds on as many threads as there are processors. Stops at the first that fails.
-fn run_seeds(seeds: std::ops::Range<u64>) -> Summary {
+fn run_seeds(kind: Kind, seeds: std::ops::Range<u64>) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let stop = AtomicBool::new(false);
     let (sum, failed) = (Mutex::new(Summary::default()), Mutex::new(None));
@@ -123,7 +132,7 @@ fn run_seeds(seeds: std::ops::Range<u64>) -> Summary {
                     if seed >= seeds.end {
                         break;
                     }
-                    match run_seed(seed, &mut database) {
+                    match run_seed(kind, seed, &mut database) {
                         Ok(summary) => {
                             let mut sum = sum.lock().expect("a sum");
                             sum.turns += summary.turns;
@@ -152,6 +161,39 @@ fn env_number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{variable}: a number")))
 }
 
+fn check_seeds(kind: Kind, seeds: std::ops::Range<u64>) {
+    let count = seeds.end - seeds.start;
+    let summary = run_seeds(kind, seeds);
+    println!("{count} seeds, {} turns, {} of virtual time", summary.turns, humantime_of(summary.passed));
+    for (fault, times) in &summary.faults {
+        println!("{times:>9} {fault}");
+    }
+    assert!(summary.turns >= TURNS * count && summary.faults.values().sum::<u64>() >= FAULTS * count);
+    #[cfg(feature = "postgres")]
+    if kind == Kind::Server && count >= MANY_SEEDS {
+        let never = server_faults::ALL.iter().find(|fault| !summary.faults.contains_key(**fault));
+        assert_eq!(never, None, "a kind of fault that did not occur in {count} seeds");
+    }
+}
+
+/// Returns the store that is asked for.
+fn kind() -> Kind {
+    #[cfg(feature = "postgres")]
+    if std::env::var("DULY_STORE").as_deref() == Ok("postgres") {
+        return Kind::Server;
+    }
+    Kind::File
+}
+
+fn check_determinism(kind: Kind) {
+    let mut database = None;
+    let mut run_seed = |seed| run_seed(kind, seed, &mut database).unwrap_or_else(|report| panic!("{report}"));
+    let summary = run_seed(7);
+    // Another seed in between, in the same database.
+    run_seed(8);
+    assert_eq!(run_seed(7), summary);
+}
+
 #[test]
 fn every_occurrence_is_resolved_once_under_faults() {
     let seeds = match (env_number("DULY_SEED"), env_number("DULY_SEEDS")) {
@@ -161,21 +203,22 @@ fn every_occurrence_is_resolved_once_under_faults() {
             from..from + seeds.unwrap_or(SEEDS)
         }
     };
-    let count = seeds.end - seeds.start;
-    let summary = run_seeds(seeds);
-    println!("{count} seeds, {} turns, {} of virtual time", summary.turns, humantime_of(summary.passed));
-    for (kind, times) in &summary.faults {
-        println!("{times:>9} {kind}");
-    }
-    assert!(summary.turns >= TURNS * count && summary.faults.values().sum::<u64>() >= FAULTS * count);
+    check_seeds(kind(), seeds);
 }
 
 #[test]
 fn a_seed_is_deterministic_in_a_reused_database() {
-    let mut database = None;
-    let mut run_seed = |seed| run_seed(seed, &mut database).unwrap_or_else(|report| panic!("{report}"));
-    let summary = run_seed(7);
-    // Another seed in between, in the same database.
-    run_seed(8);
-    assert_eq!(run_seed(7), summary);
+    check_determinism(kind());
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn some_seeds_hold_on_postgres() {
+    if !crate::postgres::is_installed() {
+        return crate::fixtures::skip("no PostgreSQL");
+    }
+    if kind() == Kind::File {
+        check_seeds(Kind::Server, 0..SEEDS_ON_SERVER);
+        check_determinism(Kind::Server);
+    }
 }

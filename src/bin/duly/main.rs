@@ -362,6 +362,7 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
             commands::selftest::selftest(folder, *length, *seed, printer)
         }
         Command::Backup { file } => backup::backup(&existing(printer)?, file, printer),
+        Command::Migrate { from, to } => commands::migrate::migrate(from, to, printer),
         Command::Completions { shell } => shell::completions(*shell, printer),
         Command::Man { command } => shell::man(command.as_deref(), printer),
     }

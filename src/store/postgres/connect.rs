@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use postgres::config::SslMode;
 use postgres::error::SqlState;
-use postgres::{Client, Config, Error, NoTls};
+use postgres::{Config, Error};
 
 use crate::error::BoxError;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::{Address, Place};
+use crate::store::postgres::client::Client;
 use crate::store::postgres::tls::Mode;
 
 /// The startup option by which a session of duly's own is known: poolers refuse it or drop it.
@@ -80,10 +81,10 @@ fn connect_to(address: &Address, place: &Place, haste: Haste) -> Result<Client, 
 /// Returns an error of the files of certificates as the outer error.
 fn connect_once(address: &Address, config: &Config, mode: SslMode) -> Result<Result<Client, Error>, Fault> {
     if mode == SslMode::Disable {
-        return Ok(config.connect(NoTls));
+        return Ok(Client::connect(config, None));
     }
     let connector = address.tls().connector().map_err(|error: BoxError| Fault::Store(Class::Other, error))?;
-    Ok(config.connect(connector))
+    Ok(Client::connect(config, Some(connector)))
 }
 
 /// A pooler knows no startup option.

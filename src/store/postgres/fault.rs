@@ -58,10 +58,38 @@ pub(crate) fn is_stale(error: &Error) -> bool {
     error.code().is_some_and(|code| matches!(code.code(), "26000" | "0A000" | "42P05"))
 }
 
-/// Returns whether the server ended a transaction that can be repeated at once.
+/// Returns whether the server ended a transaction that can be repeated at once: it was chosen to end a deadlock, or another program
+/// has added or deleted a row that this one did not know of.
 pub(crate) fn is_repeatable(error: &Error) -> bool {
-    error.code().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
+    let Some(answer) = error.as_db_error() else { return false };
+    match answer.code().code() {
+        "40001" | "40P01" => true,
+        "23505" | "23503" => answer.constraint().is_some_and(|name| OURS.contains(&name)),
+        _ => false,
+    }
 }
+
+/// The constraints of duly's tables that concern several rows. All of them hold in the tables in memory.
+const OURS: [&str; 18] = [
+    "scheduled_tasks_pkey",
+    "scheduled_tasks_name_key",
+    "task_runs_pkey",
+    "task_runs_task_id_fkey",
+    "task_runs_one_per_occurrence",
+    "task_runs_running",
+    "task_runs_requested",
+    "task_attempts_pkey",
+    "task_attempts_run_id_fkey",
+    "task_effects_pkey",
+    "concurrency_limits_pkey",
+    "rate_limits_pkey",
+    "rate_limit_starts_pkey",
+    "scheduler_instances_pkey",
+    "scheduler_events_pkey",
+    "scheduler_alarms_pkey",
+    "scheduler_alarms_open",
+    "scheduler_alarm_channels_pkey",
+];
 
 fn class(answer: &DbError) -> Class {
     let code = answer.code().code();
@@ -100,7 +128,10 @@ pub(crate) fn text(error: &Error) -> String {
             None => error.to_string(),
         };
     };
-    let mut text = answer.message().to_owned();
+    let mut text = match answer.code().code() {
+        "22021" => "a text holds the character U+0000, which PostgreSQL cannot store".to_owned(),
+        _ => answer.message().to_owned(),
+    };
     if let Some(detail) = answer.detail() {
         text = format!("{text}: {}", detail.trim_end_matches('.'));
     }

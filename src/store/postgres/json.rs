@@ -23,8 +23,7 @@ pub(crate) fn refuse_unstorable(tables: &Connection) -> rusqlite::Result<()> {
             return Ok(None);
         };
         let column = String::from_utf8_lossy(column);
-        let max = if column == "payload" { MAX_PAYLOAD } else { MAX_JSON };
-        Ok(fault(text, max).map(|fault| format!("the {column} {fault}")))
+        Ok(fault_of(&column, text).map(|fault| format!("the {column} {fault}")))
     })?;
     for (table, column) in JSON {
         for (event, name) in [("INSERT", "inserted"), (&*format!("UPDATE OF {column}"), "updated")] {
@@ -38,7 +37,11 @@ pub(crate) fn refuse_unstorable(tables: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Returns why `jsonb` does not store a text that is JSON.
+/// Returns why a column of `jsonb` does not store a text that is JSON.
+pub(super) fn fault_of(column: &str, text: &[u8]) -> Option<String> {
+    fault(text, if column == "payload" { MAX_PAYLOAD } else { MAX_JSON })
+}
+
 fn fault(text: &[u8], max: usize) -> Option<String> {
     let mut length: usize = 0;
     let mut at = 0;

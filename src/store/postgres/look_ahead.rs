@@ -7,6 +7,7 @@ use crate::clock::Timestamp;
 use crate::host::orphan;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
+use crate::store::postgres::text;
 use crate::store::turn_io::{Done, Other, Session};
 
 /// `$1` the owner, `$2` its handlers, `$3` the time, `NULL`: the server's.
@@ -40,7 +41,7 @@ pub(crate) struct Seen {
 
 impl LookAhead {
     pub(crate) fn new(owner: &str, handlers: &BTreeSet<String>, now: Option<Timestamp>) -> Self {
-        LookAhead { owner: owner.to_owned(), handlers: handlers.iter().cloned().collect(), now }
+        LookAhead { owner: owner.to_owned(), handlers: text::findable(handlers), now }
     }
 
     pub(crate) fn ask(&self, server: &mut Server) -> Result<Seen, Fault> {
@@ -62,7 +63,7 @@ impl LookAhead {
             owner,
             until: Timestamp::from_millis(until),
             lease: Duration::from_millis(u64::try_from(lease).unwrap_or_default()),
-            session: Session::Held,
+            session: Session::Held { here: false },
         });
         let (stopping, processes): (Vec<i64>, Vec<String>) = (row.try_get(8)?, row.try_get(9)?);
         let declared = stopping.into_iter().zip(processes).filter(|(_, process)| orphan::is_declaration(process));

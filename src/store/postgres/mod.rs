@@ -7,14 +7,19 @@
 pub(crate) mod address;
 #[cfg(test)]
 mod address_tests;
+mod client;
 mod connect;
 mod counts;
 mod examine;
 mod fault;
+#[cfg(test)]
+mod fault_tests;
+mod finish;
 mod holder;
 mod json;
 mod look_ahead;
 mod matching;
+pub(crate) mod migrate;
 mod operations;
 mod outbox;
 mod outcome;
@@ -32,6 +37,7 @@ mod sheets;
 mod tables;
 #[cfg(test)]
 mod testing;
+mod text;
 mod tls;
 #[cfg(test)]
 mod tls_tests;
@@ -48,6 +54,7 @@ use crate::clock::{ServerClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::model::bulk::BulkPass;
 use crate::model::filter::Selection;
+use crate::store::Store as _;
 use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::owner_session::Session;
@@ -123,6 +130,13 @@ impl PostgresStore {
         self.memory.stand_beside(anchor);
     }
 
+    /// Returns the path that was set by [`PostgresStore::stand_beside`].
+    pub(crate) fn beside(&mut self) -> Option<PathBuf> {
+        let path = self.memory.as_file().map(|memory| memory.path().to_owned());
+        // Before that it is the address.
+        path.filter(|path| path.is_absolute())
+    }
+
     /// Returns the server's identifier and the name of the database, which together no other database has.
     pub(crate) fn identity(&mut self) -> Result<(String, String)> {
         let asked = self.bench.lock().rows.server.identity();
@@ -135,6 +149,7 @@ impl PostgresStore {
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
             json::refuse_unstorable(tables)?;
+            text::refuse_unstorable(tables)?;
             let bench = Shared::new(Workbench::new(server, tables)?);
             shared = Some(bench.clone());
             Ok(Box::new(bench))
@@ -221,6 +236,7 @@ impl PostgresStore {
     }
 
     fn try_begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp, Fault> {
+        reach.refuse_unstorable()?;
         let mut bench = self.bench.lock();
         let before = self.clock.as_ref().map(|clock| clock.before());
         let now = bench.rows.server.begin(access)?;

@@ -1,22 +1,25 @@
 //! What a server shows of other owners. The lock of a session alone proves no death, because a network can fail; the lease alone
-//! proves none either, because an owner can be slow.
+//! proves none either, because an owner can be slow. A lock file proves one on the machine of the owner, until it boots again.
 
 use std::collections::HashMap;
 
 use crate::clock::Timestamp;
+use crate::host::process;
 use crate::store::fault::Fault;
 use crate::store::postgres::owner_session::{CLASS_OF_OWNERS, key};
 use crate::store::postgres::server::Server;
 use crate::store::turn_io::{Dead, Done, Other, Proof, Registered, Session};
 
-/// The end of each owner's lease: that of its heartbeat, or of its runs.
+/// Of each owner: whether its lease has passed, that of its heartbeat or of its runs; and whether it registered in this boot of this
+/// machine, which is false if either boot is unknown.
 macro_rules! ends {
     ($rest:literal) => {
         concat!(
             "WITH o AS MATERIALIZED (
                  SELECT o.id, o.key, coalesce(greatest(i.seen_at + coalesce(i.lease_ms, 0),
                             (SELECT max(r.locked_until) FROM task_runs r WHERE r.status = 'running' AND r.locked_by = o.id)), 0)
-                            < coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS passed
+                            < coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS passed,
+                        coalesce(i.boot_id = $5::text, false) AS here
                    FROM unnest($1::text[], $2::bigint[]) AS o(id, key) LEFT JOIN scheduler_instances i ON i.id = o.id)",
             $rest
         )
@@ -28,7 +31,7 @@ const SESSIONS: &str = ends!(
          SELECT l.objid FROM pg_locks l
           WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.classid = ($4::bigint & 4294967295)::oid
             AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
-     SELECT o.id, EXISTS (SELECT FROM held h WHERE h.objid = (o.key & 4294967295)::oid), o.passed FROM o"
+     SELECT o.id, EXISTS (SELECT FROM held h WHERE h.objid = (o.key & 4294967295)::oid), o.here, o.passed FROM o"
 );
 
 /// Returns what the sessions of owners show. `now`: the time, if it is not the server's.
@@ -39,12 +42,11 @@ pub(crate) fn sessions(
 ) -> Result<HashMap<String, Session>, Fault> {
     let keys: Vec<i64> = owners.iter().map(|owner| key(server.schema(), owner).into()).collect();
     let (now, class) = (now.map(Timestamp::as_millis), i64::from(CLASS_OF_OWNERS));
-    let rows = server.query(SESSIONS, &[&owners, &keys, &now, &class])?;
+    let rows = server.query(SESSIONS, &[&owners, &keys, &now, &class, &process::boot_id().ok()])?;
     let session = |row: &postgres::Row| {
-        let session = match (row.try_get(1)?, row.try_get(2)?) {
-            (true, _) => Session::Held,
-            (false, false) => Session::Free,
-            (false, true) => Session::Gone,
+        let session = match row.try_get(1)? {
+            true => Session::Held { here: row.try_get(2)? },
+            false => Session::Free { here: row.try_get(2)?, passed: row.try_get(3)? },
         };
         Ok((row.try_get(0)?, session))
     };
@@ -60,7 +62,7 @@ fn annotate<'a>(server: &mut Server, others: impl Iterator<Item = &'a mut Other>
     let owners: Vec<String> = others.iter().map(|other| other.owner.clone()).collect();
     let sessions = sessions(server, &owners, now).unwrap_or_default();
     for other in others {
-        other.session = sessions.get(&other.owner).copied().unwrap_or(Session::Held);
+        other.session = sessions.get(&other.owner).copied().unwrap_or(Session::Held { here: false });
     }
 }
 
@@ -74,23 +76,27 @@ pub(crate) fn annotate_registered(server: &mut Server, registered: &mut Register
     annotate(server, registered.others.iter_mut().chain(&mut registered.not_stopped), now);
 }
 
-/// Takes the lock of each owner whose lease has passed, until the end of the transaction: until then the owner cannot come back.
+/// Takes the lock of each owner whose lease has passed, or whose lock file was acquired in the boot in which it registered, until the end
+/// of the transaction: until then the owner cannot come back.
 const TAKE: &str = ends!(
-    " SELECT o.id FROM o WHERE CASE WHEN o.passed THEN pg_try_advisory_xact_lock($4::bigint::integer, o.key::integer) ELSE false END"
+    " SELECT o.id FROM o WHERE CASE WHEN o.passed OR (o.here AND o.id = ANY ($6::text[]))
+         THEN pg_try_advisory_xact_lock($4::bigint::integer, o.key::integer) ELSE false END"
 );
 
 /// Returns the owners of which it is still proved, in this transaction, that they are dead. The lock of the schema is held.
 pub(crate) fn still_dead(server: &mut Server, dead: &[Dead], now: Option<Timestamp>) -> Result<Vec<Dead>, Fault> {
-    let is_local = |dead: &&Dead| matches!(dead.proof, Proof::Lock(_));
-    let owners: Vec<String> = dead.iter().filter(|dead| !is_local(dead)).map(|dead| dead.owner.clone()).collect();
-    if owners.is_empty() {
-        return Ok(dead.to_vec());
+    if dead.is_empty() {
+        return Ok(Vec::new());
     }
+    let owners: Vec<String> = dead.iter().map(|dead| dead.owner.clone()).collect();
+    let by_file = dead.iter().filter(|dead| matches!(dead.proof, Proof::Lock(_)));
+    let by_file: Vec<String> = by_file.map(|dead| dead.owner.clone()).collect();
     let keys: Vec<i64> = owners.iter().map(|owner| key(server.schema(), owner).into()).collect();
     let now = now.map(Timestamp::as_millis);
-    let rows = server.query(TAKE, &[&owners, &keys, &now, &i64::from(CLASS_OF_OWNERS)])?;
+    let class = i64::from(CLASS_OF_OWNERS);
+    let rows = server.query(TAKE, &[&owners, &keys, &now, &class, &process::boot_id().ok(), &by_file])?;
     let taken: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    Ok(dead.iter().filter(|dead| is_local(dead) || taken.contains(&dead.owner)).cloned().collect())
+    Ok(dead.iter().filter(|dead| taken.contains(&dead.owner)).cloned().collect())
 }
 
 const NOT_ENDED: &str = "

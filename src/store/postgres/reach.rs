@@ -12,6 +12,7 @@ use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
 use crate::store::postgres::sheets::Difference;
 use crate::store::postgres::sheets::Sheets;
+use crate::store::postgres::text::refuse;
 
 #[cfg(test)]
 pub(crate) use turn::IDS as TURN;
@@ -31,6 +32,15 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
+    /// Refuses what no row can hold: the server refuses to look for it.
+    pub(super) fn refuse_unstorable(&self) -> Result<(), Fault> {
+        match self {
+            Reach::Client(request) => request.names().into_iter().try_for_each(|(field, name)| refuse(field, name)),
+            Reach::View(view) => view.names().into_iter().try_for_each(|(field, name)| refuse(field, name)),
+            Reach::Turn(_) | Reach::Everything => Ok(()),
+        }
+    }
+
     /// Reads the rows into the workbench, within the open transaction.
     pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
         match self {

@@ -1,15 +1,18 @@
 //! One session with the server: the only place where its transactions begin and end, and where its statements are prepared.
 
+mod counts;
+mod lend;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
-use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::ToSql;
-use postgres::{Client, Error, Row, Statement};
+use postgres::{Error, Row, Statement};
 
 use crate::clock::Timestamp;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
 use crate::store::postgres::outcome::{Number, Outcome};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
@@ -150,12 +153,7 @@ impl Server {
     /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.
     pub(crate) fn wait_for_notification(&mut self, limit: Duration) -> Result<bool, Fault> {
         let Some(link) = &mut self.link else { return Err(gone()) };
-        let mut notifications = link.client.notifications();
-        let mut came = notifications.timeout_iter(limit).next()?.is_some();
-        while notifications.iter().next()?.is_some() {
-            came = true;
-        }
-        Ok(came)
+        Ok(link.client.wait_for_notification(limit)?)
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -213,12 +211,17 @@ impl Server {
 
     /// One message: the lock has a statement of its own, for a statement that locks and reads would read what was before it waited.
     fn try_begin(&mut self, access: Access) -> Result<Option<Timestamp>, Fault> {
+        let begin = match access {
+            Access::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Access::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        };
+        self.begin_by(access, begin.to_owned())
+    }
+
+    /// As [`Server::try_begin`], by a message that begins with these statements.
+    fn begin_by(&mut self, access: Access, mut message: String) -> Result<Option<Timestamp>, Fault> {
         let Server { link, address, terms, schema, .. } = self;
         let Some(link) = link else { return Err(gone()) };
-        let mut message = match access {
-            Access::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
-            Access::Write => "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(),
-        };
         if link.session.pooled {
             message = format!("{message}; {}", terms.for_transaction(address));
         }
@@ -383,6 +386,24 @@ impl Server {
         std::mem::take(&mut self.repeat)
     }
 
+    /// Runs `f` within a savepoint of the open transaction. If it fails with a fault of an item, only its own changes are undone, and
+    /// the transaction can go on. What the transaction would check at its end is checked within the savepoint.
+    pub(crate) fn apart<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
+        self.batch("SET CONSTRAINTS ALL IMMEDIATE; SAVEPOINT item")?;
+        match f(self) {
+            Ok(answer) => self.batch("RELEASE item").map(|()| answer),
+            Err(fault) if fault.is_about_the_item() && self.link.is_some() => {
+                self.batch("ROLLBACK TO item; RELEASE item")?;
+                self.repeat = false;
+                if let Some(open) = &mut self.open {
+                    open.failed = false;
+                }
+                Err(fault)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// Runs statements without parameters, in one message.
     pub(crate) fn batch(&mut self, statements: &str) -> Result<(), Fault> {
         let own = self.wrap()?;
@@ -404,6 +425,10 @@ impl Server {
             Form::Prepared(statement) => client.execute(*statement, params),
             Form::Text(text) => client.execute_typed(text, &typed(params)),
         })
+    }
+
+    pub(crate) fn copy_in(&mut self, statement: &str, lines: &str) -> Result<(), Fault> {
+        Ok(self.link.as_mut().ok_or_else(gone)?.client.copy_in(statement, lines)?)
     }
 
     fn run<T>(
@@ -525,15 +550,9 @@ impl Server {
         Ok(())
     }
 
-    /// Returns how often the connection was lost, and whether it is.
     /// Returns whether a pooler gives the session to others between transactions.
     pub(crate) fn is_pooled(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.session.pooled)
-    }
-
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn losses(&self) -> (u64, bool) {
-        (self.losses, self.lost)
     }
 
     /// Returns a number that changes whenever another transaction has ended.
@@ -557,24 +576,13 @@ impl Server {
     /// Sets a setting of the session, now and after a loss. A session that is not duly's own has it in each transaction.
     fn set(&mut self, setting: &str) -> Result<(), Fault> {
         match &self.link {
-            Some(link) if !link.session.pooled => self.batch(&format!("SET {setting}")),
+            Some(link) if !link.session.pooled => match self.batch(&format!("SET {setting}")) {
+                // The next connection begins with it.
+                Err(_) if self.link.is_none() => Ok(()),
+                done => done,
+            },
             _ => Ok(()),
         }
-    }
-
-    pub(crate) fn transactions(&self) -> u64 {
-        self.transactions
-    }
-
-    /// Returns how many messages waited for an answer, except those that prepared a statement.
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn round_trips(&self) -> u64 {
-        self.round_trips
-    }
-
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn prepares(&self) -> u64 {
-        self.prepares
     }
 }
 

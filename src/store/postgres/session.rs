@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use postgres::types::{ToSql, Type};
-use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+use postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use crate::error::Error;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::client::Client;
 use crate::store::sqlite::file::Durability;
 
 /// A statement that waits longer for a lock gives up.

@@ -1,15 +1,22 @@
 //! The rows of one transaction: read from the server by tables, spread in the tables of SQLite, and compared after the operation.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 
 use postgres::types::ToSql;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
-use rusqlite::{Transaction, params_from_iter};
+use rusqlite::{Rows, Transaction, params_from_iter};
 
 use crate::error::Error;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::tables::{Column, Kind, TABLES, Table};
+use crate::store::postgres::text::storable;
+
+/// How often numbers are taken one by one before others are skipped.
+const RESERVATIONS: usize = 10;
+/// Numbers that are skipped: far more than others take during one statement.
+const SKIPPED: i64 = 10_000;
 
 /// A value of a column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,14 +44,21 @@ pub(super) struct Row {
     pub(super) written_by: i64,
 }
 
+/// Of a row that the open transaction itself has written: no other one can change it.
+pub(super) const OWN: i64 = 0;
+
 /// What is known of one table.
 #[derive(Debug)]
 pub(super) struct Sheet {
     pub(super) table: Table,
     /// By primary key.
     rows: HashMap<Vec<Cell>, Row>,
+    /// What the open transaction has written of them before its end. `None`: deleted.
+    written: HashMap<Vec<Cell>, Option<Row>>,
     /// The number after which the server assigns the next, of a numbered table.
-    last: i64,
+    pub(super) last: i64,
+    /// Numbers of new rows that the server has assigned before.
+    pub(super) reserved: Range<i64>,
     /// The columns that an update has ever changed. All updates set them: otherwise almost every update would be another statement.
     pub(super) updated: BTreeSet<usize>,
 }
@@ -53,6 +67,37 @@ impl Sheet {
     fn key(&self, cells: &[Cell]) -> Vec<Cell> {
         self.table.key.iter().map(|at| cells[*at].clone()).collect()
     }
+
+    /// Returns a row as the open transaction sees it on the server.
+    pub(super) fn stored(&self, key: &Vec<Cell>) -> Option<&Row> {
+        self.written.get(key).map_or_else(|| self.rows.get(key), Option::as_ref)
+    }
+
+    /// Returns whether the open transaction has written a part of its changes.
+    pub(super) fn is_partly_written(&self) -> bool {
+        !self.written.is_empty()
+    }
+
+    /// Notes that changes were written.
+    pub(super) fn note(&mut self, written: Written) {
+        let Written { gone, changed } = written;
+        for cells in gone {
+            self.written.insert(self.key(&cells), None);
+        }
+        for cells in changed {
+            if let (true, Cell::Integer(number)) = (self.table.numbered, &cells[self.table.key[0]]) {
+                self.last = self.last.max(*number);
+            }
+            self.written.insert(self.key(&cells), Some(Row { cells, written_by: OWN }));
+        }
+    }
+}
+
+/// The rows that were deleted, and those that were changed or inserted.
+#[derive(Debug)]
+pub(super) struct Written {
+    gone: Vec<Vec<Cell>>,
+    changed: Vec<Vec<Cell>>,
 }
 
 /// What differs between the rows of a table that were read and those that the operation left.
@@ -61,6 +106,18 @@ pub(super) struct Difference<'a> {
     pub(super) gone: Vec<&'a Row>,
     pub(super) changed: Vec<(&'a Row, Vec<Cell>)>,
     pub(super) new: Vec<Vec<Cell>>,
+}
+
+impl Difference<'_> {
+    pub(super) fn is_none(&self) -> bool {
+        self.gone.is_empty() && self.changed.is_empty() && self.new.is_empty()
+    }
+
+    /// Returns what is on the server after this was written.
+    pub(super) fn into_written(self) -> Written {
+        let gone = self.gone.into_iter().map(|row| row.cells.clone()).collect();
+        Written { gone, changed: self.changed.into_iter().map(|(_, cells)| cells).chain(self.new).collect() }
+    }
 }
 
 /// The session with the server, and the rows that were read in its open transaction.
@@ -73,13 +130,25 @@ pub(crate) struct Sheets {
 impl Sheets {
     pub(super) fn new(server: Server, memory: &rusqlite::Connection) -> rusqlite::Result<Self> {
         let sheet = |name| {
-            Ok(Sheet { table: Table::read(memory, name)?, rows: HashMap::new(), last: 0, updated: BTreeSet::new() })
+            let (rows, written) = (HashMap::new(), HashMap::new());
+            Ok(Sheet {
+                table: Table::read(memory, name)?,
+                rows,
+                written,
+                last: 0,
+                reserved: 0..0,
+                updated: BTreeSet::new(),
+            })
         };
         Ok(Sheets { server, sheets: TABLES.into_iter().map(sheet).collect::<rusqlite::Result<_>>()? })
     }
 
     pub(super) fn clear(&mut self) {
-        self.sheets.iter_mut().for_each(|sheet| sheet.rows.clear());
+        for sheet in &mut self.sheets {
+            sheet.rows.clear();
+            sheet.written.clear();
+            sheet.reserved = 0..0;
+        }
     }
 
     /// Reads rows of a table that satisfy a condition. Rows that were read before stay as they were.
@@ -206,16 +275,47 @@ impl Sheets {
         self.take_numbers(&rows[0], 0)
     }
 
+    /// Takes numbers that follow each other for the new rows of a table. Other programs that add many rows would otherwise be given
+    /// one of them each time before the transaction has written its rows.
+    pub(super) fn reserve(&mut self, table: &str, count: i64) -> Result<(), Fault> {
+        let Sheets { server, sheets } = self;
+        let Some(sheet) = sheets.iter_mut().find(|sheet| sheet.table.name == table) else { return Ok(()) };
+        let take = format!(
+            "SELECT min(number), max(number)
+               FROM (SELECT nextval('{table}_id_seq') AS number FROM generate_series(1, $1::bigint)) AS taken"
+        );
+        for _ in 0..RESERVATIONS {
+            let row = &server.query(&take, &[&count])?[0];
+            let (first, last): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+            if last - first + 1 == count {
+                (sheet.last, sheet.reserved) = (first - 1, first..last + 1);
+                return Ok(());
+            }
+        }
+        // Others take numbers between these. Those beyond the next thousands can only be theirs after this statement.
+        let skip = format!("SELECT setval('{table}_id_seq', last_value + $1 + $2) FROM {table}_id_seq");
+        let last: i64 = server.query(&skip, &[&SKIPPED, &count])?[0].try_get(0)?;
+        (sheet.last, sheet.reserved) = (last - count, last - count + 1..last + 1);
+        Ok(())
+    }
+
+    /// Has the tables number new rows from those on that the server assigns next.
+    pub(super) fn spread_numbers(&self, tables: &Transaction<'_>) -> Result<(), Fault> {
+        for sheet in self.sheets.iter().filter(|sheet| sheet.table.numbered) {
+            let name = sheet.table.name;
+            tables.prepare_cached("DELETE FROM sqlite_sequence WHERE name = ?1")?.execute([name])?;
+            tables
+                .prepare_cached("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)")?
+                .execute(rusqlite::params![name, sheet.last])?;
+        }
+        Ok(())
+    }
+
     /// Writes the rows that were read into the tables.
     pub(super) fn spread(&self, tables: &Transaction<'_>) -> Result<(), Fault> {
+        self.spread_numbers(tables)?;
         for sheet in &self.sheets {
-            let Table { name, columns, numbered, .. } = &sheet.table;
-            if *numbered {
-                tables.prepare_cached("DELETE FROM sqlite_sequence WHERE name = ?1")?.execute([name])?;
-                tables
-                    .prepare_cached("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)")?
-                    .execute(rusqlite::params![name, sheet.last])?;
-            }
+            let Table { name, columns, .. } = &sheet.table;
             if sheet.rows.is_empty() {
                 continue;
             }
@@ -245,20 +345,59 @@ pub(super) fn difference<'a>(tables: &Transaction<'_>, sheet: &'a Sheet) -> rusq
     Ok(Difference { sheet, gone: before.into_values().collect(), changed, new })
 }
 
+/// Compares the rows of a table with those that the open transaction sees on the server. `touched`: the numbers of the rows that may
+/// differ, of a numbered table.
+pub(super) fn pending<'a>(
+    tables: &Transaction<'_>,
+    sheet: &'a Sheet,
+    touched: &BTreeSet<i64>,
+) -> rusqlite::Result<Difference<'a>> {
+    let mut difference = Difference { sheet, gone: Vec::new(), changed: Vec::new(), new: Vec::new() };
+    let mut compare = |key: &Vec<Cell>, cells: Option<Vec<Cell>>| match (sheet.stored(key), cells) {
+        (Some(row), Some(cells)) if row.cells == cells => {}
+        (Some(row), Some(cells)) => difference.changed.push((row, cells)),
+        (Some(row), None) => difference.gone.push(row),
+        (None, Some(cells)) => difference.new.push(cells),
+        (None, None) => {}
+    };
+    if sheet.table.numbered {
+        let names: Vec<&str> = sheet.table.columns.iter().map(|column| column.name.as_str()).collect();
+        let statement = format!("SELECT {} FROM {} WHERE id = ?1", names.join(", "), sheet.table.name);
+        let mut statement = tables.prepare_cached(&statement)?;
+        for id in touched {
+            compare(&vec![Cell::Integer(*id)], cells_of(&mut statement.query([id])?)?.pop());
+        }
+        return Ok(difference);
+    }
+    let mut now: HashMap<Vec<Cell>, Vec<Cell>> =
+        all(tables, &sheet.table)?.into_iter().map(|cells| (sheet.key(&cells), cells)).collect();
+    let known: HashSet<&Vec<Cell>> = sheet.rows.keys().chain(sheet.written.keys()).collect();
+    for key in known {
+        compare(key, now.remove(key));
+    }
+    difference.new.extend(now.into_values());
+    Ok(difference)
+}
+
 /// Reads all rows of a table.
 pub(super) fn all(tables: &Transaction<'_>, table: &Table) -> rusqlite::Result<Vec<Vec<Cell>>> {
     let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
     let mut statement = tables.prepare_cached(&format!("SELECT {} FROM {}", names.join(", "), table.name))?;
-    let rows = statement.query_map([], |row| {
-        (0..names.len())
-            .map(|at| {
-                Ok(match row.get_ref(at)? {
-                    ValueRef::Integer(number) => Cell::Integer(number),
-                    ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
-                    ValueRef::Null | ValueRef::Real(_) | ValueRef::Blob(_) => Cell::Null,
-                })
-            })
-            .collect()
-    })?;
-    rows.collect()
+    cells_of(&mut statement.query([])?)
+}
+
+fn cells_of(rows: &mut Rows<'_>) -> rusqlite::Result<Vec<Vec<Cell>>> {
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let mut cells = Vec::with_capacity(row.as_ref().column_count());
+        for at in 0..row.as_ref().column_count() {
+            cells.push(match row.get_ref(at)? {
+                ValueRef::Integer(number) => Cell::Integer(number),
+                ValueRef::Text(text) => Cell::Text(storable(String::from_utf8_lossy(text))),
+                ValueRef::Null | ValueRef::Real(_) | ValueRef::Blob(_) => Cell::Null,
+            });
+        }
+        found.push(cells);
+    }
+    Ok(found)
 }

@@ -13,7 +13,7 @@ use crate::store::fault::Fault;
 use crate::store::postgres::look_ahead::{LookAhead, Seen};
 use crate::store::postgres::reach::{Reach, TurnReach};
 use crate::store::postgres::server::Access;
-use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune};
+use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::turn_io::{Done, Item, MAX_ITEMS, Other, Work};
@@ -89,7 +89,7 @@ impl PostgresStore {
 
     fn work(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
         let mut reach = self.reach_of(work);
-        let (mut tries, given) = (1, self.given(work.now));
+        let (mut tries, mut apart, given) = (1, false, self.given(work.now));
         if work.full
             && let Some(session) = &mut self.session
         {
@@ -104,6 +104,9 @@ impl PostgresStore {
             let dead = dead.inspect_err(|_| _ = self.end())?;
             let work = Work { now, until: now + lease, prune: None, dead: &dead, ..*work };
             let rehearsal = self.rehearses.then(|| self.rehearse(&work, &before));
+            if apart {
+                self.memory.put_memory(Memory { apart, ..before.clone() });
+            }
             {
                 let mut bench = self.bench.lock();
                 if let Reach::Turn(turn) = &mut reach {
@@ -121,11 +124,20 @@ impl PostgresStore {
                 reach = bench.reach.take().unwrap_or(Reach::Everything);
                 (bench.seen.take(), bench.record.take())
             };
-            if self.end() && tries < TRIES {
+            let collides = self.end();
+            if collides && tries < TRIES {
                 self.memory.put_memory(before);
                 tries += 1;
                 continue;
             }
+            // What cannot be written together is written one by one: only what the server refuses is set aside.
+            if !apart && (collides || done.as_ref().is_err_and(Fault::is_about_the_item)) {
+                self.memory.put_memory(before);
+                (apart, tries) = (true, 1);
+                continue;
+            }
+            let memory = self.memory.take_memory();
+            self.memory.put_memory(Memory { apart: false, ..memory });
             let mut done = match seen {
                 Some(seen) => done.map(|done| seen.into_done(done)),
                 None => done,
@@ -164,7 +176,7 @@ impl PostgresStore {
         let reach = TurnReach {
             now: 0,
             owner: work.owner.to_owned(),
-            handlers: if works { work.handlers.iter().cloned().collect() } else { Vec::new() },
+            handlers: if works { text::findable(work.handlers) } else { Vec::new() },
             runs: runs.into_iter().collect(),
             dead: if works { work.dead.iter().map(|dead| dead.owner.clone()).collect() } else { Vec::new() },
             stalled: if works {

@@ -22,28 +22,28 @@ use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::file::Missing;
 use crate::store::turn_io::{Dead, Done, Proof, Registration, Slots, Work};
 
-const NOON: i64 = 1_805_025_600_000;
+pub(crate) const NOON: i64 = 1_805_025_600_000;
 
 /// A scheduler that is driven by hand.
-struct Owner {
-    store: PostgresStore,
+pub(crate) struct Owner {
+    pub(crate) store: PostgresStore,
     registration: Registration,
-    claimed: Vec<Arc<Claim>>,
+    pub(crate) claimed: Vec<Arc<Claim>>,
 }
 
 /// What varies from turn to turn.
 #[derive(Default)]
-struct Turn<'a> {
-    now: i64,
-    finished: &'a [Finished],
-    dead: &'a [Dead],
-    full: bool,
-    room: usize,
-    prune: Option<Part>,
+pub(crate) struct Turn<'a> {
+    pub(crate) now: i64,
+    pub(crate) finished: &'a [Finished],
+    pub(crate) dead: &'a [Dead],
+    pub(crate) full: bool,
+    pub(crate) room: usize,
+    pub(crate) prune: Option<Part>,
 }
 
 impl Owner {
-    fn new(server: &TestServer, name: &str, rehearses: bool) -> Self {
+    pub(crate) fn new(server: &TestServer, name: &str, rehearses: bool) -> Self {
         let address = Address::parse(&server.url()).expect("an address");
         let mut store = PostgresStore::open(&address, Missing::Create, Time::Given).expect("a store");
         store.rehearses = rehearses;
@@ -61,7 +61,7 @@ impl Owner {
         Owner { store, registration, claimed: Vec::new() }
     }
 
-    fn turn(&mut self, turn: &Turn<'_>) -> Done {
+    pub(crate) fn turn(&mut self, turn: &Turn<'_>) -> Done {
         let handlers: BTreeSet<String> = ["work", "mail", "slow"].map(str::to_owned).into();
         let now = Timestamp::from_millis(turn.now);
         let work = Work {
@@ -97,7 +97,7 @@ impl Owner {
     }
 
     /// Ends the claimed runs, each with one of these outcomes.
-    fn ended(&mut self, now: i64, mut outcome: impl FnMut() -> Option<Outcome>) -> Vec<Finished> {
+    pub(crate) fn ended(&mut self, now: i64, mut outcome: impl FnMut() -> Option<Outcome>) -> Vec<Finished> {
         let now = Now { wall: Timestamp::from_millis(now), monotonic: Duration::ZERO };
         let mut ended = Vec::new();
         for claim in std::mem::take(&mut self.claimed) {
@@ -111,7 +111,7 @@ impl Owner {
 }
 
 /// Another program's session.
-fn other(server: &TestServer) -> Client {
+pub(crate) fn other(server: &TestServer) -> Client {
     let mut other = server.other();
     other.batch_execute("SET search_path = duly, pg_temp").expect("a path");
     other
@@ -215,6 +215,10 @@ fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
             }
             let owner = random.usize(..2);
             let dies = random.u8(..12) == 0;
+            if dies {
+                // As its process would: a session that holds its lock is alive.
+                owners[1 - owner].store.session = None;
+            }
             let gone = Dead { owner: owners[1 - owner].registration.owner.clone(), proof: Proof::Lock(None) };
             let finished = owners[owner].ended(now, || outcome(&mut random));
             let turn = Turn {

@@ -3,18 +3,19 @@
 //!
 //! So both stores have one implementation of every rule. [`crate::store::postgres::reach`] says which rows an operation may read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Transaction;
+use rusqlite::hooks::Action;
 
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::look_ahead::{LookAhead, Seen};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::server::Server;
-use crate::store::postgres::sheets::{Difference, Sheets, difference};
-use crate::store::postgres::write_back;
-use crate::store::sqlite::connection::Backing;
+use crate::store::postgres::sheets::{Difference, Sheet, Sheets, Written, difference, pending};
+use crate::store::postgres::write_back::{self, Collisions};
+use crate::store::sqlite::connection::{Backing, Whose};
 use crate::store::sqlite::owners;
 use crate::store::turn_io::Session;
 
@@ -37,10 +38,13 @@ pub(crate) struct Workbench {
     /// Tests: whether nothing is written, and what is, or would be.
     pub(crate) dry: bool,
     pub(crate) record: Option<Vec<String>>,
+    touched: Touched,
+    /// How many numbers the next operation takes before it begins, by table: see [`Collisions::lacking`].
+    lacking: HashMap<&'static str, i64>,
 }
 
 impl Workbench {
-    pub(crate) fn new(server: Server, memory: &rusqlite::Connection) -> rusqlite::Result<Self> {
+    pub(crate) fn new(server: Server, memory: &mut rusqlite::Connection) -> rusqlite::Result<Self> {
         let rows = Sheets::new(server, memory)?;
         Ok(Workbench {
             rows,
@@ -52,6 +56,8 @@ impl Workbench {
             seen: None,
             dry: false,
             record: None,
+            touched: Touched::on(memory)?,
+            lacking: HashMap::new(),
         })
     }
 
@@ -74,12 +80,13 @@ impl Workbench {
         let Some(mut reach) = self.reach.take() else { return Ok(()) };
         let read = reach.read(&mut self.rows);
         self.reach = Some(reach);
-        read
+        read?;
+        std::mem::take(&mut self.lacking).into_iter().try_for_each(|(table, count)| self.rows.reserve(table, count))
     }
 
     /// Writes what differs from the rows that were read, and asks what is to be asked after that.
     fn write_back(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
-        let Workbench { rows, collided, reach, ask, seen, dry, record, .. } = self;
+        let Workbench { rows, collided, reach, ask, seen, dry, record, touched, lacking, .. } = self;
         let Sheets { server, sheets } = rows;
         let differences = sheets.iter().map(|sheet| difference(tables, sheet)).collect::<rusqlite::Result<Vec<_>>>()?;
         if let Some(record) = record {
@@ -89,20 +96,84 @@ impl Workbench {
         if *dry {
             return Ok(());
         }
+        let touched = touched.take();
         // Rules that looked further than they could see begin again.
         if reach.as_mut().is_some_and(|reach| !reach.was_enough(&differences)) {
             *collided = true;
             return Err(Fault::Store(Class::Busy, "the operation needs more rows".into()));
         }
-        let updated = write_back::write(server, &differences, collided)?;
-        drop(differences);
-        for (sheet, updated) in sheets.iter_mut().zip(updated) {
-            sheet.updated = updated;
+        let mut collisions = Collisions { collided, lacking };
+        if sheets.iter().any(Sheet::is_partly_written) {
+            drop(differences);
+            write_pending(server, sheets, tables, &touched, &mut collisions, Whose::OfAll)?;
+        } else {
+            let updated = write_back::write(server, &differences, &mut collisions)?;
+            drop(differences);
+            for (sheet, updated) in sheets.iter_mut().zip(updated) {
+                sheet.updated = updated;
+            }
         }
         if let Some(ask) = ask {
             *seen = Some(ask.ask(server)?);
         }
         Ok(())
+    }
+}
+
+/// Writes what was changed since the last write.
+fn write_pending(
+    server: &mut Server,
+    sheets: &mut [Sheet],
+    tables: &Transaction<'_>,
+    touched: &HashMap<String, BTreeSet<i64>>,
+    collisions: &mut Collisions<'_>,
+    whose: Whose,
+) -> Result<(), Fault> {
+    let none = BTreeSet::new();
+    let of = |sheet: &Sheet| touched.get(sheet.table.name).unwrap_or(&none);
+    let pending = sheets.iter().map(|sheet| pending(tables, sheet, of(sheet)));
+    let pending = pending.collect::<rusqlite::Result<Vec<_>>>()?;
+    if pending.iter().all(Difference::is_none) {
+        return Ok(());
+    }
+    let updated = match whose {
+        Whose::OfItem => server.apart(|server| write_back::write(server, &pending, collisions)),
+        Whose::OfAll => write_back::write(server, &pending, collisions),
+    }?;
+    let written: Vec<Written> = pending.into_iter().map(Difference::into_written).collect();
+    for ((sheet, updated), written) in sheets.iter_mut().zip(updated).zip(written) {
+        sheet.updated = updated;
+        sheet.note(written);
+    }
+    Ok(())
+}
+
+/// The numbers of the rows that SQLite has changed, by table.
+#[derive(Clone, Debug, Default)]
+struct Touched(Arc<Mutex<HashMap<String, BTreeSet<i64>>>>);
+
+impl Touched {
+    /// Notes what is changed on a connection from now on.
+    fn on(memory: &mut rusqlite::Connection) -> rusqlite::Result<Self> {
+        let touched = Touched::default();
+        let noted = touched.clone();
+        memory.update_hook(Some(move |_: Action, _: &str, table: &str, row: i64| {
+            let mut noted = noted.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match noted.get_mut(table) {
+                Some(rows) => _ = rows.insert(row),
+                None => _ = noted.insert(table.to_owned(), BTreeSet::from([row])),
+            }
+        }))?;
+        Ok(touched)
+    }
+
+    fn take(&self) -> HashMap<String, BTreeSet<i64>> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes again what is not written yet.
+    fn put(&self, touched: HashMap<String, BTreeSet<i64>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = touched;
     }
 }
 
@@ -128,12 +199,38 @@ impl Backing for Shared {
             bench.filled = true;
         }
         owners::show_sessions(tables, &bench.sessions)?;
-        bench.rows.spread(tables)
+        bench.rows.spread(tables)?;
+        bench.touched.take();
+        Ok(())
     }
 
     fn commit(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
         let mut bench = self.lock();
         bench.write_back(tables)?;
         if bench.dry { Ok(()) } else { bench.rows.server.commit() }
+    }
+
+    fn write(&mut self, tables: &Transaction<'_>, whose: Whose) -> Result<(), Fault> {
+        let mut bench = self.lock();
+        if bench.dry {
+            return Ok(());
+        }
+        let Workbench { rows: Sheets { server, sheets }, collided, touched, lacking, .. } = &mut *bench;
+        let rows = touched.take();
+        let written = write_pending(server, sheets, tables, &rows, &mut Collisions { collided, lacking }, whose);
+        if written.is_err() {
+            touched.put(rows);
+        }
+        written
+    }
+
+    fn undone(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
+        let mut bench = self.lock();
+        if bench.dry {
+            return Ok(());
+        }
+        // The server gives no number twice, and a rollback gives none back.
+        bench.rows.read_numbers()?;
+        bench.rows.spread_numbers(tables)
     }
 }

@@ -48,6 +48,22 @@ pub(crate) trait Backing: Send + std::fmt::Debug {
 
     /// Commits what the transaction changed in its tables, elsewhere. The tables are emptied then.
     fn commit(&mut self, tables: &Transaction<'_>) -> Result<(), Fault>;
+
+    /// Writes what the transaction has changed in its tables until now, without a commit. If it fails with a fault of the item, nothing
+    /// of it is written, and the transaction can go on.
+    fn write(&mut self, tables: &Transaction<'_>, whose: Whose) -> Result<(), Fault>;
+
+    /// Goes on after the changes of a failed item were undone in the tables.
+    fn undone(&mut self, tables: &Transaction<'_>) -> Result<(), Fault>;
+}
+
+/// What changed rows of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// One item, which can be left out.
+    OfItem,
+    /// What no item can be blamed for.
+    OfAll,
 }
 
 /// An open database, with the state that is kept between transactions.
@@ -79,10 +95,10 @@ impl SqliteStore {
     #[cfg(feature = "postgres")]
     pub(crate) fn in_memory(
         name: PathBuf,
-        backing: impl FnOnce(&Connection) -> Result<Box<dyn Backing>, Fault>,
+        backing: impl FnOnce(&mut Connection) -> Result<Box<dyn Backing>, Fault>,
     ) -> Result<Self, Fault> {
-        let connection = file::in_memory()?;
-        let backing = backing(&connection)?;
+        let mut connection = file::in_memory()?;
+        let backing = backing(&mut connection)?;
         let mut store = SqliteStore::on(connection, name, None);
         store.backing = Some(backing);
         Ok(store)
@@ -168,6 +184,14 @@ impl SqliteStore {
         &mut self,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        self.try_write_items(|tx, schedules, _| f(tx, schedules))
+    }
+
+    /// As [`SqliteStore::try_write`], for a caller that writes item by item.
+    pub(crate) fn try_write_items<T>(
+        &mut self,
+        f: impl FnOnce(&Transaction<'_>, &mut Schedules, Option<&mut (dyn Backing + 'static)>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         self.transactions += 1;
         self.backing.as_mut().map_or(Ok(()), |backing| backing.fill(&transaction))?;
@@ -175,13 +199,13 @@ impl SqliteStore {
             schema::check_version(&transaction, &self.path, self.version)?;
         }
         if let Some(backing) = &mut self.backing {
-            let answer = f(&transaction, &mut self.schedules)?;
+            let answer = f(&transaction, &mut self.schedules, Some(backing.as_mut()))?;
             backing.commit(&transaction)?;
             return Ok(answer);
         }
         // Rows of other programs may break an invariant; a transaction breaks none that held.
         let held = cfg!(debug_assertions) && invariants::hold(&transaction);
-        let answer = f(&transaction, &mut self.schedules)?;
+        let answer = f(&transaction, &mut self.schedules, None)?;
         debug_assert!(!held || !invariants::are_broken(&transaction), "{:?}", invariants::broken(&transaction, 1));
         transaction.commit()?;
         Ok(answer)
@@ -200,6 +224,11 @@ impl SqliteStore {
         let broken = |(others, held)| held && self.found(invariants::are_broken).is_ok_and(|now| now == (others, true));
         debug_assert!(!before.is_some_and(broken), "one statement broke a rule that held");
         Ok(answer)
+    }
+
+    /// Returns whether the rows are stored elsewhere.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.backing.is_some()
     }
 
     /// Returns whether the next task to be added is likely to be new, as the last one was.

@@ -8,7 +8,7 @@ use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::host::owner_lock::{Standing, standing};
+use crate::host::owner_lock::Standing;
 use crate::model::health::{DeadRun, EndedWorkers, Failing, Health, Limits, Liveness, Ownerless, Stuck, Waiting};
 use crate::model::report::{ClockWait, Finding, Instance};
 use crate::rules::clock_monitor::NOTICED;
@@ -89,15 +89,16 @@ pub(super) fn clock_wait(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Resu
 
 /// Asks the kernel whether an owner is alive. A lock that is free is not kept.
 pub(super) fn liveness(tx: &Transaction<'_>, file: &Path, owner: &str) -> rusqlite::Result<Liveness> {
-    Ok(match standing(file, owner) {
+    let session = owners::session(tx, owner)?;
+    Ok(match session.standing(file, owner) {
         Standing::Alive { degraded } => Liveness::Alive { degraded },
+        Standing::Dead(_) if session.is_held() => Liveness::Alive { degraded: false },
         Standing::Dead(_) => Liveness::Dead { heir: None },
         Standing::TakenOver(heir) => Liveness::Dead { heir: Some(heir) },
-        Standing::Missing => match owners::session(tx, owner)? {
+        Standing::Missing => match session {
             Session::None => Liveness::NoLock,
-            Session::Held => Liveness::Alive { degraded: false },
-            Session::Free => Liveness::Unknown("its session has ended, and its lease has not passed".to_owned()),
-            Session::Gone => Liveness::Dead { heir: None },
+            Session::Held { .. } => Liveness::Alive { degraded: false },
+            Session::Free { passed, .. } => Liveness::NoSession { passed },
         },
         Standing::Unknown(reason) => Liveness::Unknown(reason),
     })
@@ -115,7 +116,10 @@ pub(super) fn instances(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<V
         let degraded = liveness == (Liveness::Alive { degraded: true });
         let (alive, doubt) = match liveness {
             Liveness::Alive { .. } => (Some(true), None),
-            Liveness::Dead { .. } => (Some(false), None),
+            Liveness::Dead { .. } | Liveness::NoSession { passed: true } => (Some(false), None),
+            Liveness::NoSession { passed: false } => {
+                (None, Some("its session has ended, and its lease has not passed".to_owned()))
+            }
             Liveness::NoLock => (None, Some("it has no lock file, or a copy in its place".to_owned())),
             Liveness::Unknown(reason) => (None, Some(reason)),
         };
@@ -222,7 +226,7 @@ fn stuck(tx: &Transaction<'_>, file: &Path, now: Timestamp) -> rusqlite::Result<
             (row::shown(row, 4)?, row::shown_if_any(row, 5)?, row.get(6)?, row.get(7)?);
         let heir = match liveness(tx, file, &owner)? {
             Liveness::Dead { heir } => heir,
-            Liveness::Alive { .. } | Liveness::NoLock | Liveness::Unknown(_) => None,
+            Liveness::Alive { .. } | Liveness::NoLock | Liveness::NoSession { .. } | Liveness::Unknown(_) => None,
         };
         Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease, heir })
     };

@@ -26,6 +26,8 @@ pub(crate) struct Memory {
     pub(crate) pruned: Pass,
     /// Whether the last batch of retention found damage. A turn without a batch cannot show that it is gone.
     pub(crate) damaged: bool,
+    /// Whether the turn writes its items one by one, because it could not write them together.
+    pub(crate) apart: bool,
 }
 
 impl Memory {

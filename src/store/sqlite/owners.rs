@@ -96,7 +96,7 @@ pub(crate) fn show_sessions(tx: &Transaction<'_>, sessions: &HashMap<String, Ses
     tx.execute_batch(SHOW_SESSIONS)?;
     for (owner, session) in sessions {
         let insert = "INSERT INTO temp.owner_sessions VALUES (?1, ?2)";
-        tx.prepare_cached(insert)?.execute(rusqlite::params![owner, *session as i64])?;
+        tx.prepare_cached(insert)?.execute(rusqlite::params![owner, number(*session)])?;
     }
     Ok(())
 }
@@ -110,8 +110,23 @@ pub(crate) fn session(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Ses
         return Ok(Session::None);
     }
     let shown: Option<i64> = tx.prepare(SESSION)?.query_row([owner], |row| row.get(0)).optional()?;
-    let all = [Session::Held, Session::Free, Session::Gone];
-    Ok(all.into_iter().find(|session| shown == Some(*session as i64)).unwrap_or_default())
+    Ok(shown.map_or(Session::None, |number| match number {
+        held if held & HELD != 0 => Session::Held { here: held & HERE != 0 },
+        free => Session::Free { here: free & HERE != 0, passed: free & PASSED != 0 },
+    }))
+}
+
+const HERE: i64 = 1;
+const PASSED: i64 = 2;
+const HELD: i64 = 4;
+
+#[cfg(feature = "postgres")]
+fn number(session: Session) -> i64 {
+    match session {
+        Session::None => HELD,
+        Session::Held { here } => i64::from(here) * HERE + HELD,
+        Session::Free { here, passed } => i64::from(here) * HERE + i64::from(passed) * PASSED,
+    }
 }
 
 const STOP: &str = "UPDATE scheduler_instances SET stopped_at = :now WHERE id = :owner AND stopped_at IS NULL";

@@ -6,7 +6,7 @@ use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::host::owner_lock::{Standing, standing};
+use crate::host::owner_lock::Standing;
 use crate::model::request::{Cancelled, Runs, Triggered};
 use crate::model::run::{Origin, Run, RunStatus};
 use crate::model::task::{Task, TaskStatus};
@@ -176,14 +176,15 @@ fn declare_one_gone(tx: &Transaction<'_>, file: &Path, run: &Run, now: Timestamp
         return Ok(Some(format!("it is not running: {}", run.status)));
     }
     let owner = run.locked_by.as_deref().unwrap_or_default();
-    match standing(file, owner) {
+    let session = owners::session(tx, owner)?;
+    match session.standing(file, owner) {
         Standing::Alive { .. } => {
             return Ok(Some(format!("its scheduler is alive: duly cancel {} asks the command to stop", run.id)));
         }
-        Standing::Missing if owners::session(tx, owner)? == Session::Held => {
+        Standing::Missing | Standing::Dead(_) if session.is_held() => {
             return Ok(Some("its scheduler is alive, on another host: end the command there".to_owned()));
         }
-        Standing::Missing if owners::session(tx, owner)? == Session::Free => {
+        Standing::Missing if matches!(session, Session::Free { passed: false, .. }) => {
             return Ok(Some("the lease of its scheduler, on another host, is not over: wait for that".to_owned()));
         }
         Standing::Missing | Standing::Unknown(_) if owners::is_believed(tx, owner, now)? => {

@@ -20,7 +20,7 @@ use crate::rules::resolve::Rest;
 use crate::rules::retention::Limits;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::{self, SqliteStore};
+use crate::store::sqlite::connection::{self, Backing, SqliteStore, Whose};
 use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
@@ -61,17 +61,22 @@ pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>) -> Result<Done, Fau
 }
 
 fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
-    let before = (memory.resolved, memory.claimed);
+    let (before, is_in_memory) = ((memory.resolved, memory.claimed), store.is_in_memory());
     if work.full {
         memory.retried.extend(memory.aside.drain());
         memory.zoneless.clear();
     }
     // A task whose zone is unknown here is not tried, so it cannot fail.
-    let mode = if memory.aside.len() == memory.zoneless.len() && !work.newer { Mode::Together } else { Mode::OneByOne };
-    let done = match store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, mode)?.run()) {
-        Err(fault) if mode == Mode::Together && fault.is_about_the_item() => {
+    let together = memory.aside.len() == memory.zoneless.len() && !work.newer && !memory.apart;
+    let mode = if together { Mode::Together } else { Mode::OneByOne };
+    let mut turn = |mode, memory: &mut Memory| {
+        store.try_write_items(|tx, schedules, backing| Turning::new(tx, schedules, work, memory, mode, backing)?.run())
+    };
+    let done = match turn(mode, memory) {
+        // Rows that are stored elsewhere are read again first.
+        Err(fault) if mode == Mode::Together && fault.is_about_the_item() && !is_in_memory => {
             (memory.resolved, memory.claimed) = before;
-            store.try_write(|tx, schedules| Turning::new(tx, schedules, work, memory, Mode::OneByOne)?.run())
+            turn(Mode::OneByOne, memory)
         }
         done => done,
     }?;
@@ -95,6 +100,8 @@ struct Turning<'a> {
     work: &'a Work<'a>,
     memory: &'a mut Memory,
     mode: Mode,
+    /// Where the rows are stored, if that is elsewhere.
+    backing: Option<&'a mut (dyn Backing + 'static)>,
     done: Done,
     written: Written,
     slots: Slots,
@@ -109,13 +116,14 @@ impl<'a> Turning<'a> {
         work: &'a Work<'a>,
         memory: &'a mut Memory,
         mode: Mode,
+        backing: Option<&'a mut (dyn Backing + 'static)>,
     ) -> Result<Self, Fault> {
         let done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
         // Newer tables may not answer for all runs at once, so each run is looked at.
         let (blocked, delayed) = (work.newer || blocked::any_blocked(tx)?, work.newer || delays::any(tx)?);
         let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
         let written = Written { blocked, delayed, limits, ..Written::default() };
-        Ok(Turning { tx, schedules, work, memory, mode, done, written, slots: work.slots, budget: MAX_ITEMS })
+        Ok(Turning { tx, schedules, work, memory, mode, backing, done, written, slots: work.slots, budget: MAX_ITEMS })
     }
 
     fn run(mut self) -> Result<Done, Fault> {
@@ -273,11 +281,13 @@ impl<'a> Turning<'a> {
         let written = &self.written;
         let (claims, events, completed) = (written.claims.len(), written.events.len(), written.once.completed.len());
         let slots = self.slots;
+        self.write_elsewhere(Whose::OfAll)?;
         self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
-        let failed = match item(self) {
+        let failed = match item(self).and_then(|()| self.write_elsewhere(Whose::OfItem)) {
             Ok(()) => None,
             Err(fault) if fault.is_about_the_item() || (self.work.newer && fault.is_about_the_tables()) => {
                 self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
+                self.backing.as_mut().map_or(Ok(()), |backing| backing.undone(self.tx))?;
                 self.written.claims.truncate(claims);
                 self.written.events.truncate(events);
                 self.written.once.starting.clear();
@@ -289,6 +299,12 @@ impl<'a> Turning<'a> {
         };
         self.tx.prepare_cached("RELEASE item")?.execute([])?;
         Ok(failed)
+    }
+
+    /// Has rows that are stored elsewhere written there, so that one item's fault is known as its own.
+    fn write_elsewhere(&mut self, whose: Whose) -> Result<(), Fault> {
+        let tx = self.tx;
+        self.backing.as_mut().map_or(Ok(()), |backing| backing.write(tx, whose))
     }
 
     /// Writes one item, or sets it aside.

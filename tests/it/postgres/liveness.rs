@@ -10,11 +10,9 @@ use duly::{Client, Context, Error, Event, NewTask, Outcome, RunStatus, Scheduler
 use postgres::NoTls;
 use tempfile::TempDir;
 
+use crate::fixtures::on_server::{self, OWNERS, holders, key_of_owner};
 use crate::fixtures::{NOON, eventually, listen, seconds, test_process};
 use crate::postgres::database;
-
-/// The class of the locks of owners.
-const CLASS: i64 = 0x6475_6c7a;
 
 /// A schema on a server, and the folders of some hosts.
 struct Hosts {
@@ -48,23 +46,16 @@ impl Hosts {
         self.address.split_once("schema=").expect("an address with a schema").1
     }
 
-    /// The key of an owner's lock. The same in every version of duly: FNV-1a of the schema and the id.
+    /// The key of an owner's lock.
     fn key(&self, owner: &str) -> i32 {
-        let sql = "SELECT oid::bigint FROM pg_namespace WHERE nspname = $1";
-        let oid: i64 = self.session().query_one(sql, &[&self.schema()]).expect("the schema").get(0);
-        let oid = u32::try_from(oid).expect("an oid").to_be_bytes();
-        let hash = oid.into_iter().chain(owner.bytes());
-        hash.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)).cast_signed()
+        key_of_owner(&mut on_server::session(&self.address), owner)
     }
 
     /// The processes of the server that hold the lock of an owner.
     fn holders(&self, owner: &str) -> Vec<i32> {
-        let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted
-                    AND classid = $1::bigint::oid AND objid = $2::bigint::oid
-                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-        let key = i64::from(self.key(owner).cast_unsigned());
-        let rows = self.session().query(sql, &[&CLASS, &key]).expect("the locks");
-        rows.iter().map(|row| row.get(0)).collect()
+        let mut session = on_server::session(&self.address);
+        let key = key_of_owner(&mut session, owner);
+        holders(&mut session, key)
     }
 
     /// Cuts the session by which an owner is known to be alive.
@@ -195,14 +186,99 @@ fn the_turn_that_recovers_looks_at_the_lock_again() {
     // The owner comes back on another connection, as after a broken network.
     let mut session = hosts.session();
     let key = hosts.key(&owner);
-    session
-        .execute("SELECT pg_advisory_lock($1, $2)", &[&i32::try_from(CLASS).expect("a class"), &key])
-        .expect("its lock");
+    session.execute("SELECT pg_advisory_lock($1, $2)", &[&OWNERS, &key]).expect("its lock");
     pass(&clock, 200, &mut [&mut second]);
     assert_eq!(status(&client, run), RunStatus::Running);
     drop(session);
     eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
     pass(&clock, 25, &mut [&mut second]);
+    assert_ne!(client.run(run).expect("a run").expect("a run").locked_by, Some(owner), "it is recovered");
+}
+
+/// Copies the files of a host, as an image of its disk has them. Of another boot: with another boot id in the lock files.
+fn copy_files(from: &Path, to: &Path, other_boot: bool) {
+    std::fs::create_dir(to).expect("a folder");
+    std::fs::set_permissions(to, std::fs::metadata(from).expect("a folder").permissions()).expect("its mode");
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy_files(&from, &to, other_boot);
+            continue;
+        }
+        let mut content = std::fs::read(&from).expect("a file");
+        if other_boot && let Some(boot) = content.get_mut(15..51) {
+            boot.copy_from_slice(b"00000000-1111-2222-3333-444444444444");
+        }
+        std::fs::write(to, content).expect("a copy");
+    }
+}
+
+/// The lock of a copied file is free, which proves nothing.
+#[test]
+fn the_state_folder_of_another_host_proves_no_death() {
+    let Some(hosts) = Hosts::new() else { return };
+    for (other_boot, name) in [(false, "b"), (true, "c")] {
+        let clock = noon();
+        let schema = format!("{}_{name}", hosts.address);
+        let hosts = Hosts { address: schema, home: tempfile::tempdir().expect("a temporary folder") };
+        let mut first = hosts.start("a", &clock);
+        let (run, owner) = claimed(&mut first);
+        copy_files(&hosts.home.path().join("a"), &hosts.home.path().join(name), other_boot);
+        let mut second = hosts.start(name, &clock);
+        let client = hosts.client(&second);
+        pass(&clock, 10, &mut [&mut second]);
+        assert_eq!(status(&client, run), RunStatus::Running, "it holds the lock of its session");
+        hosts.cut(&owner);
+        pass(&clock, 45, &mut [&mut second]);
+        let found = client.run(run).expect("a run").expect("a run");
+        assert_eq!(found.locked_by.as_ref(), Some(&owner), "its lease has not passed: {found:?}");
+        pass(&clock, 20, &mut [&mut second]);
+        assert_ne!(client.run(run).expect("a run").expect("a run").locked_by, Some(owner), "it is recovered");
+    }
+}
+
+/// The folder is shared, and the locks of its files are not, as on some network file systems.
+#[test]
+fn a_shared_state_folder_proves_no_death_of_an_owner_of_another_boot() {
+    let Some(hosts) = Hosts::new() else { return };
+    let clock = noon();
+    let mut first = hosts.start("a", &clock);
+    let (run, owner) = claimed(&mut first);
+    let sql = format!(
+        "SET duly.store = 'on'; UPDATE \"{}\".scheduler_instances SET boot_id = 'another' WHERE id = '{owner}'",
+        hosts.schema()
+    );
+    hosts.session().batch_execute(&sql).expect("its boot");
+    drop(first);
+    eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
+    let mut second = hosts.start("a", &clock);
+    let client = hosts.client(&second);
+    pass(&clock, 50, &mut [&mut second]);
+    let found = client.run(run).expect("a run").expect("a run");
+    assert_eq!(found.locked_by.as_ref(), Some(&owner), "its lease has not passed: {found:?}");
+    pass(&clock, 20, &mut [&mut second]);
+    assert_ne!(client.run(run).expect("a run").expect("a run").locked_by, Some(owner), "it is recovered");
+}
+
+/// On one host the lock file decides at once, but never against the session.
+#[test]
+fn a_dead_owner_of_this_host_is_recovered_at_once_unless_its_session_holds_its_lock() {
+    let Some(hosts) = Hosts::new() else { return };
+    let clock = noon();
+    let mut first = hosts.start("a", &clock);
+    let (run, owner) = claimed(&mut first);
+    drop(first);
+    eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
+    let mut session = hosts.session();
+    let key = hosts.key(&owner);
+    session.execute("SELECT pg_advisory_lock($1, $2)", &[&OWNERS, &key]).expect("its lock");
+    let mut second = hosts.start("a", &clock);
+    let client = hosts.client(&second);
+    pass(&clock, 5, &mut [&mut second]);
+    assert_eq!(client.run(run).expect("a run").expect("a run").locked_by.as_ref(), Some(&owner));
+    drop(session);
+    eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
+    pass(&clock, 2, &mut [&mut second]);
     assert_ne!(client.run(run).expect("a run").expect("a run").locked_by, Some(owner), "it is recovered");
 }
 

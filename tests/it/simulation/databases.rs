@@ -1,14 +1,18 @@
-//! The database that seeds use one after the other: a file, and connections that outlive schedulers. A seed starts with
-//! empty tables, as in a new file; preparing all statements again would be a quarter of the time.
+//! The database that seeds use one after the other: a file, or a schema on a server of its own, and connections that outlive
+//! schedulers. A seed starts with empty tables, as in a new database; preparing all statements again would be a quarter of the time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use duly::testing::{Crashed, ManualClock, Stepper};
+use duly::testing::{Crashed, ManualClock, Stepper, StepperBuilder};
 use duly::{Client, Clock};
 use tempfile::TempDir;
 
+#[cfg(feature = "postgres")]
+use crate::postgres::OwnServer;
 use crate::simulation::effects;
+#[cfg(feature = "postgres")]
+use crate::simulation::network::Network;
 use crate::simulation::observer::Observer;
 #[cfg(feature = "postgres")]
 use crate::simulation::on_server::OnServer;
@@ -18,6 +22,9 @@ use crate::simulation::unusable_rows;
 
 /// Connections of dead schedulers that are kept.
 const KEPT: usize = 4;
+/// Machines beside a server.
+#[cfg(feature = "postgres")]
+const HOSTS: usize = 2;
 /// Deletes all that a seed has written, except `scheduler_meta`.
 const CLEAR: &str = "
     BEGIN;
@@ -31,28 +38,62 @@ const CLEAR: &str = "
     DELETE FROM scheduled_tasks;
     DELETE FROM scheduler_events;
     DELETE FROM scheduler_instances";
-/// The server assigns numbers from 1 again.
+/// As `CLEAR`, and the server assigns numbers from 1 again.
 const FIRST_NUMBERS: &str = "
+    DELETE FROM scheduler_alarms;
+    DELETE FROM scheduler_alarm_channels;
     ALTER SEQUENCE scheduled_tasks_id_seq RESTART; ALTER SEQUENCE task_runs_id_seq RESTART;
     ALTER SEQUENCE task_attempts_id_seq RESTART; ALTER SEQUENCE scheduler_events_id_seq RESTART;
     ALTER SEQUENCE scheduler_alarms_id_seq RESTART";
 
+/// Which store a simulation uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    #[cfg(feature = "postgres")]
+    Server,
+}
+
+/// A machine on which schedulers run.
+pub(crate) struct Host {
+    /// The folder of their local files, if the database is on a server.
+    #[cfg(feature = "postgres")]
+    pub(crate) state: PathBuf,
+    /// The folder of their lock files.
+    pub(crate) locks: PathBuf,
+}
+
 pub(crate) struct Database {
     pub(crate) clock: ManualClock,
     pub(crate) client: Client,
-    /// Connections of dead schedulers: most schedulers reuse one.
-    pub(crate) connections: Vec<Crashed>,
+    /// Connections of dead schedulers, each with its host: most schedulers reuse one.
+    pub(crate) connections: Vec<(usize, Crashed)>,
     /// The checker's connection, between two seeds.
     pub(crate) observer: Option<Observer>,
     /// A connection of another program.
     pub(crate) shell: Shell,
     pub(crate) reader: Reader,
-    /// The path of the file, or the address of the server.
+    /// The path of the file, or the address of the server over the network that is cut.
     pub(crate) address: PathBuf,
-    pub(crate) lock_folder: PathBuf,
+    /// As `address`, without that network.
+    near: PathBuf,
+    /// One for a file, several for a server.
+    pub(crate) hosts: Vec<Host>,
     /// The rows of `scheduler_meta` that each seed starts with.
     meta: Vec<(String, String)>,
     _home: TempDir,
+    #[cfg(feature = "postgres")]
+    pub(crate) server: Option<(OwnServer, Network)>,
+}
+
+impl Host {
+    /// Has a scheduler run on this machine.
+    pub(crate) fn builder(&self, builder: StepperBuilder) -> StepperBuilder {
+        #[cfg(feature = "postgres")]
+        return builder.state_folder(&self.state);
+        #[cfg(not(feature = "postgres"))]
+        builder
+    }
 }
 
 /// The stamp only ever grows, and a smaller one is damage: it is not reset.
@@ -66,14 +107,6 @@ fn home() -> TempDir {
     tempfile::Builder::new().prefix("duly-simulation-").tempdir_in(place).expect("a temporary folder")
 }
 
-/// Returns the address of a new schema on a server, if the simulation is to run there.
-fn on_server() -> Option<PathBuf> {
-    #[cfg(feature = "postgres")]
-    return crate::on_postgres::database().map(PathBuf::from);
-    #[cfg(not(feature = "postgres"))]
-    None
-}
-
 /// Opens a connection of another program.
 fn open(address: &Path, clock: &ManualClock) -> Shell {
     #[cfg(feature = "postgres")]
@@ -84,62 +117,110 @@ fn open(address: &Path, clock: &ManualClock) -> Shell {
 }
 
 /// Creates the tables, and a client that outlives every scheduler.
-fn client(address: &Path, clock: &ManualClock) -> (Client, Crashed) {
+fn client(address: &Path, host: &Host, clock: &ManualClock) -> (Client, Crashed) {
     let builder = Stepper::builder(address, clock.now().wall).clock(clock).busy_timeout(Duration::ZERO);
-    let mut first = builder.start().expect("a stepper");
+    let mut first = host.builder(builder).start().expect("a stepper");
     first.step().expect("a first step");
     let client = first.client().clone();
     (client, first.crash())
 }
 
 impl Database {
-    pub(crate) fn new() -> Self {
-        let home = home();
-        let address = on_server().unwrap_or_else(|| home.path().join("simulation.db"));
+    pub(crate) fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::File => {
+                let home = home();
+                let file = home.path().join("simulation.db");
+                let locks = home.path().join("simulation.db-owners");
+                let host = Host {
+                    #[cfg(feature = "postgres")]
+                    state: PathBuf::new(),
+                    locks,
+                };
+                Database::at(file.clone(), file, vec![host], home)
+            }
+            #[cfg(feature = "postgres")]
+            Kind::Server => {
+                let (home, server) = (home(), OwnServer::start().expect("a PostgreSQL server"));
+                let network = Network::before(&server.folder, home.path());
+                let address = |folder| PathBuf::from(format!("{}?schema=simulation", crate::postgres::address(folder)));
+                let (near, far) = (address(&server.folder), address(home.path()));
+                let states = (0..HOSTS).map(|number| home.path().join(format!("host-{number}")));
+                let hosts = states.map(|state| Host { locks: state.clone(), state }).collect();
+                let mut database = Database::at(far, near, hosts, home);
+                database.server = Some((server, network));
+                database
+            }
+        }
+    }
+
+    fn at(address: PathBuf, near: PathBuf, mut hosts: Vec<Host>, home: TempDir) -> Self {
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().expect("an instant"));
         // A seed begins at any value of the monotonic clock, and none at 0.
         clock.advance(Duration::from_secs(100 * 86_400));
-        let (client, connection) = client(&address, &clock);
-        let connections = vec![connection];
-        let (reader, shell) = (Reader::new(open(&address, &clock)), open(&address, &clock));
-        let of_application = format!("{}; {}", effects::TABLE, unusable_rows::GUARD);
-        let lock_folder = match &shell {
+        let (client, connection) = client(&address, &hosts[0], &clock);
+        let connections = vec![(0, connection)];
+        let (reader, shell) = (Reader::new(open(&near, &clock)), open(&near, &clock));
+        match &shell {
             Shell::File(_) => {
+                let of_application = format!("{}; {}", effects::TABLE, unusable_rows::GUARD);
                 shell.execute_batch(&of_application).expect("tables of the application's own");
-                PathBuf::from(format!("{}-owners", address.display()))
             }
             #[cfg(feature = "postgres")]
             Shell::Server(server) => {
-                server.prepare(&of_application);
-                server.lock_folder()
+                server.prepare(effects::TABLE);
+                let folder = server.folder_of_locks();
+                hosts.iter_mut().for_each(|host| host.locks = host.state.join(&folder));
             }
-        };
+        }
         let meta = shell.read(|tables| {
             let mut rows = tables.prepare(META).expect("a query");
             let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("the rows of scheduler_meta");
             rows.collect::<Result<_, _>>().expect("the rows of scheduler_meta")
         });
-        Database { clock, client, connections, observer: None, shell, reader, address, lock_folder, meta, _home: home }
+        Database {
+            clock,
+            client,
+            connections,
+            observer: None,
+            shell,
+            reader,
+            address,
+            near,
+            hosts,
+            meta,
+            _home: home,
+            #[cfg(feature = "postgres")]
+            server: None,
+        }
     }
 
     /// A connection for the checker.
     pub(crate) fn new_observer(&self) -> Observer {
-        Observer::new(open(&self.address, &self.clock))
+        Observer::new(open(&self.near, &self.clock))
+    }
+
+    /// Returns a connection of a scheduler that died on this host.
+    pub(crate) fn take_connection(&mut self, host: usize) -> Option<Crashed> {
+        let at = self.connections.iter().rposition(|(of, _)| *of == host)?;
+        Some(self.connections.remove(at).1)
     }
 
     /// Empties the tables for the next seed.
     pub(crate) fn clear(&mut self) {
         self.reader.close();
         // A client reserves ids: those of another seed must not affect this one.
-        self.client = client(&self.address, &self.clock).0;
+        self.client = client(&self.address, &self.hosts[0], &self.clock).0;
         let numbers = if self.shell.is_on_server() { FIRST_NUMBERS } else { "DELETE FROM sqlite_sequence" };
         self.shell.execute_batch(&format!("{CLEAR}; {numbers}; COMMIT")).expect("empty tables");
         for row in &self.meta {
             let text = "UPDATE scheduler_meta SET value = ?2 WHERE key = ?1";
             self.shell.execute(text, (&row.0, &row.1)).expect("a row of scheduler_meta");
         }
-        let locks = std::fs::read_dir(&self.lock_folder).expect("the folder of the owners");
-        locks.flatten().for_each(|lock| std::fs::remove_file(lock.path()).expect("a lock file"));
+        for host in &self.hosts {
+            let locks = std::fs::read_dir(&host.locks).into_iter().flatten().flatten();
+            locks.for_each(|lock| std::fs::remove_file(lock.path()).expect("a lock file"));
+        }
         self.connections.truncate(KEPT);
     }
 }

@@ -103,6 +103,8 @@ impl Turn {
 pub(crate) struct Owner {
     pub(crate) name: String,
     pub(crate) handlers: Vec<&'static str>,
+    /// The machine it runs on: another one does not see its lock file.
+    pub(crate) host: usize,
     pub(crate) lock: PathBuf,
     /// Its process exists, running or suspended.
     pub(crate) is_alive: bool,
@@ -300,7 +302,10 @@ impl History {
         if let Some(turn) = step.turn() {
             self.owners[turn.owner].observe_clock(now, turn.refused);
         }
-        let checked = self.check(&step, now.monotonic);
+        let checked = match self.observer.wrote_without_lock(&changes) {
+            true => Err("rows were changed while another session held the lock of the schema".to_owned()),
+            false => self.check(&step, now.monotonic),
+        };
         let line = describe(&step);
         before.apply(&changes, &after);
         (self.tables, self.observer.tables) = (before, after);

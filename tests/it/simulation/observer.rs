@@ -60,6 +60,22 @@ impl Observer {
         Observer { shell, tables, newest, version: None, reads: 0, run: 0, attempt: 0, event: 0 }
     }
 
+    /// Returns whether the server has a session of an owner.
+    pub(crate) fn has_session(&self, owner: &str) -> bool {
+        self.shell.has_session(owner)
+    }
+
+    /// Returns whether something was written although another session held the lock of the schema, and still holds it.
+    pub(crate) fn wrote_without_lock(&self, changes: &Changes) -> bool {
+        self.shell.is_locked() && !(changes.tasks.is_empty() && changes.runs.is_empty())
+    }
+
+    /// Connects again after the server was restarted.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reconnect(&self) {
+        self.shell.reconnect();
+    }
+
     /// Forgets all that it has read.
     pub(crate) fn reset(self) -> Self {
         Observer::new(self.shell)

@@ -98,8 +98,10 @@ impl Scenario {
 
     /// Returns the database for the next seed, unless its tables are of a newer version.
     pub(crate) fn into_database(mut self) -> Option<Database> {
-        let steppers = self.schedulers.into_iter().filter_map(|scheduler| scheduler.stepper);
-        self.database.connections.extend(steppers.map(Stepper::crash));
+        for (scheduler, owner) in self.schedulers.into_iter().zip(&self.history.owners) {
+            self.database.connections.extend(scheduler.stepper.map(|stepper| (owner.host, stepper.crash())));
+            self.database.shell.await_end_of(&owner.name);
+        }
         self.database.observer = Some(self.history.observer.reset());
         (!self.is_newer_version).then_some(self.database)
     }
@@ -166,7 +168,11 @@ impl Scenario {
         let refused = Arc::new(AtomicBool::new(false));
         let tell = refused.clone();
         let id = self.schedulers.len();
-        let mut builder = Stepper::builder(&self.database.address, self.now().wall)
+        let hosts = self.database.hosts.len();
+        let host = if hosts > 1 { self.rng.usize(..hosts) } else { 0 };
+        let builder = Stepper::builder(&self.database.address, self.now().wall);
+        let mut builder = self.database.hosts[host]
+            .builder(builder)
             .clock(&self.database.clock)
             .client(&self.database.client)
             .workers(workers)
@@ -181,8 +187,7 @@ impl Scenario {
                 _ => {}
             });
         if !self.once_in(12)
-            && !self.database.shell.is_on_server()
-            && let Some(crashed) = self.database.connections.pop()
+            && let Some(crashed) = self.database.take_connection(host)
         {
             builder = builder.after(crashed);
         }
@@ -196,11 +201,12 @@ impl Scenario {
         match builder.start() {
             Ok(stepper) => {
                 let name = stepper.owner().to_owned();
-                let lock = self.database.lock_folder.join(&name);
+                let lock = self.database.hosts[host].locks.join(&name);
                 let clock_known = self.history.tables.seen_at.unwrap_or_default();
                 self.history.owners.push(Owner {
                     name,
                     handlers: handlers.to_vec(),
+                    host,
                     lock,
                     is_alive: true,
                     left_lock_file: true,
@@ -239,7 +245,9 @@ impl Scenario {
         scheduler.calls.clear();
         scheduler.suspended = None;
         if let Some(stepper) = scheduler.stepper.take() {
-            self.database.connections.push(stepper.crash());
+            let owner = &self.history.owners[id];
+            self.database.connections.push((owner.host, stepper.crash()));
+            self.database.shell.await_end_of(&owner.name);
         }
         self.history.died(id);
         self.record(&Action::Nothing, &format!("owner {id} is killed {when}"))
@@ -389,9 +397,13 @@ impl Scenario {
     pub(crate) fn failure_report(&self, broken: &str) -> String {
         let now = self.now();
         let log: Vec<&str> = self.log.iter().map(String::as_str).collect();
+        let (store, feature) = match self.database.shell.is_on_server() {
+            true => ("DULY_STORE=postgres ", "--features postgres "),
+            false => ("", ""),
+        };
         format!(
-            "seed {}, turn {}, {} of virtual time, at {}:\n  {broken}\nlast events:\n  {}\nagain: DULY_SEED={} cargo test \
-             --test it simulation -- --nocapture",
+            "seed {}, turn {}, {} of virtual time, at {}:\n  {broken}\nlast events:\n  {}\nagain: {store}DULY_SEED={} cargo test \
+             {feature}--test it simulation -- --nocapture",
             self.seed,
             self.turns,
             humantime_of(now.monotonic),

@@ -185,7 +185,10 @@ impl History {
                 let stood_still = monotonic.saturating_sub(written.copied().unwrap_or(monotonic));
                 // The longer lease of the two owners decides.
                 let lease = owner.lease.max(self.owners[settling_owner].lease);
-                if owner.is_alive && !owner.lock.exists() && stood_still > lease {
+                // On a server, an owner of another host is judged by its session and its lease, and by nothing else.
+                let same_host = owner.host == self.owners[settling_owner].host;
+                let is_seen = same_host && owner.lock.exists() || self.observer.has_session(&owner.name);
+                if owner.is_alive && !is_seen && stood_still > lease {
                     attempt.taken_over = true;
                 } else if owner.is_alive {
                     return Err(format!(
@@ -197,7 +200,7 @@ impl History {
                     return Err(format!("run {id} was recovered, and its command may be running"));
                 }
                 // No worker had begun it, and the slots in the lock file say so.
-                let released = attempt.began.is_none() && !owner.is_alive && owner.left_lock_file;
+                let released = attempt.began.is_none() && !owner.is_alive && owner.left_lock_file && same_host;
                 (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap), false, None, None)
             }
         };

@@ -203,6 +203,16 @@ pub(crate) enum Command {
         /// File to create. It must not exist.
         file: PathBuf,
     },
+    /// Copy all tasks with their history from a file to a PostgreSQL server, or back, and compare both.
+    #[command(after_help = help_examples::MIGRATE)]
+    Migrate {
+        /// Database to read: a path, or postgres://.. No scheduler may run on it.
+        #[arg(long, value_name = "DB")]
+        from: PathBuf,
+        /// Database to write, which must be new or empty.
+        #[arg(long, value_name = "DB")]
+        to: PathBuf,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = help_examples::COMPLETIONS)]
     Completions {

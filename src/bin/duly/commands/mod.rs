@@ -13,6 +13,7 @@ pub(crate) mod limit;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod matching;
+pub(crate) mod migrate;
 pub(crate) mod next;
 pub(crate) mod prune;
 pub(crate) mod run;

@@ -39,7 +39,6 @@ pub(crate) enum Request {
     /// The claim of a run.
     Claim { run: i64 },
     /// The end of a running run that succeeded.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only tests finish a run in a transaction on a server"))]
     Finish { run: i64, key: Option<String> },
     /// The start of a scheduler: `other_zone_data` reads the tasks that are planned again with the zone data of this process.
     Register { zone_data: String, now: i64 },
@@ -52,6 +51,43 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// Returns the texts that are looked for, with their columns.
+    pub(crate) fn names(&self) -> Vec<(&'static str, &str)> {
+        let limit = |on: &'_ LimitOn| match on {
+            LimitOn::Key(_) => "concurrency_key",
+            LimitOn::Handler(_) => "handler",
+        };
+        match self {
+            Request::Add { names, .. } => names.iter().map(|name| ("name", name.as_str())).collect(),
+            Request::Apply { source, names, limits } => {
+                let names = names.iter().map(|name| ("name", name.as_str()));
+                let limits = limits.iter().map(|on| (limit(on), text(on)));
+                names.chain(limits).chain([("managed_by", source.as_str())]).collect()
+            }
+            Request::Trigger { task, key } => {
+                let key = key.iter().map(|key| ("request_key", key.as_str()));
+                key.chain([("name", task.as_str())]).collect()
+            }
+            Request::CancelAll { task }
+            | Request::GoneAll { task }
+            | Request::Change { task }
+            | Request::Remove { task } => vec![("name", task)],
+            Request::Limit { on } => vec![(limit(on), text(on))],
+            Request::Effect { key, .. } => vec![("key", key)],
+            Request::Finish { key: Some(key), .. } => vec![("concurrency_key", key)],
+            Request::Alarm { channel } => vec![("channel", channel)],
+            Request::Retry { .. }
+            | Request::Cancel { .. }
+            | Request::Gone { .. }
+            | Request::Matching { .. }
+            | Request::Claim { .. }
+            | Request::Finish { .. }
+            | Request::Register { .. }
+            | Request::Stop { .. }
+            | Request::Record => Vec::new(),
+        }
+    }
+
     /// Reads the rows.
     pub(crate) fn read(&self, bench: &mut Sheets) -> Result<(), Fault> {
         around::version(bench)?;
@@ -89,6 +125,11 @@ impl Request {
             }
         }
     }
+}
+
+fn text(on: &LimitOn) -> &str {
+    let (LimitOn::Key(text) | LimitOn::Handler(text)) = on;
+    text
 }
 
 /// Reads the tasks that have the names. Only a replacement, or a task that must be examined again, looks further.

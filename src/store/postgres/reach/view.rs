@@ -9,6 +9,7 @@ use crate::rules::clock_monitor::NOTICED;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
 use crate::store::postgres::sheets::Sheets;
+use crate::store::postgres::text::findable;
 use crate::store::sqlite::sql::sql;
 
 /// A look-up, with what it names.
@@ -67,6 +68,18 @@ pub(crate) enum View {
 }
 
 impl View {
+    /// Returns the texts that are looked for, with their columns.
+    pub(crate) fn names(&self) -> Vec<(&'static str, &str)> {
+        match self {
+            View::Task(name) => vec![("name", name)],
+            View::Runs(RunFilter { task: Some(task), .. }) | View::Events(EventFilter { task: Some(task), .. }) => {
+                vec![("name", task)]
+            }
+            View::Alarms { channels, .. } => channels.iter().map(|channel| ("channel", channel.as_str())).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Reads the rows.
     pub(crate) fn read(&self, bench: &mut Sheets) -> Result<(), Fault> {
         around::version(bench)?;
@@ -180,7 +193,7 @@ const NEXT_TASKS: &str = sql! {"
              ORDER BY s.next_run, s.id LIMIT 1) x))"};
 
 fn idle(bench: &mut Sheets, handlers: &BTreeSet<String>) -> Result<(), Fault> {
-    let handlers: Vec<&str> = handlers.iter().map(String::as_str).collect();
+    let handlers = findable(handlers);
     bench.read("task_runs", ANY_WORK, &[&handlers])?;
     bench.read("scheduled_tasks", NEXT_TASKS, &[]).map(|_| ())
 }

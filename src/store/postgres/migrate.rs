@@ -1,0 +1,354 @@
+//! Copies all rows of a file into an empty schema, or of a schema into an empty file, and compares both before the commit.
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Transaction, params_from_iter};
+
+use crate::error::{Error, Result};
+use crate::model::progress_meter::Progress;
+use crate::model::report::Migrated;
+use crate::model::task::same_json;
+use crate::store::fault::Fault;
+use crate::store::postgres::PostgresStore;
+use crate::store::postgres::json;
+use crate::store::postgres::server::{Access, Server};
+use crate::store::postgres::sheets::Cell;
+use crate::store::postgres::tables::{Kind, TABLES, Table};
+use crate::store::sqlite::connection::SqliteStore;
+
+const DOING: &str = "migrate";
+
+/// Rows that are read from the server at once.
+const BATCH: usize = 5_000;
+
+/// Bytes that are written to the server at once, about.
+const CHUNK: usize = 1024 * 1024;
+
+/// The rows of `scheduler_meta` that tell of the tasks. The others tell of the tables.
+const META: &str = "key = 'zone_data'";
+
+/// The copy may take longer than a turn, and nobody else works here. Programs that write by SQL wait until it has ended.
+const SETTINGS: &str = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0";
+
+/// Where the rows are copied from and to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    ToServer,
+    ToFile,
+}
+
+/// Copies all rows in one transaction of the side that is written. `progress` counts rows, each twice: copied and compared.
+pub(crate) fn migrate(
+    file: &mut SqliteStore,
+    server: &mut PostgresStore,
+    direction: Direction,
+    progress: &Progress,
+) -> Result<Migrated> {
+    let mut bench = server.lock();
+    let server = &mut bench.rows.server;
+    let migrated = match direction {
+        Direction::ToServer => file.rehearse(DOING, |tx, _| {
+            let migrated = Move::begin(tx, server, direction, progress)?.copy()?;
+            server.commit()?;
+            Ok(migrated)
+        }),
+        Direction::ToFile => file.write(DOING, |tx, _| Move::begin(tx, server, direction, progress)?.copy()),
+    };
+    server.roll_back();
+    migrated
+}
+
+struct Move<'a> {
+    file: &'a Transaction<'a>,
+    server: &'a mut Server,
+    direction: Direction,
+    progress: &'a Progress,
+    done: u64,
+}
+
+impl<'a> Move<'a> {
+    /// Holds off every writer of both sides, and refuses what cannot be copied.
+    fn begin(
+        file: &'a Transaction<'a>,
+        server: &'a mut Server,
+        direction: Direction,
+        progress: &'a Progress,
+    ) -> Result<Self, Fault> {
+        server.begin(Access::Write)?;
+        server.batch(SETTINGS)?;
+        server.batch(&format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", TABLES.join(", ")))?;
+        let mut this = Move { file, server, direction, progress, done: 0 };
+        this.refuse_live_source()?;
+        this.refuse_full_target()?;
+        let rows = TABLES.iter().try_fold(0, |sum, table| Ok::<_, Fault>(sum + this.count(direction, table)?))?;
+        progress.set_total(u64::try_from(rows * 2).unwrap_or_default());
+        Ok(this)
+    }
+
+    fn copy(mut self) -> Result<Migrated, Fault> {
+        let mut migrated = Migrated::default();
+        for name in TABLES {
+            let table = Table::read(self.file, name)?;
+            match self.direction {
+                Direction::ToServer => self.fill_server(&table)?,
+                Direction::ToFile => self.fill_file(&table)?,
+            }
+            let rows = self.compare(&table)?;
+            match name {
+                "scheduled_tasks" => migrated.tasks = rows,
+                "task_runs" => migrated.runs = rows,
+                "scheduler_meta" => {}
+                _ => migrated.others += rows,
+            }
+        }
+        self.progress.complete();
+        Ok(migrated)
+    }
+
+    /// A number from the source, or from the target.
+    fn ask(&mut self, of: Direction, statement: &str) -> Result<i64, Fault> {
+        match of {
+            Direction::ToServer => Ok(self.file.query_row(statement, [], |row| row.get(0))?),
+            Direction::ToFile => Ok(self.server.query(statement, &[])?[0].try_get(0)?),
+        }
+    }
+
+    fn count(&mut self, of: Direction, table: &str) -> Result<i64, Fault> {
+        self.ask(of, &format!("SELECT count(*) FROM {table}"))
+    }
+
+    /// A scheduler that has not recorded its end may live, and a run that is running may have a process.
+    fn refuse_live_source(&mut self) -> Result<(), Fault> {
+        let advice = "stop the schedulers of the source; if one was killed, `duly run --until-idle` recovers what it left, and stops";
+        let live = self.ask(self.direction, "SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL")?;
+        if live > 0 {
+            return Err(refused(format!("schedulers that have not stopped: {live}: {advice}")));
+        }
+        let running = self.ask(self.direction, "SELECT count(*) FROM task_runs WHERE locked_by IS NOT NULL")?;
+        if running > 0 {
+            return Err(refused(format!("runs that are running: {running}: {advice}")));
+        }
+        Ok(())
+    }
+
+    fn refuse_full_target(&mut self) -> Result<(), Fault> {
+        let target = match self.direction {
+            Direction::ToServer => Direction::ToFile,
+            Direction::ToFile => Direction::ToServer,
+        };
+        for table in TABLES.into_iter().filter(|table| *table != "scheduler_meta") {
+            let rows = self.count(target, table)?;
+            if rows > 0 {
+                return Err(refused(format!("the target has {rows} rows in {table}: expected a new database")));
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_server(&mut self, table: &Table) -> Result<(), Fault> {
+        let (name, columns) = (table.name, names(table));
+        let mut selection = self.file.prepare(&selection(table, ""))?;
+        let mut rows = selection.query([])?;
+        let statement = format!("COPY {name} ({columns}) FROM STDIN");
+        let mut lines = String::new();
+        while let Some(row) = rows.next()? {
+            for (at, cell) in cells_of_file(table, row)?.iter().enumerate() {
+                if at > 0 {
+                    lines.push('\t');
+                }
+                write_cell(cell, &mut lines);
+            }
+            lines.push('\n');
+            self.done += 1;
+            if lines.len() >= CHUNK {
+                self.server.copy_in(&statement, &lines)?;
+                lines.clear();
+                self.progress.set_done(self.done);
+            }
+        }
+        self.server.copy_in(&statement, &lines)?;
+        self.progress.set_done(self.done);
+        if table.numbered {
+            let last = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?1), 0)";
+            let last: i64 = self.file.query_row(last, [name], |row| row.get(0))?;
+            let sequence = format!("{name}_id_seq");
+            self.server.query(
+                "SELECT setval($1::text::regclass, greatest($2::bigint, 1), $2::bigint > 0)",
+                &[&sequence, &last],
+            )?;
+        }
+        Ok(())
+    }
+
+    fn fill_file(&mut self, table: &Table) -> Result<(), Fault> {
+        let (name, columns) = (table.name, names(table));
+        let places = vec!["?"; table.columns.len()].join(", ");
+        let mut insert = self.file.prepare(&format!("INSERT INTO {name} ({columns}) VALUES ({places})"))?;
+        self.declare(table)?;
+        loop {
+            let rows = self.fetch(table)?;
+            if rows.is_empty() {
+                break;
+            }
+            for cells in &rows {
+                insert.execute(params_from_iter(cells))?;
+            }
+            self.done += rows.len() as u64;
+            self.progress.set_done(self.done);
+        }
+        self.server.batch(&format!("CLOSE rows_of_{}", table.name))?;
+        if table.numbered {
+            let last = format!("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {name}_id_seq");
+            let last: i64 = self.server.query(&last, &[])?[0].try_get(0)?;
+            self.file.execute("DELETE FROM sqlite_sequence WHERE name = ?1", [name])?;
+            self.file.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)", (name, last))?;
+        }
+        Ok(())
+    }
+
+    /// Compares a table of both sides. Returns the number of its rows.
+    fn compare(&mut self, table: &Table) -> Result<u64, Fault> {
+        let order = table.key.iter().map(|at| table.columns[*at].name.as_str()).collect::<Vec<_>>().join(", ");
+        let mut statement = self.file.prepare(&selection(table, &format!("ORDER BY {order}")))?;
+        let mut in_file = statement.query([])?;
+        self.declare(table)?;
+        let mut count = 0;
+        loop {
+            let on_server = self.fetch(table)?;
+            if on_server.is_empty() {
+                break;
+            }
+            for other in on_server {
+                let Some(row) = in_file.next()? else { return Err(differ(table, &other)) };
+                let one = cells_of_file(table, row)?;
+                let same = one.iter().zip(&other).zip(&table.columns).all(|((one, other), column)| {
+                    one == other
+                        || matches!((column.kind, one, other), (Kind::Json, Cell::Text(one), Cell::Text(other)) if same_json(one, other))
+                });
+                if !same {
+                    return Err(differ(table, &one));
+                }
+                count += 1;
+            }
+            self.progress.set_done(self.done + count);
+        }
+        if let Some(row) = in_file.next()? {
+            return Err(differ(table, &cells_of_file(table, row)?));
+        }
+        self.done += count;
+        self.server.batch(&format!("CLOSE rows_of_{}", table.name))?;
+        Ok(count)
+    }
+
+    /// Begins to read a table on the server, in the order of its key.
+    fn declare(&mut self, table: &Table) -> Result<(), Fault> {
+        let columns = table.columns.iter().map(|column| match column.kind {
+            Kind::Json => format!("{}::text", column.name),
+            Kind::Integer | Kind::Text => column.name.clone(),
+        });
+        let columns = columns.collect::<Vec<_>>().join(", ");
+        let key = table.key.iter().map(|at| match table.columns[*at].kind {
+            Kind::Integer => table.columns[*at].name.clone(),
+            Kind::Text | Kind::Json => format!("{} COLLATE \"C\"", table.columns[*at].name),
+        });
+        let key = key.collect::<Vec<_>>().join(", ");
+        let (name, condition) = (table.name, condition(table));
+        self.server.batch(&format!(
+            "DECLARE rows_of_{name} NO SCROLL CURSOR FOR SELECT {columns} FROM {name} {condition} ORDER BY {key}"
+        ))
+    }
+
+    fn fetch(&mut self, table: &Table) -> Result<Vec<Vec<Cell>>, Fault> {
+        let rows = self.server.query(&format!("FETCH {BATCH} FROM rows_of_{}", table.name), &[])?;
+        let cells = rows.iter().map(|row| {
+            let cells = table.columns.iter().enumerate().map(|(at, column)| {
+                Ok(match column.kind {
+                    Kind::Integer => row.try_get::<_, Option<i64>>(at)?.map_or(Cell::Null, Cell::Integer),
+                    Kind::Text | Kind::Json => row.try_get::<_, Option<String>>(at)?.map_or(Cell::Null, Cell::Text),
+                })
+            });
+            cells.collect::<Result<Vec<_>, Fault>>()
+        });
+        cells.collect()
+    }
+}
+
+fn names(table: &Table) -> String {
+    table.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn condition(table: &Table) -> String {
+    if table.name == "scheduler_meta" { format!("WHERE {META}") } else { String::new() }
+}
+
+/// The statement that reads a table of the file.
+fn selection(table: &Table, order: &str) -> String {
+    format!("SELECT {} FROM {} {} {order}", names(table), table.name, condition(table))
+}
+
+/// The values of a row of the file. Refuses those that the server cannot store.
+fn cells_of_file(table: &Table, row: &rusqlite::Row<'_>) -> Result<Vec<Cell>, Fault> {
+    let mut cells = Vec::with_capacity(table.columns.len());
+    for (at, column) in table.columns.iter().enumerate() {
+        let reason = match (row.get_ref(at)?, column.kind) {
+            (ValueRef::Null, _) => {
+                cells.push(Cell::Null);
+                continue;
+            }
+            (ValueRef::Integer(number), Kind::Integer) => {
+                cells.push(Cell::Integer(number));
+                continue;
+            }
+            (ValueRef::Text(text), Kind::Text | Kind::Json) => match std::str::from_utf8(text) {
+                Ok(valid) if valid.contains('\0') => "holds the character U+0000".to_owned(),
+                Ok(valid) => match (column.kind == Kind::Json).then(|| json::fault_of(&column.name, text)).flatten() {
+                    Some(fault) => fault,
+                    None => {
+                        cells.push(Cell::Text(valid.to_owned()));
+                        continue;
+                    }
+                },
+                Err(_) => "is not UTF-8".to_owned(),
+            },
+            (other, _) => format!("has the type {:?}", other.data_type()),
+        };
+        return Err(refused(format!(
+            "{}: {} {reason}, which PostgreSQL cannot store: correct it, or remove its row",
+            described(table, &cells),
+            column.name
+        )));
+    }
+    Ok(cells)
+}
+
+/// The table and the first columns of a row.
+fn described(table: &Table, cells: &[Cell]) -> String {
+    let first = table.columns.iter().zip(cells).take(2).map(|(column, cell)| match cell {
+        Cell::Null => format!("{} NULL", column.name),
+        Cell::Integer(number) => format!("{} {number}", column.name),
+        Cell::Text(text) => format!("{} {text:?}", column.name),
+    });
+    format!("{}, row with {}", table.name, first.collect::<Vec<_>>().join(", "))
+}
+
+/// Writes a value as `COPY` reads it in its text format.
+fn write_cell(cell: &Cell, to: &mut String) {
+    match cell {
+        Cell::Null => to.push_str("\\N"),
+        Cell::Integer(number) => to.push_str(&number.to_string()),
+        Cell::Text(text) => text.chars().for_each(|c| match c {
+            '\\' => to.push_str("\\\\"),
+            '\n' => to.push_str("\\n"),
+            '\r' => to.push_str("\\r"),
+            '\t' => to.push_str("\\t"),
+            c => to.push(c),
+        }),
+    }
+}
+
+fn refused(reason: String) -> Fault {
+    Error::Refused { request: DOING.to_owned(), reason }.into()
+}
+
+fn differ(table: &Table, cells: &[Cell]) -> Fault {
+    refused(format!("the copy differs from the source: {}; nothing was changed", described(table, cells)))
+}

@@ -1,0 +1,171 @@
+//! `duly migrate`: from a file to a server and back.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use duly::{Client, Error, Limit, Migrated, NewTask, Outcome, Progress, migrate};
+
+use crate::fixtures::on_server::session;
+use crate::fixtures::{NOON, TestDb, at, eventually, finish_all, once};
+use crate::postgres::database;
+
+const TABLES: [&str; 11] = [
+    "scheduler_instances",
+    "concurrency_limits",
+    "rate_limits",
+    "rate_limit_starts",
+    "scheduled_tasks",
+    "task_runs",
+    "task_attempts",
+    "task_effects",
+    "scheduler_events",
+    "scheduler_alarms",
+    "scheduler_alarm_channels",
+];
+
+/// A database with rows in every table, on which no scheduler runs.
+fn source() -> TestDb {
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
+    client.set_limit(Limit::key("mail", 3)).unwrap();
+    client.set_limit(Limit::rate("work", 100, crate::fixtures::seconds(60))).unwrap();
+    client.add(NewTask::once("sends", at(NOON)).handler("work").payload("a\nb\\N\tc\r \u{1f980}")).unwrap();
+    client.add(NewTask::once("removed", at(NOON)).handler("work")).unwrap();
+    client.add(NewTask::cron("nightly", "0 3 * * *").handler("work").payload([1.50, 2e3])).unwrap();
+    client.remove("removed").unwrap();
+    stepper.step().unwrap();
+    finish_all(&mut stepper, &Outcome::failed("no route\n\\."));
+    stepper.step().unwrap();
+    stepper.stop().unwrap();
+    db.execute("INSERT INTO task_effects (key, run_id, state, value, created_at, done_at) VALUES ('charge', 1, 'done', '{\"b\": 1, \"a\": [2.0]}', 1, 2)");
+    db.execute("INSERT INTO scheduler_events (at, kind, detail) VALUES (1, 'clock_back', '')");
+    db.execute("INSERT INTO scheduler_alarms (channel, kind, subject, since, count, changed_at, found, advice) VALUES ('mail', 'dead', '', 1, 1, 1, 'f', 'a')");
+    db.execute("INSERT INTO scheduler_alarm_channels (channel, kind, seen_id) VALUES ('mail', 'dead', 7)");
+    db
+}
+
+/// All rows, as text in the order of their keys.
+fn rows(db: &Path) -> Vec<Vec<String>> {
+    let file = rusqlite::Connection::open(db).unwrap();
+    let all = |table: &&str| {
+        let mut statement = file.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2")).unwrap();
+        let columns = statement.column_count();
+        let row = |row: &rusqlite::Row<'_>| {
+            (0..columns).map(|at| row.get::<_, rusqlite::types::Value>(at)).collect::<Result<Vec<_>, _>>()
+        };
+        statement.query_map([], row).unwrap().map(|row| format!("{:?}", row.unwrap())).collect()
+    };
+    TABLES.iter().map(all).collect()
+}
+
+fn refusal(from: impl AsRef<Path>, to: impl AsRef<Path>) -> String {
+    match migrate(from, to, &Progress::default()) {
+        Err(Error::Refused { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_database_that_moves_to_a_server_and_back_is_the_same() {
+    let Some(address) = database() else { return };
+    let db = source();
+    let progress = Progress::default();
+    let migrated = migrate(db.file(), &address, &progress).unwrap();
+    let Migrated { tasks, runs, others, .. } = migrated;
+    assert_eq!((tasks, runs), (2, 1));
+    let before = rows(db.file());
+    assert!(before.iter().all(|table| !table.is_empty()), "{before:?}");
+    let all = before.iter().map(Vec::len).sum::<usize>() as u64;
+    assert!(others >= all - 3 && progress.done() == progress.total() && progress.total() >= 2 * all);
+
+    let copy = db.home().join("back.db");
+    assert_eq!(migrate(&address, &copy, &Progress::default()).unwrap(), migrated);
+    // `jsonb` keeps the value, not the order of keys and the spaces.
+    let as_text = |tables: Vec<Vec<String>>| {
+        let text = format!("{tables:?}");
+        text.replace(r#"{\\\"b\\\": 1, \\\"a\\\": [2.0]}"#, "J")
+            .replace(r#"{\\\"a\\\": [2.0], \\\"b\\\": 1}"#, "J")
+            .replace("[1.5, ", "[1.5,")
+    };
+    assert_eq!(as_text(rows(&copy)), as_text(before));
+
+    // No number is given twice, not even that of a task that was removed.
+    let newest = |client: &Client| {
+        client.add(once("new")).unwrap();
+        client.task("new").unwrap().unwrap().id
+    };
+    let ids = [db.file(), Path::new(&address), &copy].map(|place| newest(&Client::open(place).unwrap()));
+    assert_eq!(ids, [4; 3]);
+}
+
+#[test]
+fn only_a_source_at_rest_moves_and_only_into_an_empty_target() {
+    let Some(address) = database() else { return };
+    let (db, stepper, client) = TestDb::with_stepper_and_client();
+    client.add(once("a")).unwrap();
+    assert!(refusal(db.file(), &address).starts_with("schedulers that have not stopped: 1: stop the"));
+    stepper.stop().unwrap();
+    db.execute("INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, locked_by, locked_until)
+                VALUES (1, 'work', 1800000000000, 'manual', 'running', 1800000000000, 1, 'x', 1800000000000)");
+    assert!(refusal(db.file(), &address).starts_with("runs that are running: 1: "));
+    db.execute("DELETE FROM task_runs");
+    // A row that PostgreSQL cannot store is named.
+    db.execute("INSERT INTO scheduler_events (id, at, kind, detail) VALUES (70, 1, 'edited', CAST(x'610062' AS TEXT))");
+    let reason = refusal(db.file(), &address);
+    assert!(
+        reason.starts_with("scheduler_events, row with id 70, at 1: detail holds the character U+0000"),
+        "{reason}"
+    );
+    db.execute("DELETE FROM scheduler_events");
+    assert!(Client::open(&address).unwrap().tasks().unwrap().is_empty());
+
+    migrate(db.file(), &address, &Progress::default()).unwrap();
+    assert_eq!(refusal(db.file(), &address), "the target has 1 rows in scheduler_instances: expected a new database");
+    assert!(refusal(db.file(), db.home().join("other.db")).starts_with("expected a file and an address"));
+    assert!(refusal(&address, &address).starts_with("expected a file and an address"));
+    assert_eq!(Client::open(&address).unwrap().tasks().unwrap().len(), 1);
+}
+
+#[test]
+fn a_migration_that_is_killed_in_the_middle_leaves_the_target_empty() {
+    let Some(address) = database() else { return };
+    let db = source();
+    drop(Client::open(&address).unwrap());
+    let mut other = session(&address);
+    // The copy waits in the middle, with most tables written.
+    other
+        .batch_execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(300); RETURN NEW; END';
+             CREATE TRIGGER slow BEFORE INSERT ON scheduler_events FOR EACH ROW EXECUTE FUNCTION slow()",
+        )
+        .unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_duly"))
+        .args(["migrate", "--from"])
+        .arg(db.file())
+        .args(["--to", &address])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let schema = address.rsplit_once('=').unwrap().1;
+    let waits = "SELECT a.pid FROM pg_stat_activity a JOIN pg_locks l USING (pid)
+                 WHERE a.wait_event = 'PgSleep' AND l.relation = to_regclass($1) LIMIT 1";
+    let mut server = None;
+    eventually("the copy waits", || {
+        server =
+            other.query_opt(waits, &[&format!("{schema}.scheduler_events")]).unwrap().map(|row| row.get::<_, i32>(0));
+        server.is_some()
+    });
+    program.kill().unwrap();
+    program.wait().unwrap();
+    // The server notices the end of the connection after the statement.
+    other.execute("SELECT pg_terminate_backend($1)", &[&server]).unwrap();
+    eventually("its transaction ends", || {
+        let locks = other.query("SELECT 1 FROM pg_locks WHERE pid = $1", &[&server]).unwrap();
+        locks.is_empty()
+    });
+    other.batch_execute("DROP TRIGGER slow ON scheduler_events").unwrap();
+    assert!(Client::open(&address).unwrap().tasks().unwrap().is_empty());
+    // It can be begun again.
+    let migrated = migrate(db.file(), &address, &Progress::default()).unwrap();
+    assert_eq!((migrated.tasks, migrated.runs), (2, 1));
+}
