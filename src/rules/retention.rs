@@ -10,7 +10,7 @@ pub(crate) struct Limits {
     /// Completed `once` tasks that ended before this may be deleted.
     pub(crate) once_before: Timestamp,
     /// Runs that ended before this may be deleted.
-    runs_before: Timestamp,
+    pub(crate) runs_before: Timestamp,
     /// Events and stopped instances from before this may be deleted.
     pub(crate) events_before: Timestamp,
     /// Number of runs that each task keeps, whatever their age.

@@ -202,7 +202,7 @@ impl PostgresStore {
 
     /// Runs a query of the server over one snapshot.
     fn read_on_server<T>(&mut self, doing: &'static str, f: impl FnOnce(&mut Server) -> Result<T, Fault>) -> Result<T> {
-        self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
+        self.begin(Access::Read, Timestamp::MIN, Reach::Everything)?;
         let answer = f(&mut self.bench.lock().rows.server);
         self.end();
         answer.map_err(|fault| self.memory.error(fault, doing))

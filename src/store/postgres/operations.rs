@@ -35,6 +35,7 @@ use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
 use crate::store::postgres::server::Access;
 use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, owners};
+use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
 use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
 use crate::store::{FileStore, OwnerSession, Store};
@@ -175,7 +176,7 @@ impl Store for PostgresStore {
     }
 
     fn tasks(&mut self) -> Result<Vec<Task>> {
-        self.begin(Access::Read, Timestamp::MIN, Reach::everything())?;
+        self.begin(Access::Read, Timestamp::MIN, Reach::Everything)?;
         let (mut tasks, mut after) = (Vec::new(), String::new());
         let answer = loop {
             // In the same snapshot.
@@ -206,7 +207,7 @@ impl Store for PostgresStore {
 
     fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {
         if !self.counts_on_server() {
-            return self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::recent(memory, limit));
+            return self.look_up(Timestamp::MIN, Reach::Everything, |memory, _| Store::recent(memory, limit));
         }
         self.read_on_server("read the last runs", |server| counts::recent(server, limit))
     }
@@ -233,19 +234,25 @@ impl Store for PostgresStore {
 
     fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
         self.look_at_sessions(now)?;
-        self.look_up(now, Reach::everything(), |memory, now| Store::health(memory, limits, now))
+        self.look_up(now, View::Health { recent: now.minus(RECENT) }, |memory, now| Store::health(memory, limits, now))
     }
 
     fn doctor(&mut self) -> Result<Vec<Finding>> {
-        self.look_up(Timestamp::MIN, Reach::everything(), |memory, _| Store::doctor(memory))
+        self.look_up(Timestamp::MIN, Reach::Everything, |memory, _| Store::doctor(memory))
     }
 
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
-        self.change(now, Reach::everything(), |memory, now| Store::prune(memory, keep, pass, pruned, now))
+        if self.counts_on_server() {
+            return self.prune_on_server(keep, pass, pruned, now);
+        }
+        self.change(now, Reach::Everything, |memory, now| Store::prune(memory, keep, pass, pruned, now))
     }
 
     fn would_prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::would_prune(memory, keep, pass, pruned, now))
+        if self.counts_on_server() {
+            return self.count_expired(keep, pass, pruned, now);
+        }
+        self.look_up(now, Reach::Everything, |memory, now| Store::would_prune(memory, keep, pass, pruned, now))
     }
 
     fn events(&mut self, filter: &EventFilter) -> Result<Vec<RecordedEvent>> {
@@ -402,7 +409,7 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
-        self.look_up(now, Reach::everything(), |memory, now| Store::timeline(memory, window, now))
+        self.look_up(now, Reach::Everything, |memory, now| Store::timeline(memory, window, now))
     }
 
     #[cfg(feature = "page")]

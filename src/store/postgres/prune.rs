@@ -3,12 +3,17 @@
 use postgres::types::ToSql;
 
 use crate::clock::Timestamp;
-use crate::error::Error;
+use crate::error::{Error, Result as Answer};
 use crate::model::report::{Pass, Pruned};
 use crate::model::run::RunStatus;
+use crate::model::settings::Retention;
 use crate::rules::retention::{Limits, OldRun};
 use crate::store::fault::Fault;
-use crate::store::postgres::server::Server;
+use crate::store::postgres::reach::Reach;
+use crate::store::postgres::server::{Access, Server};
+use crate::store::postgres::{PostgresStore, TRIES};
+use crate::store::sqlite::sql::sql;
+use crate::store::turn_io::MAX_ITEMS;
 
 /// Most tasks that one batch reads, and most of their runs that it counts.
 const MAX_TASKS: i64 = 5_000;
@@ -106,6 +111,124 @@ const REMOVE_TASKS: &str = "
          event AS (DELETE FROM scheduler_events WHERE task_id = ANY(ARRAY(SELECT id FROM old))),
          gone AS (DELETE FROM task_runs WHERE task_id = ANY(ARRAY(SELECT id FROM old)))
     DELETE FROM scheduled_tasks WHERE id = ANY(ARRAY(SELECT id FROM old))";
+
+const NEWEST_TASK: &str = "SELECT coalesce(max(id), 0) FROM scheduled_tasks";
+
+/// `$1` before when, `$2` most stopped instances that stay.
+const OLD_EVENTS_AND_INSTANCES: &str = "
+    SELECT (SELECT count(*) FROM scheduler_events WHERE at < $1::bigint),
+           (SELECT count(*) FROM scheduler_instances i
+             WHERE i.stopped_at IS NOT NULL
+               AND (i.stopped_at < $1::bigint
+                    OR i.id IN (SELECT id FROM scheduler_instances WHERE stopped_at IS NOT NULL
+                                 ORDER BY seen_at DESC, started_at DESC, id DESC OFFSET $2::bigint))
+               AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.status = 'running' AND r.locked_by = i.id))";
+
+/// How many of the oldest runs of tasks expire, as `Limits::removes` decides, until a batch has read as many that it keeps as its
+/// limit. In the order in which `sqlite::prune` merges them: scheduled ones by age, the others by their ids. `$1` the tasks, in
+/// order, `$2` how many of each, `$3` the runs of each, `$4` before when, `$5` most runs, `$6` the limit.
+const REMOVABLE: &str = sql! {"
+    SELECT t.id,
+           (SELECT count(*)
+              FROM (SELECT b.is_expired,
+                           count(*) FILTER (WHERE NOT b.is_expired)
+                           OVER (ORDER BY b.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS kept
+                      FROM (SELECT a.place,
+                                   a.status NOT IN ('queued', 'failed', 'running')
+                                   AND (a.place <= t.runs - $5::bigint OR coalesce(a.finished_at < $4::bigint, false)) AS is_expired
+                              FROM (SELECT o.status, o.finished_at, row_number() OVER (ORDER BY o.age, o.id) AS place
+                                      FROM (SELECT o.id, o.status, o.finished_at,
+                                                   CASE WHEN {unscheduled_case:o} = 0 THEN ARRAY[o.scheduled_for, o.id]
+                                                        ELSE max(ARRAY[o.scheduled_for, o.id])
+                                                             OVER (PARTITION BY {unscheduled_case:o} = 0 ORDER BY o.id) END AS age
+                                              FROM task_runs o
+                                             WHERE o.task_id = t.id
+                                               AND NOT EXISTS (SELECT 1 FROM task_runs r
+                                                                WHERE r.task_id = t.id AND r.retry_of = o.id)) o) a
+                             WHERE a.place <= t.most) b) c
+             WHERE c.is_expired AND c.kept < $6::bigint)
+      FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS t(id, most, runs) ORDER BY t.id"};
+
+impl PostgresStore {
+    /// Deletes a batch of expired history, adds it to `pruned`, and advances `pass`. Returns the id of the newest task.
+    pub(super) fn prune_on_server(
+        &mut self,
+        keep: &Retention,
+        pass: &mut Pass,
+        pruned: &mut Pruned,
+        given: Timestamp,
+    ) -> Answer<i64> {
+        let mut tries = 1;
+        loop {
+            let now = self.begin(Access::Write, given, Reach::Everything)?;
+            let (mut next, mut counted) = (*pass, *pruned);
+            let mut bench = self.bench.lock();
+            let server = &mut bench.rows.server;
+            let deleted = batch(server, &Limits::new(keep, now), &mut next, MAX_ITEMS, &mut counted)
+                .and_then(|_| newest_task(server))
+                .and_then(|newest| server.commit().map(|()| newest));
+            drop(bench);
+            let collided = self.end();
+            match deleted {
+                Ok(newest) => {
+                    (*pass, *pruned) = (next, counted);
+                    return Ok(newest);
+                }
+                Err(_) if collided && tries < TRIES => tries += 1,
+                Err(fault) => return Err(self.memory.error(fault, "prune")),
+            }
+        }
+    }
+
+    /// As [`PostgresStore::prune_on_server`], but only counts and deletes nothing.
+    pub(super) fn count_expired(
+        &mut self,
+        keep: &Retention,
+        pass: &mut Pass,
+        pruned: &mut Pruned,
+        given: Timestamp,
+    ) -> Answer<i64> {
+        let now = self.begin(Access::Read, given, Reach::Everything)?;
+        let counted = count(&mut self.bench.lock().rows.server, &Limits::new(keep, now), pass, pruned);
+        self.end();
+        counted.map_err(|fault| self.memory.error(fault, "count expired history"))
+    }
+}
+
+fn newest_task(server: &mut Server) -> Result<i64, Fault> {
+    Ok(one(server, NEWEST_TASK, &[])?.try_get(0)?)
+}
+
+/// Counts what batches would delete, for some tasks after those of the pass. As in `sqlite::prune`.
+fn count(server: &mut Server, limits: &Limits, pass: &mut Pass, pruned: &mut Pruned) -> Result<i64, Fault> {
+    if pass.after == 0 {
+        let row = one(server, OLD_EVENTS_AND_INSTANCES, &[&limits.events_before.as_millis(), &MAX_STOPPED])?;
+        pruned.events += size(row.try_get(0)?);
+        pruned.instances += size(row.try_get(1)?);
+    }
+    let (found, end) = scan(server, limits, &Pass { last: i64::MAX, ..*pass }, usize::MAX)?;
+    let spare = |found: &Found| number(limits.spare(found.runs));
+    let tasks: Vec<i64> = found.iter().map(|found| found.task).collect();
+    let (most, runs): (Vec<i64>, Vec<i64>) = found.iter().map(|found| (spare(found), number(found.runs))).unzip();
+    let (before, most_runs) = (limits.runs_before.as_millis(), number(limits.most));
+    let rows = server.query(REMOVABLE, &[&tasks, &most, &runs, &before, &most_runs, &number(MAX_ITEMS)])?;
+    for (Found { runs, is_expired, has_ended, .. }, row) in found.into_iter().zip(rows) {
+        let spare = size(row.try_get(1)?);
+        // An expired task is deleted with its runs as soon as they fit into a batch.
+        let mut first = 0;
+        while runs - first > MAX_ITEMS && first < spare {
+            first += MAX_ITEMS.min(spare - first);
+        }
+        if is_expired && runs - first <= MAX_ITEMS && has_ended {
+            pruned.tasks += 1;
+            pruned.runs += first;
+        } else {
+            pruned.runs += spare;
+        }
+    }
+    pass.after = end.unwrap_or_default();
+    newest_task(server)
+}
 
 /// A task that may have expired rows.
 struct Found {

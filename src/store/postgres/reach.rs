@@ -32,10 +32,6 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    pub(crate) fn everything() -> Self {
-        Reach::Everything
-    }
-
     /// Refuses what no row can hold: the server refuses to look for it.
     pub(super) fn refuse_unstorable(&self) -> Result<(), Fault> {
         match self {

@@ -10,7 +10,7 @@ use rusqlite::{Rows, Transaction, params_from_iter};
 use crate::error::Error;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
-use crate::store::postgres::tables::{Kind, TABLES, Table};
+use crate::store::postgres::tables::{Column, Kind, TABLES, Table};
 use crate::store::postgres::text::storable;
 
 /// How often numbers are taken one by one before others are skipped.
@@ -158,6 +158,17 @@ impl Sheets {
         condition: &str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<usize, Fault> {
+        self.read_without(&[], table, condition, params)
+    }
+
+    /// As [`Sheets::read`], for an operation that writes none of these rows, with NULL in some columns.
+    pub(crate) fn read_without(
+        &mut self,
+        left_out: &[&str],
+        table: &str,
+        condition: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<usize, Fault> {
         let Sheets { server, sheets } = self;
         let Some(sheet) = sheets.iter_mut().find(|sheet| sheet.table.name == table) else {
             return Err(Error::store("read from the server", format!("no table {table}")).into());
@@ -167,6 +178,7 @@ impl Sheets {
             .columns
             .iter()
             .map(|column| match column.kind {
+                _ if left_out.contains(&column.name.as_str()) => "NULL::text".to_owned(),
                 Kind::Json => format!("t.{}::text", column.name),
                 Kind::Integer | Kind::Text => format!("t.{}", column.name),
             })
@@ -201,10 +213,11 @@ impl Sheets {
         sheet.rows.values().map(|row| row.cells[at].clone()).collect()
     }
 
-    /// As [`Sheets::read`], of several tables in one statement.
+    /// As [`Sheets::read`], of several tables in one statement. `instead`: an expression in place of a column.
     pub(crate) fn read_together(
         &mut self,
         parts: &[(&'static str, &str)],
+        instead: Option<((&str, &str), &str)>,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<(), Fault> {
         let Sheets { server, sheets } = self;
@@ -213,8 +226,11 @@ impl Sheets {
             let Some(at) = sheets.iter().position(|sheet| sheet.table.name == *table) else {
                 return Err(Error::store("read from the server", format!("no table {table}")).into());
             };
-            let columns: Vec<String> =
-                sheets[at].table.columns.iter().map(|column| format!("t.{}::text", column.name)).collect();
+            let value = |column: &Column| match instead {
+                Some((of, expression)) if of == (*table, column.name.as_str()) => expression.to_owned(),
+                _ => format!("t.{}::text", column.name),
+            };
+            let columns: Vec<String> = sheets[at].table.columns.iter().map(value).collect();
             let columns = columns.join(", ");
             statements.push(format!("SELECT {at}, ARRAY[{columns}], t.xmin::text::bigint FROM {table} t {condition}"));
         }

@@ -61,7 +61,7 @@ impl PostgresStore {
         if memory.aside.contains(&Item::Prune) && !work.full {
             return Ok(Batch::default());
         }
-        let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
+        let now = self.try_begin(Access::Write, work.now, Reach::Everything)?;
         let (limits, mut pass) = (Limits::new(&part.keep, now), memory.pruned);
         let mut bench = self.bench.lock();
         let deleted = prune::batch(&mut bench.rows.server, &limits, &mut pass, limit, &mut Pruned::default());
@@ -98,7 +98,7 @@ impl PostgresStore {
         }
         loop {
             let before = self.copy_memory();
-            let now = self.try_begin(Access::Write, work.now, Reach::everything())?;
+            let now = self.try_begin(Access::Write, work.now, Reach::Everything)?;
             let lease = work.until.since(work.now);
             let dead = owners::still_dead(&mut self.bench.lock().rows.server, work.dead, given);
             let dead = dead.inspect_err(|_| _ = self.end())?;
@@ -198,6 +198,7 @@ impl PostgresStore {
             room: count(room),
             whole: HashSet::new(),
             keys: HashSet::new(),
+            outputs: false,
             everything: false,
         };
         self.memory.put_memory(memory);
@@ -224,7 +225,7 @@ impl PostgresStore {
         }
         let version = seen.tables.as_deref().and_then(|version| version.parse::<i64>().ok());
         if version.is_some_and(|version| version > Tables::CURRENT.version) || self.rehearses {
-            let all = Reach::everything();
+            let all = Reach::Everything;
             let all = self.look_up(now, all, |memory, now| Store::look(memory, owner, handlers, None, now))?;
             if self.rehearses && seen.data_version == self.data_version()? {
                 let more_due = seen.more_due;

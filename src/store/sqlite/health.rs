@@ -22,7 +22,7 @@ use crate::store::turn_io::Session;
 const MAX_LISTED: usize = 100;
 const MAX_LISTED_ROWS: i64 = MAX_LISTED as i64;
 /// Dead runs and ended workers that are older than this are history.
-const RECENT: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const RECENT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Returns the facts of one snapshot.
 pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -> Result<Health> {

@@ -14,12 +14,15 @@ use crate::model::alarm::Look;
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
 use crate::model::filter::Selection;
 use crate::model::finished::Finished;
+use crate::model::health::Limits;
 use crate::model::limit::{Limit, LimitOn};
 use crate::model::new_task::NewTask;
 use crate::model::recorded::EventFilter;
+use crate::model::report::{Pass, Pruned};
 use crate::model::request::{Existing, Runs};
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, Origin, Outcome, RunFilter, RunStatus};
+use crate::model::settings::Retention;
 use crate::store::Store;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::client::Request;
@@ -342,6 +345,13 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
     }
 }
 
+/// Returns a retention by which some of the random runs have expired.
+fn retention(random: &mut fastrand::Rng) -> Retention {
+    let mut minutes = || Duration::from_secs(60 * random.u64(0..70));
+    let (once, runs, events) = (minutes(), minutes(), minutes());
+    Retention { once, runs, events, least_runs: random.u32(0..4), most_runs: random.u32(1..12) }
+}
+
 /// Performs each look-up.
 fn read(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, seed: &str) {
     let (names, runs) = (all.names(), all.ids("SELECT id FROM task_runs ORDER BY id"));
@@ -366,6 +376,13 @@ fn read(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, see
     compare(all, some, &what("is idle"), |store| store.is_idle(&handlers, now));
     compare(all, some, &what("status"), |store| store.status(now));
     compare(all, some, &what("limits"), |store| store.limits(now));
+    compare(all, some, &what("health"), |store| store.health(&Limits::default(), now));
+    let keep = retention(random);
+    compare(all, some, &what(&format!("count what {keep:?} deletes")), |store| {
+        let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
+        let newest = store.would_prune(&keep, &mut pass, &mut pruned, now)?;
+        Ok((newest, pass, pruned))
+    });
     let events = EventFilter { kind: None, task: None, before: None, limit: random.usize(1..9) };
     compare(all, some, &what("events"), |store| store.events(&events));
     let events = EventFilter { kind: Some("edited".into()), task: Some(name.to_owned()), ..events };
@@ -474,6 +491,12 @@ fn an_operation_needs_no_row_that_its_reach_leaves_out() {
                 read(&mut all, &mut some, &mut random, &step);
             }
         }
+        let (keep, now) = (retention(&mut random), Timestamp::from_millis(NOW));
+        compare(&mut all, &mut some, &format!("{seed}: prune by {keep:?}"), |store| {
+            let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
+            let newest = store.prune(&keep, &mut pass, &mut pruned, now)?;
+            Ok((newest, pass, pruned))
+        });
     }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct TurnReach {
     pub(crate) whole: HashSet<i64>,
     /// Keys whose runs were read.
     pub(crate) keys: HashSet<String>,
+    /// Whether the outputs of ended runs are read. Few rules change an ended run, and none needs its output for that.
+    pub(crate) outputs: bool,
     /// Whether everything is read: the rules went further than foreseen.
     pub(crate) everything: bool,
 }
@@ -82,6 +84,14 @@ const ROWS: [(&str, &str); 8] = [
                    ORDER BY run_id, attempt LIMIT 1) a))",
     ),
 ];
+
+/// The output of a run. `$8`: the runs of outcomes and reports.
+const OUTPUT: &str = "
+    CASE WHEN (t.status = 'succeeded' OR t.status = 'dead' OR t.status = 'cancelled') AND t.id <> ALL($8::bigint[]) THEN NULL
+         ELSE t.output END";
+
+/// As [`OUTPUT`], of all runs. The statement keeps its parameters.
+const ANY_OUTPUT: &str = "CASE WHEN $8::bigint[] IS NULL THEN NULL ELSE t.output END";
 
 /// The newest record of the stall of an owner. `$7` as above.
 const STALLS: (&str, &str) = (
@@ -135,7 +145,10 @@ impl TurnReach {
         let owners: Vec<&String> = [&self.owner].into_iter().chain(&self.dead).chain(&self.stalled).collect();
         let mut parts = ROWS.to_vec();
         parts.push(if self.stalled.is_empty() { NO_STALLS } else { STALLS });
-        bench.read_together(&parts, &[&tasks, &runs, &owners, &self.full, &self.handlers, &self.room, &self.stalled])
+        let output = (("task_runs", "output"), if self.outputs { ANY_OUTPUT } else { OUTPUT });
+        let (full, handlers, room, stalled, named) =
+            (&self.full, &self.handlers, &self.room, &self.stalled, &self.runs);
+        bench.read_together(&parts, Some(output), &[&tasks, &runs, &owners, full, handlers, room, stalled, named])
     }
 
     /// Which run starts, or may start, depends on all runs of its key, and a pause concerns all runs of the task.
@@ -159,6 +172,10 @@ impl TurnReach {
                     }
                 }
                 "task_runs" => {
+                    let is_ended = |status: &Cell| matches!(status, Cell::Text(status) if matches!(&**status, "succeeded" | "dead" | "cancelled"));
+                    if !self.outputs && difference.changes(["status"]).any(|([before], _)| is_ended(before)) {
+                        (self.outputs, enough) = (true, false);
+                    }
                     for (before, after) in difference.changes(["concurrency_key", "blocked", "locked_by"]) {
                         let moves = before[1] != after[1] || (*before[2] == Cell::Null && *after[2] != Cell::Null);
                         if let Cell::Text(key) = after[0]

@@ -32,6 +32,10 @@ pub(crate) enum View {
     Status {
         now: Timestamp,
     },
+    /// What a look for problems reads: living tasks, unfinished runs, and what has happened since an instant.
+    Health {
+        recent: Timestamp,
+    },
     /// Limits and the next starts. Their use is counted on the server.
     Limits,
     Events(EventFilter),
@@ -104,6 +108,7 @@ impl View {
             }
             View::Idle(handlers) => idle(bench, handlers),
             View::Status { now } => status(bench, *now),
+            View::Health { recent } => health(bench, *recent),
             View::Limits => limits(bench),
             View::Events(filter) => events(bench, filter),
             View::Beyond(after) => beyond(bench, *after),
@@ -202,6 +207,36 @@ fn status(bench: &mut Sheets, now: Timestamp) -> Result<(), Fault> {
     bench.read("scheduled_tasks", FAILING, &[])?;
     bench.read("scheduled_tasks", NEXT_TASKS, &[])?;
     beyond(bench, now.plus(NOTICED))?;
+    limits(bench)
+}
+
+/// A completed task only matters if it has an unfinished run or a dead one, or another task names it.
+const LIVING: &str = "WHERE t.status <> 'completed' OR t.planned = 0";
+
+/// The dead runs since an instant, and of each the first successes after it.
+const DEAD: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM task_runs d CROSS JOIN LATERAL (
+            SELECT d.id UNION ALL
+            (SELECT s.id FROM task_runs s
+              WHERE s.task_id = d.task_id AND {unscheduled_case:s} = 0 AND s.scheduled_for > d.scheduled_for
+                AND s.status = 'succeeded' AND s.id > d.id LIMIT 1)
+             UNION ALL
+            (SELECT s.id FROM task_runs s
+              WHERE s.task_id = d.task_id AND {unscheduled_case:s} > d.id AND s.status = 'succeeded' LIMIT 1)) x
+         WHERE d.status = 'dead' AND d.finished_at >= $1))"};
+
+fn health(bench: &mut Sheets, recent: Timestamp) -> Result<(), Fault> {
+    let (recent, long) = (recent.as_millis(), ["output", "payload"]);
+    bench.read("scheduler_instances", "", &[])?;
+    bench.read("scheduler_events", "WHERE t.kind = 'worker_ended' AND t.at >= $1", &[&recent])?;
+    bench.read("scheduled_tasks", LIVING, &[])?;
+    bench.read_without(&long, "task_runs", sql! {"WHERE {unfinished:t}"}, &[])?;
+    let unfinished = around::numbers(bench, "task_runs", "id");
+    bench.read_without(&long[..1], "task_attempts", "WHERE t.run_id = ANY ($1)", &[&unfinished])?;
+    bench.read_without(&long, "task_runs", DEAD, &[&recent])?;
+    around::tasks_of_runs(bench)?;
+    around::tasks_named(bench, &around::texts(bench, "scheduled_tasks", "on_dead"))?;
     limits(bench)
 }
 
