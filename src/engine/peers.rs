@@ -95,9 +95,10 @@ impl Watched {
         now.saturating_sub(self.still_since) > self.lease
     }
 
-    /// Returns whether it counts as dead if it has no lock file.
+    /// Returns whether it counts as dead if it has no lock file. Whether its lease has passed by the clock of a server may have changed
+    /// since its session was looked at: that is looked at again before anything is recovered.
     fn is_gone(&self, now: Duration) -> bool {
-        self.is_late(now) && matches!(self.session, Session::None | Session::Free { passed: true, .. })
+        self.is_late(now) && !self.session.is_held()
     }
 }
 

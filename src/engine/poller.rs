@@ -218,7 +218,11 @@ impl Poller {
 
     /// Returns the connection, without writing anything more.
     pub(crate) fn into_store(self) -> Box<dyn Store> {
-        self.store
+        #[cfg_attr(not(feature = "postgres"), expect(unused_mut, reason = "only an owner on a server has a session"))]
+        let mut store = self.store;
+        #[cfg(feature = "postgres")]
+        store.end_session();
+        store
     }
 
     /// Keeps a worker's report for the next turn to write.

@@ -66,6 +66,11 @@ pub(crate) enum Liveness {
     },
     /// It has no lock. That proves nothing; the lease decides.
     NoLock,
+    /// On a server: neither a lock nor a session. The lease decides.
+    NoSession {
+        /// Its lease has passed.
+        passed: bool,
+    },
     /// It cannot be known, and why.
     Unknown(String),
 }

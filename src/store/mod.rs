@@ -56,6 +56,10 @@ pub(crate) trait Store: Send + std::fmt::Debug {
         None
     }
 
+    /// Ends the session of the owner that registered on this connection, as the end of its process does.
+    #[cfg(feature = "postgres")]
+    fn end_session(&mut self) {}
+
     /// Notifies the schedulers of a server that something was committed. This only hastens, so an error is ignored.
     #[cfg(feature = "postgres")]
     fn notify(&mut self) {}

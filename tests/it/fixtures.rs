@@ -3,6 +3,7 @@
 
 #[cfg(feature = "postgres")]
 pub(crate) mod on_server;
+mod stores;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,6 +19,9 @@ use tempfile::TempDir;
 
 #[cfg(feature = "postgres")]
 use crate::fixtures::on_server::OnServer;
+#[cfg(feature = "tokio")]
+pub(crate) use crate::fixtures::stores::finish_async;
+pub(crate) use crate::fixtures::stores::{finish, is_of_sqlite, shell};
 
 /// The time at which most steppers start; a Sunday.
 pub(crate) const NOON: &str = "2027-03-14T12:00:00Z";
@@ -128,6 +132,15 @@ impl TestDb {
 
     pub(crate) fn lock_file(&self, stepper: &Stepper) -> PathBuf {
         self.lock_folder().join(stepper.owner())
+    }
+
+    /// Has others know nothing of an owner that goes on: its lock file is gone, and on a server its session too.
+    pub(crate) fn hide(&self, stepper: &Stepper) {
+        std::fs::remove_file(self.lock_file(stepper)).expect("its lock file");
+        #[cfg(feature = "postgres")]
+        if let Some(server) = &self.server {
+            server.cut_session(stepper.owner());
+        }
     }
 
     /// The input file of the first attempt of run 1.
@@ -354,17 +367,6 @@ pub(crate) fn findings(client: &Client) -> Vec<String> {
 pub(crate) fn listen() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
     let (sender, events) = channel();
     (move |event: &Event| drop(sender.send(event.clone())), events)
-}
-
-/// Returns whether the shared tests run on PostgreSQL, and a test of them is not for it: it proves something of SQLite alone.
-pub(crate) fn is_of_sqlite(why: &str) -> bool {
-    #[cfg(feature = "postgres")]
-    if crate::on_postgres::is_chosen() {
-        println!("only for SQLite: {why}");
-        return true;
-    }
-    let _ = why;
-    false
 }
 
 /// Reports that a test cannot run here. In CI that is a failure.

@@ -73,7 +73,7 @@ fn an_observer_that_slept_does_not_judge_by_an_old_lease() {
     for _ in 0..15 {
         step_after(&mut owner, seconds(20), 0);
     }
-    std::fs::remove_file(db.lock_file(&owner)).unwrap();
+    db.hide(&owner);
     step(&mut observer, 0);
     assert_eq!(db.ask("SELECT status || attempt FROM task_runs"), "running1", "its lease has changed");
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "0");

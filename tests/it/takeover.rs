@@ -50,7 +50,7 @@ fn after_takeover() -> (Pair, Stepper) {
     let pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
-    std::fs::remove_file(pair.db.lock_file(&pair.stepper)).unwrap();
+    pair.db.hide(&pair.stepper);
     pair.stepper.clock().advance(seconds(60));
     second.step().unwrap();
     assert_eq!(
@@ -82,7 +82,7 @@ fn the_longer_of_two_leases_counts() {
         let clock = first.clock().clone();
         let mut second = db.builder(BEFORE).clock(&clock).accept("work").lease(own).start().unwrap();
         second.step().unwrap();
-        std::fs::remove_file(db.lock_file(&first)).unwrap();
+        db.hide(&first);
         clock.advance(minutes(60));
         second.step().unwrap();
         assert_eq!(status(&db, 1), "running", "{own:?} and {of_the_other:?}");
@@ -160,7 +160,7 @@ fn an_owner_that_returns_before_its_death_is_recorded_keeps_its_runs() {
     let mut pair = Pair::running(as_is);
     let mut second = pair.db.builder(BEFORE).clock(pair.stepper.clock()).accept("work").start().unwrap();
     second.step().unwrap();
-    std::fs::remove_file(pair.db.lock_file(&pair.stepper)).unwrap();
+    pair.db.hide(&pair.stepper);
     pair.stepper.clock().advance(seconds(61));
     // The second finds the first dead, and cannot record it.
     let broken = "CREATE TRIGGER broken AFTER INSERT ON scheduler_events BEGIN SELECT no_such_function(); END";

@@ -277,8 +277,12 @@ impl Store for PostgresStore {
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
         // What an earlier owner on this connection has claimed is lost.
-        self.bench.lock().rows.server.keep_to_timeline(None);
-        self.session = None;
+        {
+            let server = &mut self.bench.lock().rows.server;
+            server.keep_to_timeline(None);
+            server.count_anew();
+        }
+        self.end_session();
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = Session::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
@@ -303,6 +307,12 @@ impl Store for PostgresStore {
 
     fn take_session(&mut self) -> Option<Box<dyn OwnerSession>> {
         self.session.take().map(|session| Box::new(session) as Box<dyn OwnerSession>)
+    }
+
+    fn end_session(&mut self) {
+        if let Some(mut session) = self.session.take() {
+            session.release();
+        }
     }
 
     fn counted_beyond(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {

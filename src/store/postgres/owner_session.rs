@@ -95,6 +95,13 @@ impl Session {
         Ok(true)
     }
 
+    /// Frees the lock at once: the server may notice the end of a connection later.
+    pub(crate) fn release(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.query("SELECT pg_advisory_unlock_all()", &[]);
+        }
+    }
+
     fn connect(&mut self) -> Result<(), Fault> {
         let mut server = Server::connect(&self.address)?;
         server.require_session()?;

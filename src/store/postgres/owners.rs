@@ -79,7 +79,7 @@ pub(crate) fn annotate_registered(server: &mut Server, registered: &mut Register
 /// Takes the lock of each owner whose lease has passed, or whose lock file was acquired in the boot in which it registered, until the end
 /// of the transaction: until then the owner cannot come back.
 const TAKE: &str = ends!(
-    " SELECT o.id FROM o WHERE CASE WHEN CASE WHEN o.id = ANY ($6::text[]) THEN o.here ELSE o.passed END
+    " SELECT o.id FROM o WHERE CASE WHEN o.passed OR (o.here AND o.id = ANY ($6::text[]))
          THEN pg_try_advisory_xact_lock($4::bigint::integer, o.key::integer) ELSE false END"
 );
 

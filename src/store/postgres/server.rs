@@ -1,5 +1,8 @@
 //! One session with the server: the only place where its transactions begin and end, and where its statements are prepared.
 
+mod counts;
+mod lend;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -208,12 +211,17 @@ impl Server {
 
     /// One message: the lock has a statement of its own, for a statement that locks and reads would read what was before it waited.
     fn try_begin(&mut self, access: Access) -> Result<Option<Timestamp>, Fault> {
+        let begin = match access {
+            Access::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Access::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        };
+        self.begin_by(access, begin.to_owned())
+    }
+
+    /// As [`Server::try_begin`], by a message that begins with these statements.
+    fn begin_by(&mut self, access: Access, mut message: String) -> Result<Option<Timestamp>, Fault> {
         let Server { link, address, terms, schema, .. } = self;
         let Some(link) = link else { return Err(gone()) };
-        let mut message = match access {
-            Access::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
-            Access::Write => "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(),
-        };
         if link.session.pooled {
             message = format!("{message}; {}", terms.for_transaction(address));
         }
@@ -536,11 +544,6 @@ impl Server {
         self.link.as_ref().is_some_and(|link| link.session.pooled)
     }
 
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn losses(&self) -> (u64, bool) {
-        (self.losses, self.lost)
-    }
-
     /// Makes the server refuse every write of this session from now on.
     #[cfg(feature = "page")]
     pub(crate) fn refuse_writes(&mut self) -> Result<(), Fault> {
@@ -556,24 +559,13 @@ impl Server {
     /// Sets a setting of the session, now and after a loss. A session that is not duly's own has it in each transaction.
     fn set(&mut self, setting: &str) -> Result<(), Fault> {
         match &self.link {
-            Some(link) if !link.session.pooled => self.batch(&format!("SET {setting}")),
+            Some(link) if !link.session.pooled => match self.batch(&format!("SET {setting}")) {
+                // The next connection begins with it.
+                Err(_) if self.link.is_none() => Ok(()),
+                done => done,
+            },
             _ => Ok(()),
         }
-    }
-
-    pub(crate) fn transactions(&self) -> u64 {
-        self.transactions
-    }
-
-    /// Returns how many messages waited for an answer, except those that prepared a statement.
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn round_trips(&self) -> u64 {
-        self.round_trips
-    }
-
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn prepares(&self) -> u64 {
-        self.prepares
     }
 }
 

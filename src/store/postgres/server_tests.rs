@@ -65,8 +65,9 @@ fn a_session_has_the_settings_also_after_a_loss() {
         for (name, value) in expected {
             assert_eq!(setting(&mut server, name), value, "{name}");
         }
-        server.set_lock_timeout(Duration::from_millis(70)).unwrap();
         other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+        // Over a connection that is lost: the next one begins with it.
+        server.set_lock_timeout(Duration::from_millis(70)).unwrap();
         server.begin(Access::Read).unwrap();
         server.roll_back();
     }

@@ -98,10 +98,7 @@ pub(super) fn liveness(tx: &Transaction<'_>, file: &Path, owner: &str) -> rusqli
         Standing::Missing => match session {
             Session::None => Liveness::NoLock,
             Session::Held { .. } => Liveness::Alive { degraded: false },
-            Session::Free { passed: false, .. } => {
-                Liveness::Unknown("its session has ended, and its lease has not passed".to_owned())
-            }
-            Session::Free { passed: true, .. } => Liveness::Dead { heir: None },
+            Session::Free { passed, .. } => Liveness::NoSession { passed },
         },
         Standing::Unknown(reason) => Liveness::Unknown(reason),
     })
@@ -119,7 +116,10 @@ pub(super) fn instances(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<V
         let degraded = liveness == (Liveness::Alive { degraded: true });
         let (alive, doubt) = match liveness {
             Liveness::Alive { .. } => (Some(true), None),
-            Liveness::Dead { .. } => (Some(false), None),
+            Liveness::Dead { .. } | Liveness::NoSession { passed: true } => (Some(false), None),
+            Liveness::NoSession { passed: false } => {
+                (None, Some("its session has ended, and its lease has not passed".to_owned()))
+            }
             Liveness::NoLock => (None, Some("it has no lock file, or a copy in its place".to_owned())),
             Liveness::Unknown(reason) => (None, Some(reason)),
         };
@@ -226,7 +226,7 @@ fn stuck(tx: &Transaction<'_>, file: &Path, now: Timestamp) -> rusqlite::Result<
             (row::shown(row, 4)?, row::shown_if_any(row, 5)?, row.get(6)?, row.get(7)?);
         let heir = match liveness(tx, file, &owner)? {
             Liveness::Dead { heir } => heir,
-            Liveness::Alive { .. } | Liveness::NoLock | Liveness::Unknown(_) => None,
+            Liveness::Alive { .. } | Liveness::NoLock | Liveness::NoSession { .. } | Liveness::Unknown(_) => None,
         };
         Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease, heir })
     };

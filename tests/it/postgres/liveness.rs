@@ -10,11 +10,9 @@ use duly::{Client, Context, Error, Event, NewTask, Outcome, RunStatus, Scheduler
 use postgres::NoTls;
 use tempfile::TempDir;
 
+use crate::fixtures::on_server::{self, OWNERS, holders, key_of_owner};
 use crate::fixtures::{NOON, eventually, listen, seconds, test_process};
 use crate::postgres::database;
-
-/// The class of the locks of owners.
-const CLASS: i64 = 0x6475_6c7a;
 
 /// A schema on a server, and the folders of some hosts.
 struct Hosts {
@@ -48,23 +46,16 @@ impl Hosts {
         self.address.split_once("schema=").expect("an address with a schema").1
     }
 
-    /// The key of an owner's lock. The same in every version of duly: FNV-1a of the schema and the id.
+    /// The key of an owner's lock.
     fn key(&self, owner: &str) -> i32 {
-        let sql = "SELECT oid::bigint FROM pg_namespace WHERE nspname = $1";
-        let oid: i64 = self.session().query_one(sql, &[&self.schema()]).expect("the schema").get(0);
-        let oid = u32::try_from(oid).expect("an oid").to_be_bytes();
-        let hash = oid.into_iter().chain(owner.bytes());
-        hash.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)).cast_signed()
+        key_of_owner(&mut on_server::session(&self.address), owner)
     }
 
     /// The processes of the server that hold the lock of an owner.
     fn holders(&self, owner: &str) -> Vec<i32> {
-        let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted
-                    AND classid = $1::bigint::oid AND objid = $2::bigint::oid
-                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-        let key = i64::from(self.key(owner).cast_unsigned());
-        let rows = self.session().query(sql, &[&CLASS, &key]).expect("the locks");
-        rows.iter().map(|row| row.get(0)).collect()
+        let mut session = on_server::session(&self.address);
+        let key = key_of_owner(&mut session, owner);
+        holders(&mut session, key)
     }
 
     /// Cuts the session by which an owner is known to be alive.
@@ -195,9 +186,7 @@ fn the_turn_that_recovers_looks_at_the_lock_again() {
     // The owner comes back on another connection, as after a broken network.
     let mut session = hosts.session();
     let key = hosts.key(&owner);
-    session
-        .execute("SELECT pg_advisory_lock($1, $2)", &[&i32::try_from(CLASS).expect("a class"), &key])
-        .expect("its lock");
+    session.execute("SELECT pg_advisory_lock($1, $2)", &[&OWNERS, &key]).expect("its lock");
     pass(&clock, 200, &mut [&mut second]);
     assert_eq!(status(&client, run), RunStatus::Running);
     drop(session);
@@ -281,8 +270,8 @@ fn a_dead_owner_of_this_host_is_recovered_at_once_unless_its_session_holds_its_l
     drop(first);
     eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
     let mut session = hosts.session();
-    let (class, key) = (i32::try_from(CLASS).expect("a class"), hosts.key(&owner));
-    session.execute("SELECT pg_advisory_lock($1, $2)", &[&class, &key]).expect("its lock");
+    let key = hosts.key(&owner);
+    session.execute("SELECT pg_advisory_lock($1, $2)", &[&OWNERS, &key]).expect("its lock");
     let mut second = hosts.start("a", &clock);
     let client = hosts.client(&second);
     pass(&clock, 5, &mut [&mut second]);
