@@ -43,11 +43,12 @@ fn text_that_the_server_cannot_store_is_replaced_or_refused() {
     assert!(rows.iter().any(|(_, output)| output == "\u{FFFD}"), "{rows:?}");
 
     let now = Timestamp::from_millis(NOON + 30);
-    let mut refused = Vec::new();
-    refused.push(owner.store.trigger("a\0", None, None, now).unwrap_err().to_string());
-    refused.push(owner.store.trigger("a", None, Some("k\0"), now).unwrap_err().to_string());
-    refused.push(owner.store.task("a\0").unwrap_err().to_string());
-    refused.push(owner.store.pause("\0", now).unwrap_err().to_string());
+    let refused = [
+        owner.store.trigger("a\0", None, None, now).unwrap_err().to_string(),
+        owner.store.trigger("a", None, Some("k\0"), now).unwrap_err().to_string(),
+        owner.store.task("a\0").unwrap_err().to_string(),
+        owner.store.pause("\0", now).unwrap_err().to_string(),
+    ];
     for (message, field) in refused.iter().zip(["name", "request_key", "name", "name"]) {
         assert!(message.starts_with(&format!("invalid {field}: ")) && message.contains("U+0000"), "{message}");
     }

@@ -150,9 +150,12 @@ pub(super) fn proof(differences: &[Difference<'_>]) -> Option<Proof> {
     runs.chain(differences).find_map(written)
 }
 
+/// A row as it was read, and its values now.
+type Changed<'a> = (&'a Row, Vec<Cell>);
+
 impl<'a> Difference<'a> {
     /// Returns the changed rows that leave a place in a unique index, and the others.
-    fn leaving(&self) -> (Vec<&(&'a Row, Vec<Cell>)>, Vec<&(&'a Row, Vec<Cell>)>) {
+    fn leaving(&self) -> (Vec<&Changed<'a>>, Vec<&Changed<'a>>) {
         let owner = self.column("locked_by").filter(|_| self.table().name == "task_runs");
         self.changed
             .iter()
