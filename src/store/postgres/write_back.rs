@@ -401,7 +401,7 @@ impl Statement {
         ));
         // A statement that answers nothing would not be one.
         self.answers.push("ARRAY[0]::bigint[]".to_owned());
-        self.expected.push(Expected { table: name, rows: 0, numbers: None, unchanged: None });
+        self.expected.push(Expected { table: name, rows: 0, numbers: None, written: false, unchanged: None });
     }
 
     /// The server assigns the numbers of new rows, unless they were reserved. They are taken in order, and compared with those that
