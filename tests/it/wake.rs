@@ -72,7 +72,7 @@ fn a_request_of_the_own_client_wakes_the_scheduler() {
     assert_eq!(client.cancel(client.history("waits", 1).unwrap()[0].id).unwrap(), Cancel::Asked);
     ends("waits", RunStatus::Cancelled);
 
-    db.add_in_transaction(&client, task("within", past), true);
+    db.add_in_transaction(client, task("within", past), true);
     client.wake();
     passes("within");
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
