@@ -54,6 +54,7 @@ use crate::clock::{ServerClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::model::bulk::BulkPass;
 use crate::model::filter::Selection;
+use crate::store::Store as _;
 use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::owner_session::Session;
@@ -62,7 +63,6 @@ use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::Missing;
-use crate::store::Store as _;
 
 /// How often a transaction is repeated because another program changed what it had read.
 const TRIES: usize = 5;
