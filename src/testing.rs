@@ -565,8 +565,9 @@ impl Stepper {
 
     /// Ends like a process that is killed: writes nothing more, and the kernel frees the owner's lock.
     pub fn crash(self) -> Crashed {
+        #[cfg_attr(not(feature = "postgres"), expect(unused_mut, reason = "only an owner on a server has a session"))]
         let mut store = self.poller.into_store();
-        // On a server its session ends too.
+        #[cfg(feature = "postgres")]
         drop(store.take_session());
         Crashed(store)
     }
