@@ -273,7 +273,7 @@ impl Keeper {
         self.next_start = self.now() + if self.failures == 1 { Duration::ZERO } else { delay };
         let what = format!("{what}; without it, {WITHOUT}");
         // The first, fourth, 16th, ..
-        if self.failures.is_power_of_two() && self.failures.trailing_zeros() % 2 == 0 {
+        if self.failures.is_power_of_two() && self.failures.trailing_zeros().is_multiple_of(2) {
             log::warn!("{what}");
         }
         if self.failures >= PROBLEM {
