@@ -77,6 +77,9 @@ impl Sheet {
             self.written.insert(self.key(&cells), None);
         }
         for cells in changed {
+            if let (true, Cell::Integer(number)) = (self.table.numbered, &cells[self.table.key[0]]) {
+                self.last = self.last.max(*number);
+            }
             self.written.insert(self.key(&cells), Some(Row { cells, written_by: OWN }));
         }
     }
