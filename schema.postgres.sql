@@ -584,7 +584,9 @@ EXECUTE FUNCTION scheduled_tasks_repaired();
 CREATE FUNCTION task_runs_cancelled() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
 BEGIN
-    UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.task_id;
+    -- The row is written once, however many of its runs are cancelled; after the lock, what a turn has written is seen.
+    PERFORM 1 FROM scheduled_tasks WHERE id = NEW.task_id FOR NO KEY UPDATE;
+    UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.task_id AND planned <> 0;
     RETURN NULL;
 END $$;
 
@@ -714,6 +716,14 @@ END $$;
 CREATE TRIGGER rate_limits_removed AFTER DELETE ON rate_limits FOR EACH ROW
 WHEN (current_setting('duly.store', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION rate_limits_removed();
+
+-- They have the rights of their owner, so no other role may use them in a trigger on a table of its own.
+REVOKE EXECUTE ON FUNCTION
+    duly_check_json(), scheduled_tasks_numbered(), scheduled_tasks_no_rename_over(), scheduled_tasks_touched(),
+    scheduled_tasks_edited(), scheduled_tasks_moved(), scheduled_tasks_repaired(), task_runs_cancelled(),
+    scheduled_tasks_removed(), scheduled_tasks_made_room(), concurrency_limits_changed(), rate_limits_moved(),
+    rate_limits_removed()
+FROM PUBLIC;
 
 -- ----------------------------------------------------------------------------------------------------------- views --
 

@@ -18,12 +18,13 @@ use crate::host::folder;
 use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock;
 use crate::host::platform::{self, Writable};
-use crate::host::process::Group;
+use crate::host::process::{self, Group};
 use crate::model::health::{Health, Limits, Liveness, Ownerless, Stuck};
 use crate::model::report::Instance;
 use crate::model::run::text_enum;
 use crate::rules::clock_monitor::WAITED_OUT;
 use crate::schedule::{Zone, duration_text};
+use crate::store::place;
 
 /// An idle scheduler cuts its log beyond 16 MiB: with a much larger log it is never idle, or a reader never ends.
 const LARGE_LOG: u64 = 64 * 1024 * 1024;
@@ -133,9 +134,10 @@ impl Client {
         let mut store = self.store();
         let health = store.health(limits, now)?;
         let file = store.as_file().map(|file| (file.path().to_owned(), file.sizes().1));
+        let beside = place::beside(&mut **store);
         drop(store);
-        let path = file.as_ref().map(|(path, _)| path.as_path());
-        let check = Check { now, path, health: &health, found: Vec::new() };
+        let check =
+            Check { now, is_file: file.is_some(), beside: beside.as_deref(), health: &health, found: Vec::new() };
         let any_alive = check.living().next().is_some();
         let mut found = check.all();
         if let Some((path, log_bytes)) = &file {
@@ -148,8 +150,9 @@ impl Client {
 /// Collects the problems of one snapshot.
 struct Check<'a> {
     now: Timestamp,
-    /// The database, if it is a file.
-    path: Option<&'a Path>,
+    is_file: bool,
+    /// What the local files of schedulers of this host are beside.
+    beside: Option<&'a Path>,
     health: &'a Health,
     found: Vec<Problem>,
 }
@@ -378,9 +381,18 @@ impl<'a> Check<'a> {
     /// Returns the problem of a run whose scheduler is dead, and whose command is not known to be gone.
     fn orphan(&self, stuck: &Stuck) -> Option<Problem> {
         let (run, handler) = (stuck.run, &stuck.handler);
-        self.instance(&stuck.owner).filter(|one| one.alive == Some(false))?;
+        let owner = self.instance(&stuck.owner).filter(|one| one.alive == Some(false))?;
+        // Schedulers on a server may be of other hosts.
+        let is_here = self.is_file || (owner.boot_id.is_some() && owner.boot_id == process::boot_id().ok());
         let task = stuck.task.clone();
-        let orphan = Orphan::new(self.path?, run, stuck.attempt, task, handler.clone(), stuck.process.as_deref());
+        let orphan = Orphan::new(
+            self.beside.filter(|_| is_here)?,
+            run,
+            stuck.attempt,
+            task,
+            handler.clone(),
+            stuck.process.as_deref(),
+        );
         let declare = format!("duly cancel {run} --gone");
         let seen = orphan.observe();
         let (found, advice) = match (seen.presence, seen.group) {

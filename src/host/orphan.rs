@@ -242,7 +242,7 @@ impl Orphan {
             return self.holders().iter().any(|holder| members.contains(holder));
         }
         let variables = [format!("DULY_RUN_ID={}", self.run), format!("DULY_ATTEMPT={}", self.attempt)];
-        members.iter().any(|member| process::was_started_with(*member, &variables))
+        members.iter().any(|member| process::was_started_with(*member, &variables).unwrap_or(false))
     }
 
     /// Removes its input and payload files, when its run is recovered.

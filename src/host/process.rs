@@ -64,10 +64,12 @@ impl Leader {
         (self.pid, self.started) == (process.pid, process.started)
     }
 
-    /// Whether it was recorded since the last boot, in the PID namespace of this process, which `/proc` shows. `false` also if
-    /// that cannot be known.
-    pub fn is_local(&self) -> bool {
-        boot_id().is_ok_and(|boot| boot == self.boot) && own_namespace().is_ok_and(|own| self.pid_ns == Some(own))
+    /// Whether it was recorded since the last boot, in the PID namespace of this process, which `/proc` shows.
+    ///
+    /// # Errors
+    /// If that cannot be known.
+    pub fn is_local(&self) -> io::Result<bool> {
+        Ok(boot_id()? == self.boot && own_namespace().map_err(io::Error::other).map(|own| self.pid_ns == Some(own))?)
     }
 
     /// Observes the group.
@@ -115,12 +117,23 @@ impl Leader {
     }
 }
 
-/// Returns whether a process was started with all of these variables, each as `NAME=value`. `false` also if its
-/// environment cannot be read.
-pub fn was_started_with(pid: u32, variables: &[String]) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+/// Returns whether a process was started with all of these variables, each as `NAME=value`. `false` if it has ended.
+///
+/// # Errors
+/// If its environment cannot be read.
+pub fn was_started_with(pid: u32, variables: &[String]) -> io::Result<bool> {
+    let environment = match std::fs::read(format!("/proc/{pid}/environ")) {
+        Err(error) if has_ended(&error) => return Ok(false),
+        read => read?,
+    };
     let has = |variable: &String| environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes());
-    variables.iter().all(has)
+    Ok(variables.iter().all(has))
+}
+
+/// Whether this error of a file of a process shows that there is no such process.
+fn has_ended(error: &io::Error) -> bool {
+    const NO_SUCH_PROCESS: i32 = 3;
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_PROCESS)
 }
 
 /// Returns the visible processes that have a file open, under a name that `is_named` accepts.
@@ -247,12 +260,10 @@ fn all() -> io::Result<(Vec<Process>, Option<io::Error>)> {
 
 /// Returns the process with this pid; `None` if there is none.
 fn stat(pid: u32) -> io::Result<Option<Process>> {
-    const NO_SUCH_PROCESS: i32 = 3;
     let path = format!("/proc/{pid}/stat");
     match read(&path) {
         Ok(line) => parse(pid, &line).map(Some).ok_or_else(|| io::Error::other(format!("{path} cannot be understood"))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.raw_os_error() == Some(NO_SUCH_PROCESS) => Ok(None),
+        Err(error) if has_ended(&error) => Ok(None),
         Err(error) => Err(io::Error::new(error.kind(), format!("{path} cannot be read: {error}"))),
     }
 }

@@ -7,14 +7,20 @@ use std::sync::Arc;
 use crate::clock::Clock;
 #[cfg(feature = "postgres")]
 use crate::clock::{Now, ServerClock, Timestamp};
+#[cfg(feature = "postgres")]
+use crate::error::BoxError;
 use crate::error::{Error, Result};
 #[cfg(feature = "postgres")]
 use crate::host::state_folder;
 use crate::host::{folder, platform};
+#[cfg(feature = "postgres")]
+use crate::model::finished::{Finished, Recorded};
 use crate::model::progress_meter::Progress;
 use crate::model::report::Migrated;
 #[cfg(feature = "postgres")]
 use crate::model::request::{Added, Existing};
+#[cfg(feature = "postgres")]
+use crate::model::run::Claim;
 #[cfg(feature = "postgres")]
 use crate::model::server_report::ServerReport;
 #[cfg(feature = "postgres")]
@@ -168,6 +174,17 @@ impl Place {
     }
 }
 
+/// Returns the path beside which the local files of schedulers of this host are, if that is known.
+pub(crate) fn beside(store: &mut dyn Store) -> Option<PathBuf> {
+    if let Some(file) = store.as_file() {
+        return Some(file.path().to_owned());
+    }
+    #[cfg(feature = "postgres")]
+    return store.as_any().downcast_mut::<PostgresStore>().and_then(|store| store.beside());
+    #[cfg(not(feature = "postgres"))]
+    None
+}
+
 /// Returns the command that copies the database of a connection to a server. `None`: it is a file.
 pub(crate) fn dump(store: &mut dyn Store) -> Option<String> {
     #[cfg(feature = "postgres")]
@@ -218,6 +235,17 @@ pub(crate) fn add_in(
     now: Timestamp,
 ) -> Option<Result<Added>> {
     store.as_any().downcast_mut::<PostgresStore>().map(|store| store.add_in(tx, task, existing, now))
+}
+
+/// Settles a run in one transaction of the server of `store` with what `work` writes. `None`: that is a file.
+#[cfg(feature = "postgres")]
+pub(crate) fn finish(
+    store: &mut dyn Store,
+    owner: &str,
+    claim: &Claim,
+    work: impl FnOnce(&mut postgres::Transaction<'_>) -> Result<Finished, BoxError>,
+) -> Option<Result<Recorded, BoxError>> {
+    store.as_any().downcast_mut::<PostgresStore>().map(|store| store.finish(owner, claim, work))
 }
 
 /// Examines the session of a connection to a server. `now`: the clocks of this host. `None`: it is a file.

@@ -101,6 +101,15 @@ impl WorkerConnection {
         f(store, &self.settings.owner.get())
     }
 
+    /// As [`WorkerConnection::write`], beside other workers, on a server.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn write_beside_others<T, E: From<Error>>(
+        &mut self,
+        f: impl FnOnce(&mut dyn Store, &str) -> Result<T, E>,
+    ) -> Result<T, E> {
+        f(opened(&mut self.store, &self.settings)?, &self.settings.owner.get())
+    }
+
     /// Fails if the claim is superseded.
     pub(crate) fn check(&mut self, claim: &Claim) -> Result<()> {
         opened(&mut self.store, &self.settings)?.check_claim(&self.settings.owner.get(), claim)

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{BoxError, Error, Result, excerpt};
-use crate::model::finished::Finished;
+use crate::model::finished::{Finished, Recorded};
 use crate::model::run::Outcome;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::finish::finish;
@@ -370,33 +370,35 @@ impl Context {
     ///
     /// # Errors
     /// The error of `f`. [`Error::Superseded`] if another owner has taken the run. [`Error::Refused`] if the run is finished
-    /// already, or `f` ended the transaction. In every case nothing of `f` was written, unless it committed by itself.
+    /// already, or `f` ended the transaction, or the database is on a server: see
+    /// `Context::finish_in_postgres`, with the feature `postgres`. In every case nothing of `f` was written, unless it committed by
+    /// itself.
     pub fn finish<T: Serialize>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError>) -> Result<T, BoxError> {
         let writing = Writing::begin(self)?;
-        let mut answer = None;
         let mut ended = None;
         let settle = |tx: &Transaction<'_>| {
             let returned = f(tx)?;
-            let outcome = Outcome::Succeeded { result: as_result(&returned)? };
-            let exceeded = self.exceeded();
-            let reported = self.reported();
-            let (output, exit_code) = (reported.output.clone(), reported.exit_code);
-            let progress = reported.latest.as_ref().and_then(|latest| latest.newest_progress());
-            let finished = Finished::new(self.claim().clone(), outcome, self.began(), self.now());
-            let finished = finished.exceeding(exceeded).with_remark(reported.remark.clone());
-            let finished = Finished { output, exit_code, progress, ..finished };
-            (answer, ended) = (Some(returned), Some(finished.clone()));
+            let finished = self.succeeded(&returned)?;
+            ended = Some((returned, finished.clone()));
             Ok(finished)
         };
         let recorded = self.connection().write(|store, owner| match store.as_any().downcast_mut::<SqliteStore>() {
             Some(store) => finish(store, owner, self.claim(), settle),
-            None => Err(writing.refused("its database is not SQLite").into()),
+            None => Err(writing.refused("its database is on a server: use `finish_in_postgres`").into()),
         })?;
-        let (Some(answer), Some(finished)) = (answer, ended) else {
-            return Err(writing.refused("nothing was written").into());
-        };
-        writing.written(Finished { recorded: Some(recorded), ..finished });
-        Ok(answer)
+        writing.written(recorded, ended)
+    }
+
+    /// Returns the end of an attempt whose handler has returned this, now.
+    pub(crate) fn succeeded(&self, returned: &impl Serialize) -> Result<Finished, BoxError> {
+        let outcome = Outcome::Succeeded { result: as_result(returned)? };
+        let exceeded = self.exceeded();
+        let reported = self.reported();
+        let (output, exit_code) = (reported.output.clone(), reported.exit_code);
+        let progress = reported.latest.as_ref().and_then(|latest| latest.newest_progress());
+        let finished = Finished::new(self.claim().clone(), outcome, self.began(), self.now());
+        let finished = finished.exceeding(exceeded).with_remark(reported.remark.clone());
+        Ok(Finished { output, exit_code, progress, ..finished })
     }
 }
 
@@ -483,12 +485,12 @@ impl Drop for AtWork<'_> {
 }
 
 /// The right to record a run's end, which one call has at a time; given up when it is dropped.
-struct Writing<'a> {
+pub(crate) struct Writing<'a> {
     context: &'a Context,
 }
 
 impl<'a> Writing<'a> {
-    fn begin(context: &'a Context) -> Result<Self> {
+    pub(crate) fn begin(context: &'a Context) -> Result<Self> {
         let writing = Writing { context };
         let mut reported = context.reported();
         let reason = match reported.end {
@@ -508,11 +510,14 @@ impl<'a> Writing<'a> {
         Err(refused)
     }
 
-    fn written(self, finished: Finished) {
-        self.context.reported().end = OwnEnd::Written(Box::new(finished));
+    /// Notes the end that is stored, and returns what the handler returned.
+    pub(crate) fn written<T>(self, recorded: Recorded, ended: Option<(T, Finished)>) -> Result<T, BoxError> {
+        let Some((answer, finished)) = ended else { return Err(self.refused("nothing was written").into()) };
+        self.context.reported().end = OwnEnd::Written(Box::new(Finished { recorded: Some(recorded), ..finished }));
+        Ok(answer)
     }
 
-    fn refused(&self, reason: &str) -> Error {
+    pub(crate) fn refused(&self, reason: &str) -> Error {
         let request = format!("finish run {} of {:?}", self.context.run_id(), self.context.task());
         Error::Refused { request, reason: reason.to_owned() }
     }

@@ -10,6 +10,8 @@ pub(crate) mod executor_lane;
 pub(crate) mod failure;
 #[cfg(feature = "postgres")]
 pub(crate) mod fence;
+#[cfg(feature = "postgres")]
+mod finish_on_server;
 #[cfg(feature = "tokio")]
 pub(crate) mod futures;
 pub(crate) mod handed;

@@ -11,7 +11,7 @@ use duly::{
 };
 use tokio::runtime::Runtime;
 
-use crate::fixtures::{TestDb, eventually, is_of_sqlite, overdue, seconds};
+use crate::fixtures::{TestDb, eventually, finish_async, is_of_sqlite, overdue, seconds};
 
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -261,9 +261,9 @@ fn attempts_that_the_runtime_does_not_poll_are_returned_and_start_later() {
 fn effects_are_performed_once_and_finish_commits_with_the_outcome() {
     let (db, runtime) = (TestDb::new(), runtime());
     let performed = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
-    let counted = performed.clone();
+    let (counted, table) = (performed.clone(), db.table("imported"));
     let import = move |run: Context| {
-        let counted = counted.clone();
+        let (counted, table) = (counted.clone(), table.clone());
         async move {
             let count = || async {
                 tokio::task::yield_now().await;
@@ -275,11 +275,8 @@ fn effects_are_performed_once_and_finish_commits_with_the_outcome() {
                 return Err(BoxError::from(refused.unwrap_err()));
             }
             let late = run.clone();
-            let answer = run.finish_async(move |tx| {
-                tx.execute("INSERT INTO imported (receipt) VALUES (?1)", [receipt])?;
-                Ok(receipt)
-            });
-            let answer = answer.await?;
+            let sql = format!("INSERT INTO {table} (receipt) VALUES ({receipt})");
+            let answer = finish_async(&run, sql, receipt).await?;
             assert!(late.effect("again", || Ok(())).is_err(), "its run is finished");
             Ok(answer)
         }

@@ -96,6 +96,15 @@ fn a_run_that_never_began_and_is_to_be_cancelled_is_cancelled_on_recovery() {
 
 #[test]
 fn unreadable_slots_leave_every_attempt_counted() {
+    let recover = |db: &TestDb| {
+        let mut next = db.stepper(NOON);
+        next.step().unwrap();
+        if db.is_on_server() {
+            // There such a file proves no death: the lease must have passed.
+            next.clock().advance(Duration::from_secs(62));
+            next.step().unwrap();
+        }
+    };
     let other_boot: &[u8] = b"00000000";
     for (what, place, bytes) in [
         ("of another boot of the machine", 20, other_boot),
@@ -104,13 +113,13 @@ fn unreadable_slots_leave_every_attempt_counted() {
     ] {
         let (db, lock) = killed_with_one_begun();
         OpenOptions::new().write(true).open(&lock).unwrap().write_all_at(bytes, place).unwrap();
-        db.stepper(NOON).step().unwrap();
+        recover(&db);
         let counted = runs(&db).iter().filter(|run| run.ends_with(&format!("|failed|1|0|{LOST}"))).count();
         assert_eq!(counted, 3, "{what}: {:?}", runs(&db));
     }
     let (db, lock) = killed_with_one_begun();
     OpenOptions::new().write(true).open(&lock).unwrap().set_len(0).unwrap();
-    db.stepper(NOON).step().unwrap();
+    recover(&db);
     assert!(runs(&db).iter().all(|run| run.ends_with(&format!("|failed|1|0|{LOST}"))), "{:?}", runs(&db));
 }
 

@@ -244,7 +244,7 @@ fn a_scheduler_with_threads_compares_the_clock_with_the_tasks() {
     }
     for (ahead, warns) in [(0, false), (86_400_000, true)] {
         let db = TestDb::new();
-        let client = Client::open(db.file()).expect("a client");
+        let client = Client::open(db.address()).expect("a client");
         client.add(NewTask::cron("digest", "0 7 * * *").handler("work")).expect("a task");
         let change = format!("UPDATE scheduled_tasks SET active_since = active_since + {ahead}");
         db.execute(&change);

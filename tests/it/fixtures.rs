@@ -3,6 +3,7 @@
 
 #[cfg(feature = "postgres")]
 pub(crate) mod on_server;
+mod stores;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,6 +19,9 @@ use tempfile::TempDir;
 
 #[cfg(feature = "postgres")]
 use crate::fixtures::on_server::OnServer;
+#[cfg(feature = "tokio")]
+pub(crate) use crate::fixtures::stores::finish_async;
+pub(crate) use crate::fixtures::stores::{finish, is_of_sqlite, shell};
 
 /// The time at which most steppers start; a Sunday.
 pub(crate) const NOON: &str = "2027-03-14T12:00:00Z";
@@ -363,17 +367,6 @@ pub(crate) fn findings(client: &Client) -> Vec<String> {
 pub(crate) fn listen() -> (impl Fn(&Event) + Send + Sync + 'static, Receiver<Event>) {
     let (sender, events) = channel();
     (move |event: &Event| drop(sender.send(event.clone())), events)
-}
-
-/// Returns whether the shared tests run on PostgreSQL, and a test of them is not for it: it proves something of SQLite alone.
-pub(crate) fn is_of_sqlite(why: &str) -> bool {
-    #[cfg(feature = "postgres")]
-    if crate::on_postgres::is_chosen() {
-        println!("only for SQLite: {why}");
-        return true;
-    }
-    let _ = why;
-    false
 }
 
 /// Reports that a test cannot run here. In CI that is a failure.

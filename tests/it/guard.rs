@@ -140,6 +140,87 @@ fn without_a_guard_commands_run_and_the_log_says_so() {
     wait_for_status(&client, "fine", RunStatus::Succeeded);
     sidecar.terminate();
     assert_eq!(sidecar.log().matches("[WARN] the guard process cannot be started: ").count(), 1, "{}", sidecar.log());
+    // Before the database is opened, none is started.
+    let mut refused =
+        Sidecar::spawn_within(&db, &["--http", "nonsense"], "unshare", &["--mount", "sh", "-c", script, "sh"]);
+    assert!(!refused.end().success());
+    let log = refused.log();
+    assert!(!log.contains("guard"), "{log}");
+}
+
+#[test]
+fn a_guard_that_cannot_be_started_is_a_problem() {
+    if !succeeds("unshare", &["--mount", "mount", "-t", "tmpfs", "none", "/proc"]) {
+        return skip_without("unshare", "nothing");
+    }
+    let (db, client) = TestDb::with_client();
+    let script = "mount -t tmpfs none /proc && exec \"$@\"";
+    let mut sidecar = Sidecar::spawn_within(&db, &[], "unshare", &["--mount", "sh", "-c", script, "sh"]);
+    let problems = || client.check(&duly::Limits::default()).expect("the problems");
+    eventually("it is reported", || {
+        problems().iter().any(|one| one.found.contains("the guard process cannot be started: "))
+    });
+    sidecar.terminate();
+    assert!(problems().is_empty());
+}
+
+#[test]
+fn the_guard_has_the_variables_of_the_loader_and_no_others() {
+    let (db, _client) = TestDb::with_client();
+    let variables = [("LD_LIBRARY_PATH", "lib:/nonexistent"), ("SECRET", "x")];
+    let mut sidecar = Sidecar::spawn_with(&db, &[], &variables);
+    let mut guard = None;
+    eventually("it is guarded", || {
+        guard = guard_of(sidecar.pid());
+        guard.is_some()
+    });
+    let folder = format!("/proc/{}", guard.expect("a guard"));
+    let environment = std::fs::read_to_string(format!("{folder}/environ")).expect("its environment");
+    assert_eq!(environment.split_terminator('\0').collect::<Vec<_>>(), ["LD_LIBRARY_PATH=lib:/nonexistent"]);
+    eventually("it keeps no folder busy", || {
+        std::fs::read_link(format!("{folder}/cwd")).is_ok_and(|folder| folder == std::path::Path::new("/"))
+    });
+    sidecar.terminate();
+}
+
+#[test]
+fn helpers_of_a_worker_that_ended_are_ended() {
+    let (db, _client) = TestDb::with_client();
+    let script = db.home().join("ends.sh");
+    let line = format!("sleep 1000 & echo $! >{}/helper", db.home().display());
+    std::fs::write(&script, line).unwrap();
+    let mut sidecar = Sidecar::start(&db, &["--worker", &format!("ends=sh {}", script.display())]);
+    let helper = wait_for_line(&db, "helper").parse().expect("a pid");
+    sidecar.kill();
+    eventually("the helper is gone", || state(helper).is_none());
+}
+
+#[test]
+fn a_command_that_handles_sigterm_gets_it_once() {
+    let (db, client) = TestDb::with_client();
+    let home = db.home().display();
+    // It needs its time for the end, and the next scheduler starts meanwhile.
+    let gate = db.home().join("gate");
+    assert!(Command::new("mkfifo").arg(&gate).status().expect("mkfifo").success());
+    let line = format!(
+        "cd {home}; trap 'echo term >>terms; read -r _ <gate; exit 0' TERM; echo $$ >group; while :; do sleep 1000 & wait; done"
+    );
+    client.add(shell("graceful", &line)).unwrap();
+    let mut first = Sidecar::start(&db, &[]);
+    let group = wait_for_line(&db, "group");
+    wait_for_process_record(&db);
+    first.kill();
+    wait_for_line(&db, "terms");
+    let mut second = Sidecar::start(&db, &["--lease", "1s"]);
+    client.add(shell("fine", "true")).unwrap();
+    wait_for_status(&client, "fine", RunStatus::Succeeded);
+    std::fs::write(&gate, "go\n").unwrap();
+    wait_for_status(&client, "graceful", RunStatus::Failed);
+    assert_eq!(std::fs::read_to_string(db.home().join("terms")).unwrap(), "term\n");
+    assert_eq!(group_size(&group), 0);
+    assert!(!second.log().contains("ending the orphan"), "{}", second.log());
+    second.terminate();
+    db.assert_sound();
 }
 
 // -------------------------------------------------------------------------------------------------------- its lines --
@@ -230,6 +311,43 @@ fn a_group_that_ignores_sigterm_is_killed() {
     let mut line = deaf.announced();
     line["start"]["kill_after"] = json!(300);
     guard.tell(&line);
+    guard.close();
+    assert_eq!(group_size(&deaf.group()), 0);
+}
+
+#[test]
+fn a_failed_look_is_no_evidence() {
+    if !succeeds("unshare", &["--mount", "mount", "-t", "tmpfs", "none", "/proc"]) {
+        return skip_without("unshare", "nothing");
+    }
+    let leader = Leader::start("echo up; exec sleep 1000");
+    let script = "mount -t tmpfs none /proc && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_duly"), "--guard"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("a guard");
+    let pipe = child.stdin.take();
+    let mut guard = Guard { child, pipe };
+    eventually("it is the guard", || ProcessStat::read(guard.child.id()).is_some_and(|stat| stat.name == "duly"));
+    guard.tell(&leader.announced());
+    guard.pipe = None;
+    // The processes of the namespace are hidden from it for a while.
+    let of_guard = guard.child.id().to_string();
+    eventually("/proc is visible", || succeeds("nsenter", &["--mount", "-t", &of_guard, "umount", "/proc"]));
+    guard.ends();
+    assert_eq!(group_size(&leader.group()), 0);
+}
+
+#[test]
+fn what_is_left_of_a_killed_scheduler_is_dead_when_its_lease_ends() {
+    let deaf = Leader::start("trap '' TERM; echo up; while :; do sleep 1000; done");
+    let mut guard = Guard::start();
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let now: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    let at = |seconds: f64| ((now + seconds) * 1000.0) as u64;
+    let mut line = deaf.announced();
+    line["start"]["kill_after"] = json!(3_600_000);
+    guard.tell(&line);
+    guard.tell(&json!({ "deadline": { "term": at(1.0), "kill": at(1.2) } }));
     guard.close();
     assert_eq!(group_size(&deaf.group()), 0);
 }

@@ -32,11 +32,12 @@ fn add_and_trigger(client: &Client, task: NewTask, runs: usize) {
 /// Adds final runs of a task, in the order of their ids, scheduled at the milliseconds after noon.
 fn add_final(db: &TestDb, task: &str, status: &str, runs: usize) {
     let noon = at(NOON).as_millis();
+    let (attempt, json) = (u8::from(status == "succeeded"), if db.is_on_server() { "::jsonb" } else { "" });
     db.execute(&format!(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {runs})
              INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, payload,
                                     attempt)
-             SELECT t.id, t.handler, {noon} + i, 'manual', '{status}', {noon} + i, {noon} + i, '{{\"n\":' || i || '}}', '{status}' = 'succeeded'
+             SELECT t.id, t.handler, {noon} + i, 'manual', '{status}', {noon} + i, {noon} + i, ('{{\"n\":' || i || '}}'){json}, {attempt}
                FROM n JOIN scheduled_tasks t ON t.name = '{task}'"
         ));
 }
@@ -335,7 +336,8 @@ fn on_a_terminal_a_change_of_all_that_match_is_confirmed() {
     let (db, client) = TestDb::with_client();
     client.add_all(["mail-a", "mail-b", "other"].map(manual)).expect("tasks");
     let answered = |answer: &str| {
-        let line = format!("'{}' --db agent.db remove --name 'mail-*'", env!("CARGO_BIN_EXE_duly"));
+        let address = db.address().display();
+        let line = format!("'{}' --db '{address}' remove --name 'mail-*'", env!("CARGO_BIN_EXE_duly"));
         let mut terminal = Command::new("script");
         terminal.args(["-qec", &line, "/dev/null"]).current_dir(db.home()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut terminal = terminal.spawn().expect("script");

@@ -1,6 +1,8 @@
 //! A PostgreSQL server for tests, shared by this process: that of `DULY_POSTGRES`, or one in a temporary folder that ends with the
 //! process.
 
+/// Rows of a handler, committed with the end of its run.
+mod finish;
 /// Hosts whose clocks differ.
 mod hosts;
 /// Deaths, lost sessions and wake-ups of schedulers.
@@ -13,14 +15,18 @@ mod outbox;
 mod program;
 /// Locks of rows that an application holds.
 mod row_locks;
+/// A client within an async runtime.
+#[cfg(feature = "tokio")]
+mod runtime;
+mod server;
 /// The tables, made and examined.
 mod tables;
 /// What other programs write.
 mod triggers;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Stdio;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,41 +34,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use postgres::{Client, NoTls};
 
 use crate::fixtures::skip;
-
-/// Takes `$1`, the folder of the programs, and `$2`, the next script. PostgreSQL refuses to run as root.
-const AS_USER: &str = r#"
-    cd /
-    [ "$(id -u)" = 0 ] || exec sh -c "$2" guard "$1"
-    user=postgres
-    id "$user" >/dev/null 2>&1 || user=nobody
-    if command -v setpriv >/dev/null; then
-        exec setpriv --reuid="$user" --regid="$(id -g "$user")" --clear-groups sh -c "$2" guard "$1"
-    fi
-    exec runuser -u "$user" -- sh -c "$2" guard "$1"
-"#;
-
-/// Starts the server, prints its folder and waits for the end of its input, which is the end of the test process, however it ends.
-/// Each line of its input is a crash of the server, which starts again. The folder is below /tmp: the path of a socket has at most 107
-/// bytes.
-const GUARD: &str = r#"
-    umask 077
-    folder=$(mktemp -d /tmp/duly-pg.XXXXXX) || exit 1
-    data=$folder/data log=$folder/log
-    if "$1/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C -N >"$log" 2>&1 </dev/null &&
-        "$1/pg_ctl" -D "$data" -w -t 60 -l "$log" start >>"$log" 2>&1 </dev/null -o "-k $folder -c listen_addresses='' \
-            -c fsync=off -c full_page_writes=off -c max_connections=300 -c max_locks_per_transaction=256 -c max_wal_size=256MB"
-    then
-        echo "$folder"
-    else
-        echo "failed: $(tail -n 5 "$log")"
-    fi
-    while read -r line; do
-        "$1/pg_ctl" -D "$data" -w -t 60 -l "$log" -m immediate restart >>"$log" 2>&1 </dev/null
-        echo "up again: $?"
-    done
-    "$1/pg_ctl" -D "$data" -m immediate stop >/dev/null 2>&1
-    rm -rf "$folder"
-"#;
+use crate::postgres::server::{Guard, folders, programs, start};
+pub(crate) use crate::postgres::server::{OwnServer, address, is_installed};
 
 /// Schemas that tests have left on a server of `DULY_POSTGRES` are dropped after this time.
 const SECONDS_KEPT: u64 = 3600;
@@ -95,101 +68,13 @@ struct Server {
     _guard: Option<Guard>,
 }
 
-/// A server for one test, which may crash it.
-pub(crate) struct OwnServer {
-    /// The folder of its socket.
-    pub(crate) folder: PathBuf,
-    guard: Guard,
-}
-
-/// The process that stops the server when its input ends: with this process.
-struct Guard {
-    process: Child,
-    answers: BufReader<ChildStdout>,
-}
-
-impl OwnServer {
-    /// `None` where PostgreSQL is not installed.
-    pub(crate) fn start() -> Option<Self> {
-        let (folder, guard) = start(&programs()?)?;
-        Some(OwnServer { folder, guard })
-    }
-
-    /// Ends all processes of the server as a crash does, and starts it again. What it has committed stays: the machine goes on.
-    pub(crate) fn crash(&mut self) {
-        writeln!(self.guard.process.stdin.as_mut().expect("its input"), "crash").expect("a guard");
-        let mut answer = String::new();
-        self.guard.answers.read_line(&mut answer).expect("its answer");
-        assert_eq!(answer, "up again: 0\n", "the server in {} does not start again", self.folder.display());
-    }
-}
-
-/// Returns the address of a server whose socket is in this folder.
-pub(crate) fn address(folder: &Path) -> String {
-    format!("postgres://postgres@{}/postgres", folder.display().to_string().replace('/', "%2F"))
-}
-
 fn find() -> Option<Server> {
     if let Ok(address) = std::env::var("DULY_POSTGRES") {
         drop_old_schemas(&address);
         return Some(Server { address, _guard: None });
     }
-    let (folder, guard) = start(&programs()?)?;
+    let (folder, guard) = start(&programs()?, "")?;
     Some(Server { address: address(&folder), _guard: Some(guard) })
-}
-
-/// Returns whether a server can be started here.
-pub(crate) fn is_installed() -> bool {
-    cfg!(unix) && programs().is_some()
-}
-
-/// Returns the folder of the programs that make and start a server.
-fn programs() -> Option<PathBuf> {
-    folders().into_iter().find(|folder| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file())
-}
-
-/// Returns the folders that may hold PostgreSQL's programs, the newest release first after those of `PATH`.
-fn folders() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> =
-        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
-    let release = |folder: &Path| folder.file_name()?.to_str()?.parse::<u32>().ok();
-    let mut releases: Vec<PathBuf> =
-        std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|e| e.path()).collect();
-    releases.sort_by_key(|folder| std::cmp::Reverse(release(folder)));
-    folders.extend(releases.into_iter().map(|folder| folder.join("bin")));
-    folders
-}
-
-#[cfg(unix)]
-fn start(programs: &Path) -> Option<(PathBuf, Guard)> {
-    use std::os::unix::process::CommandExt;
-
-    // In a process group of its own: an interrupt at the terminal ends the tests, and by that the guard's input.
-    let mut guard = Command::new("sh")
-        .args(["-c", AS_USER, "guard"])
-        .arg(programs)
-        .arg(GUARD)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .expect("a shell");
-    let mut answers = BufReader::new(guard.stdout.take().expect("its output"));
-    let mut folder = String::new();
-    answers.read_line(&mut folder).expect("its output");
-    if !folder.starts_with('/') {
-        drop(guard.stdin.take());
-        let mut errors = String::new();
-        let _ = guard.stderr.take().expect("its errors").read_to_string(&mut errors);
-        panic!("the PostgreSQL server of {} does not start: {folder}{errors}", programs.display());
-    }
-    Some((PathBuf::from(folder.trim_end()), Guard { process: guard, answers }))
-}
-
-#[cfg(not(unix))]
-fn start(_programs: &Path) -> Option<(PathBuf, Guard)> {
-    None
 }
 
 fn drop_old_schemas(address: &str) {

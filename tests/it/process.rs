@@ -160,7 +160,7 @@ struct Terminal {
 impl Terminal {
     fn run(db: TestDb) -> Self {
         let output = File::create_new(db.home().join("terminal-output")).unwrap();
-        let line = format!("exec {} --db {} run --poll 50ms", env!("CARGO_BIN_EXE_duly"), db.file().display());
+        let line = format!("exec {} --db '{}' run --poll 50ms", env!("CARGO_BIN_EXE_duly"), db.address().display());
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh");
         let script = script.stdin(Stdio::piped()).stdout(output).stderr(Stdio::null()).spawn().expect("script");

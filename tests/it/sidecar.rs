@@ -30,12 +30,16 @@ pub(crate) struct Sidecar {
 }
 
 impl Sidecar {
-    /// Starts it, and waits until it is registered.
+    /// Starts it, and waits until it is registered and guarded.
     pub(crate) fn start(db: &TestDb, options: &[&str]) -> Self {
-        let sidecar = Self::spawn(db, options);
-        let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", sidecar.pid());
+        Self::spawn(db, options).until_guarded(db)
+    }
+
+    fn until_guarded(mut self, db: &TestDb) -> Self {
+        let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", self.pid());
         eventually("the sidecar is registered", || db.ask(&registered) == "1");
-        sidecar
+        eventually("the sidecar is guarded", || guard_of(self.pid()).is_some() || self.has_ended());
+        self
     }
 
     /// Starts it. Standard error goes to a file.
@@ -58,7 +62,7 @@ impl Sidecar {
         let poll: &[&str] = if options.contains(&"--poll") { &[] } else { &["--poll", "50ms"] };
         let child = program
             .arg("--db")
-            .arg(db.file())
+            .arg(db.address())
             .arg("run")
             .args(poll)
             .args(options)

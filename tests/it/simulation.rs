@@ -16,6 +16,8 @@ mod faults;
 mod hidden_processes;
 mod history;
 mod limits;
+#[cfg(feature = "postgres")]
+mod network;
 mod newer_version;
 mod observer;
 mod occurrences;
@@ -26,6 +28,8 @@ mod policies;
 mod retention;
 mod rows;
 mod scenario;
+#[cfg(feature = "postgres")]
+mod server_faults;
 mod shell;
 mod snapshot_reader;
 mod starts;
@@ -51,6 +55,9 @@ const FAULTS: u64 = 3;
 const SEEDS: u64 = 60;
 #[cfg(feature = "postgres")]
 const SEEDS_ON_SERVER: u64 = 6;
+/// So many seeds on a server must meet each kind of its faults.
+#[cfg(feature = "postgres")]
+const MANY_SEEDS: u64 = 400;
 
 /// The result of one seed, or the sum over many.
 #[derive(Debug, Default, PartialEq)]
@@ -158,10 +165,15 @@ fn check_seeds(kind: Kind, seeds: std::ops::Range<u64>) {
     let count = seeds.end - seeds.start;
     let summary = run_seeds(kind, seeds);
     println!("{count} seeds, {} turns, {} of virtual time", summary.turns, humantime_of(summary.passed));
-    for (kind, times) in &summary.faults {
-        println!("{times:>9} {kind}");
+    for (fault, times) in &summary.faults {
+        println!("{times:>9} {fault}");
     }
     assert!(summary.turns >= TURNS * count && summary.faults.values().sum::<u64>() >= FAULTS * count);
+    #[cfg(feature = "postgres")]
+    if kind == Kind::Server && count >= MANY_SEEDS {
+        let never = server_faults::ALL.iter().find(|fault| !summary.faults.contains_key(**fault));
+        assert_eq!(never, None, "a kind of fault that did not occur in {count} seeds");
+    }
 }
 
 /// Returns the store that is asked for.

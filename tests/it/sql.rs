@@ -1,7 +1,7 @@
 //! The tables as an interface: what another program may write, may not write, and may read.
 //!
-//! Each test uses two connections: a plain one of this process, and Debian's `sqlite3` shell, whose SQLite is years older.
-//! Neither knows duly.
+//! Each test uses two connections: a plain one of this process, and Debian's `sqlite3` shell, whose SQLite is years older; on a server
+//! `psql`. Neither knows duly.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use duly::{Claim, Context, Outcome, Scheduler, Timestamp};
 
 use crate::fixtures::{TestDb, eventually, seconds, skip};
 
-/// How another program opens the file.
+/// How another program opens the database.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Program {
     Plain,
@@ -20,22 +20,21 @@ pub(crate) enum Program {
 
 /// The connections that are available here.
 pub(crate) fn programs() -> Vec<Program> {
-    if Command::new("sqlite3").arg("--version").output().is_ok() {
+    let shell = crate::fixtures::shell();
+    if Command::new(&shell).arg("--version").output().is_ok() {
         return vec![Program::Plain, Program::Shell];
     }
-    skip("no sqlite3");
+    skip(&format!("no {}", shell.display()));
     vec![Program::Plain]
 }
 
 impl Program {
-    /// Executes statements. Returns SQLite's error if it refuses one.
+    /// Executes statements. Returns the error if one is refused.
     pub(crate) fn try_execute(self, db: &TestDb, sql: &str) -> Result<(), String> {
         match self {
-            Program::Plain => db.plain().execute_batch(sql).map_err(|error| error.to_string()),
+            Program::Plain => db.try_execute(sql).map(drop),
             Program::Shell => {
-                let mut shell = Command::new("sqlite3");
-                shell.args(["-batch", "-bail", "-cmd", ".timeout 5000"]).arg(db.file()).arg(sql);
-                let output = shell.output().expect("sqlite3 starts");
+                let output = db.in_shell(sql).output().expect("the shell starts");
                 let error = String::from_utf8_lossy(&output.stderr).into_owned();
                 if output.status.success() && error.is_empty() { Ok(()) } else { Err(error) }
             }

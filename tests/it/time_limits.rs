@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::testing::ManualClock;
 use duly::{AttemptOutcome, Context, Event, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, listen, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, at, eventually, finish, listen, overdue, seconds};
 
 fn run_outcomes(db: &TestDb) -> Vec<String> {
     db.rows(
@@ -65,7 +65,7 @@ fn finish_after_the_time_limit_commits_and_is_reported_as_late() {
         .builder(NOON)
         .handler("work", move |run: &Context| {
             handler_clock.lock().unwrap().as_ref().unwrap().advance(seconds(61));
-            run.finish(|_| Ok(7))
+            finish(run, "", || Ok(7))
         })
         .start()
         .unwrap();

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crossbeam_channel::unbounded;
 use duly::{Apply, Cancel, Client, Context, NewTask, RunStatus, Scheduler, SystemClock, Timestamp};
-use rusqlite::TransactionBehavior;
 
-use crate::fixtures::{TestDb, at, is_of_sqlite, minutes, seconds, wait_for_status};
+use crate::fixtures::{TestDb, at, minutes, seconds, wait_for_status};
 
 fn task(name: &str, at: Timestamp) -> NewTask {
     NewTask::once(name, at).handler("work").at_most_once()
@@ -14,9 +13,6 @@ fn task(name: &str, at: Timestamp) -> NewTask {
 
 #[test]
 fn a_request_of_the_own_client_wakes_the_scheduler() {
-    if is_of_sqlite("it opens the file") {
-        return;
-    }
     let db = TestDb::new();
     let (sender, receiver) = unbounded();
     let scheduler = Scheduler::builder(db.address())
@@ -76,10 +72,7 @@ fn a_request_of_the_own_client_wakes_the_scheduler() {
     assert_eq!(client.cancel(client.history("waits", 1).unwrap()[0].id).unwrap(), Cancel::Asked);
     ends("waits", RunStatus::Cancelled);
 
-    let mut plain = db.plain();
-    let tx = plain.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-    client.add_in(&tx, task("within", past)).unwrap();
-    tx.commit().unwrap();
+    db.add_in_transaction(&client, task("within", past), true);
     client.wake();
     passes("within");
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::{ToSql, Type};
-use postgres::{Config, Error, NoTls, Row, SimpleQueryMessage, Statement, ToStatement};
+use postgres::{Config, Error, IsolationLevel, NoTls, Row, SimpleQueryMessage, Statement, ToStatement, Transaction};
 use tokio::runtime::Handle;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -72,6 +72,12 @@ impl Client {
 
     pub(crate) fn execute_typed(&mut self, text: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<u64, Error> {
         self.with(|client| client.execute_typed(text, params))
+    }
+
+    /// Begins a transaction for a closure of the application, which the application calls outside of its runtimes.
+    pub(crate) fn transaction(&mut self) -> Result<Transaction<'_>, Error> {
+        let Client(Some(client)) = self else { unreachable!("only a drop takes it") };
+        client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start()
     }
 
     /// Runs a `COPY .. FROM STDIN` with these lines.

@@ -1,10 +1,15 @@
 //! Proves that what the server refuses, or another program changes meanwhile, harms nothing else: the rest of a turn is stored.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use crate::clock::Timestamp;
 use crate::model::new_task::NewTask;
 use crate::model::request::Existing;
 use crate::model::retry::Retry;
 use crate::model::run::{FailureKind, Outcome};
+use crate::model::settings::Retention;
+use crate::rules::retention_timer::Part;
 use crate::store::Store;
 use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::turn_tests::{NOON, Owner, Turn, other};
@@ -106,4 +111,132 @@ fn an_item_that_the_server_refuses_is_set_aside_alone() {
         owner.turn(&Turn { now: NOON + 40, finished: &done.unwritten, full: true, ..Turn::default() });
         assert_eq!(texts(&mut other, STATES)[1], "c succeeded", "{refusal}");
     }
+}
+
+/// Waits until a statement of duly waits for the end of another transaction, or `is_over`.
+fn wait_for_a_lock(other: &mut postgres::Client, is_over: impl Fn() -> bool) {
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event <> 'advisory'";
+    while !is_over() && other.query_one(waits, &[]).unwrap().get::<_, i64>(0) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// What another program does to the task of a running run, and how the run waits after its failure.
+const EDITS: [(&str, &str); 2] = [
+    ("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'a'", "work failed paused"),
+    ("UPDATE scheduled_tasks SET handler = 'mail' WHERE name = 'a'", "mail failed -"),
+];
+
+#[test]
+fn a_change_of_a_task_that_a_turn_only_reads_holds_for_the_run_that_waits_from_then_on() {
+    let Some(server) = TestServer::start("") else { return };
+    for (edit, expected) in EDITS {
+        let _ = server.other().batch_execute("DROP SCHEMA IF EXISTS duly CASCADE");
+        let mut owner = Owner::new(&server, "one", false);
+        let (mut editor, mut other) = (other(&server), other(&server));
+        let once = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+                    VALUES ('a', 'work', 'once', '2027-03-14T12:00:00Z')";
+        other.batch_execute(once).unwrap();
+        owner.turn(&Turn { now: NOON, room: 5, full: true, ..Turn::default() });
+        let finished = owner.ended(NOON + 10, || failed("no"));
+        assert_eq!(finished.len(), 1);
+        editor.batch_execute(&format!("BEGIN; {edit}")).unwrap();
+        std::thread::scope(|scope| {
+            let turn = scope.spawn(|| {
+                owner.turn(&Turn { now: NOON + 20, finished: &finished, ..Turn::default() });
+            });
+            wait_for_a_lock(&mut other, || turn.is_finished());
+            editor.batch_execute("COMMIT").unwrap();
+        });
+        let run = "SELECT handler || ' ' || status || ' ' || coalesce(blocked, '-') FROM task_runs";
+        assert_eq!(texts(&mut other, run), [expected], "{edit}");
+    }
+}
+
+#[test]
+fn many_tasks_are_added_while_another_program_adds_some_all_the_time() {
+    let Some(server) = TestServer::start("") else { return };
+    let mut owner = Owner::new(&server, "one", false);
+    let mut other = other(&server);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                other.batch_execute(&insert(&format!("(VALUES ('sql-{number}'))"))).unwrap();
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let now = Timestamp::from_millis(NOON);
+        let added = (0..10).map(|batch| {
+            let task =
+                |number| NewTask::interval(format!("task-{batch}-{number}"), Duration::from_secs(60)).handler("work");
+            let tasks = (0..300).map(|number| task(number).into_definition(now).map(|task| (task, Existing::Refuse)));
+            owner.store.add_all(tasks.collect::<Result<_, _>>().unwrap(), now).map(|added| added.len())
+        });
+        let added: Vec<_> = added.collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(added.iter().all(|added| matches!(added, Ok(300))), "{added:?}");
+    });
+}
+
+#[test]
+fn retention_keeps_a_task_that_another_program_needs_again() {
+    let Some(server) = TestServer::start("") else { return };
+    let mut owner = Owner::new(&server, "one", false);
+    let (mut editor, mut other) = (other(&server), other(&server));
+    let done = format!(
+        "SET duly.store = 'on';
+         INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, status, planned, created_at, active_since, updated_at)
+         SELECT name, 'work', 'once', '2026-03-14T12:00:00Z', 'completed', 1, {then}, {then}, {then}
+           FROM (VALUES ('needed'), ('gone')) AS t(name);
+         INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, finished_at)
+         SELECT id, 'work', {then}, 'schedule', 'succeeded', {then}, 1, {then} FROM scheduled_tasks;
+         SET duly.store = ''",
+        then = NOON - 86_400_000 * 365
+    );
+    other.batch_execute(&done).unwrap();
+    editor
+        .batch_execute(&format!("BEGIN; UPDATE scheduled_tasks SET next_run = {NOON} WHERE name = 'needed'"))
+        .unwrap();
+    let part = Part { keep: Retention { once: Duration::from_secs(60), ..Retention::default() }, if_idle: true };
+    std::thread::scope(|scope| {
+        let turn = scope.spawn(|| {
+            owner.turn(&Turn { now: NOON, prune: Some(part), ..Turn::default() });
+        });
+        wait_for_a_lock(&mut other, || turn.is_finished());
+        editor.batch_execute("COMMIT").unwrap();
+    });
+    assert_eq!(texts(&mut other, "SELECT name FROM scheduled_tasks"), ["needed"]);
+    assert_eq!(texts(&mut other, "SELECT status FROM task_runs"), ["succeeded"]);
+}
+
+#[test]
+fn many_runs_of_a_task_that_are_cancelled_by_sql_write_the_task_once() {
+    let Some(server) = TestServer::start("") else { return };
+    drop(Owner::new(&server, "one", false));
+    let mut other = other(&server);
+    let runs = format!(
+        "SET duly.store = 'on'; {};
+         INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+         SELECT 1, 'work', {NOON}, 'manual', 'queued', {NOON} FROM generate_series(1, 1000);
+         SET duly.store = ''",
+        insert("(VALUES ('a'))")
+    );
+    other.batch_execute(&runs).unwrap();
+    other.batch_execute("BEGIN; UPDATE task_runs SET cancel_requested = 1").unwrap();
+    let updates = "SELECT n_tup_upd::text || ' ' || (SELECT planned FROM scheduled_tasks)
+                     FROM pg_stat_xact_user_tables WHERE relid = 'scheduled_tasks'::regclass";
+    assert_eq!(texts(&mut other, updates), ["1 0"]);
+}
+
+#[test]
+fn no_other_role_may_use_the_functions_of_the_triggers() {
+    let Some(server) = TestServer::start("") else { return };
+    drop(Owner::new(&server, "one", false));
+    let open = "SELECT proname::text FROM pg_proc p
+                 WHERE pronamespace = 'duly'::regnamespace AND prosecdef
+                   AND EXISTS (SELECT 1 FROM aclexplode(coalesce(proacl, acldefault('f', proowner))) WHERE grantee = 0)";
+    assert_eq!(texts(&mut other(&server), open), Vec::<String>::new());
 }

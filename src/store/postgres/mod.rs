@@ -14,6 +14,7 @@ mod examine;
 mod fault;
 #[cfg(test)]
 mod fault_tests;
+mod finish;
 mod holder;
 mod json;
 mod look_ahead;
@@ -53,6 +54,7 @@ use crate::clock::{ServerClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::model::bulk::BulkPass;
 use crate::model::filter::Selection;
+use crate::store::Store as _;
 use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::owner_session::Session;
@@ -126,6 +128,13 @@ impl PostgresStore {
     /// Sets the path beside which the lock files of schedulers of this host are.
     pub(crate) fn stand_beside(&mut self, anchor: PathBuf) {
         self.memory.stand_beside(anchor);
+    }
+
+    /// Returns the path that was set by [`PostgresStore::stand_beside`].
+    pub(crate) fn beside(&mut self) -> Option<PathBuf> {
+        let path = self.memory.as_file().map(|memory| memory.path().to_owned());
+        // Before that it is the address.
+        path.filter(|path| path.is_absolute())
     }
 
     /// Returns the server's identifier and the name of the database, which together no other database has.

@@ -1,4 +1,4 @@
-//! Retention on the server: a batch as that of `sqlite::prune`, in at most five statements.
+//! Retention on the server: a batch as that of `sqlite::prune`, in at most six statements.
 
 use postgres::types::ToSql;
 
@@ -74,19 +74,38 @@ const OLDEST: &str = "
              AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = t.id AND r.retry_of = o.id)
            ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT t.most)) r";
 
+/// Deletes runs, except those that another program has reopened meanwhile. `$1` the runs.
 const REMOVE_RUNS: &str = "
-    WITH attempt AS (DELETE FROM task_attempts WHERE run_id = ANY($1::bigint[])),
-         effect AS (DELETE FROM task_effects WHERE run_id = ANY($1::bigint[]))
-    DELETE FROM task_runs
-     WHERE id = ANY($1::bigint[]) AND status <> 'queued' AND status <> 'failed' AND status <> 'running'";
+    WITH old AS MATERIALIZED (
+             SELECT id FROM task_runs
+              WHERE id = ANY($1::bigint[]) AND status <> 'queued' AND status <> 'failed' AND status <> 'running'
+                FOR UPDATE),
+         attempt AS (DELETE FROM task_attempts WHERE run_id = ANY(ARRAY(SELECT id FROM old))),
+         effect AS (DELETE FROM task_effects WHERE run_id = ANY(ARRAY(SELECT id FROM old)))
+    DELETE FROM task_runs WHERE id = ANY(ARRAY(SELECT id FROM old))";
 
+/// Locks the tasks that are still expired, as [`SCAN`] says: another program may change one meanwhile. `$1` the tasks, `$2` before when.
+const LOCK_TASKS: &str = "
+    SELECT t.id FROM scheduled_tasks t
+     WHERE t.id = ANY($1::bigint[]) AND t.schedule_type = 'once' AND t.status = 'completed' AND t.next_run IS NULL
+       AND t.managed_by IS NULL AND t.updated_at < $2::bigint
+     ORDER BY t.id FOR UPDATE";
+
+/// Deletes locked tasks, whose runs have all ended.
 const REMOVE_TASKS: &str = "
-    WITH run AS MATERIALIZED (SELECT id FROM task_runs WHERE task_id = ANY($1::bigint[])),
+    WITH old AS MATERIALIZED (
+             SELECT t.id FROM scheduled_tasks t
+              WHERE t.id = ANY($1::bigint[])
+                AND NOT EXISTS (SELECT 1 FROM task_runs r
+                                 WHERE r.task_id = t.id
+                                   AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed')))
+                AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = t.id AND r.finished_at >= $2::bigint)),
+         run AS MATERIALIZED (SELECT id FROM task_runs WHERE task_id = ANY(ARRAY(SELECT id FROM old))),
          attempt AS (DELETE FROM task_attempts WHERE run_id = ANY(ARRAY(SELECT id FROM run))),
          effect AS (DELETE FROM task_effects WHERE run_id = ANY(ARRAY(SELECT id FROM run))),
-         event AS (DELETE FROM scheduler_events WHERE task_id = ANY($1::bigint[])),
-         gone AS (DELETE FROM task_runs WHERE task_id = ANY($1::bigint[]))
-    DELETE FROM scheduled_tasks WHERE id = ANY($1::bigint[])";
+         event AS (DELETE FROM scheduler_events WHERE task_id = ANY(ARRAY(SELECT id FROM old))),
+         gone AS (DELETE FROM task_runs WHERE task_id = ANY(ARRAY(SELECT id FROM old)))
+    DELETE FROM scheduled_tasks WHERE id = ANY(ARRAY(SELECT id FROM old))";
 
 /// A task that may have expired rows.
 struct Found {
@@ -150,7 +169,10 @@ pub(super) fn batch(
         pruned.runs += size(i64::try_from(server.execute(REMOVE_RUNS, &[&runs])?).unwrap_or_default());
     }
     if !tasks.is_empty() {
-        pruned.tasks += size(i64::try_from(server.execute(REMOVE_TASKS, &[&tasks])?).unwrap_or_default());
+        let expired = limits.once_before.as_millis();
+        let locked = server.query(LOCK_TASKS, &[&tasks, &expired])?;
+        let tasks = locked.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+        pruned.tasks += size(i64::try_from(server.execute(REMOVE_TASKS, &[&tasks, &expired])?).unwrap_or_default());
     }
     if !ended {
         *pass = next;

@@ -1,5 +1,9 @@
 //! One session with the server: the only place where its transactions begin and end, and where its statements are prepared.
 
+mod counts;
+mod lend;
+mod questions;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -11,7 +15,7 @@ use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
-use crate::store::postgres::outcome::{Number, Outcome};
+use crate::store::postgres::outcome::{Number, Outcome, Proof};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
@@ -208,12 +212,17 @@ impl Server {
 
     /// One message: the lock has a statement of its own, for a statement that locks and reads would read what was before it waited.
     fn try_begin(&mut self, access: Access) -> Result<Option<Timestamp>, Fault> {
+        let begin = match access {
+            Access::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Access::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        };
+        self.begin_by(access, begin.to_owned())
+    }
+
+    /// As [`Server::try_begin`], by a message that begins with these statements.
+    fn begin_by(&mut self, access: Access, mut message: String) -> Result<Option<Timestamp>, Fault> {
         let Server { link, address, terms, schema, .. } = self;
         let Some(link) = link else { return Err(gone()) };
-        let mut message = match access {
-            Access::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
-            Access::Write => "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(),
-        };
         if link.session.pooled {
             message = format!("{message}; {}", terms.for_transaction(address));
         }
@@ -246,7 +255,7 @@ impl Server {
         if access == Access::Write {
             link.session.timeline.id = text(row, 1).to_owned();
             let (timeline, since) = (link.session.timeline.clone(), link.session.since.clone());
-            let number = Number { id: text(row, 0).to_owned(), timeline, since };
+            let number = Number { id: text(row, 0).to_owned(), timeline, since, proof: None };
             self.check_timeline(&number.timeline)?;
             if std::mem::replace(&mut self.schema, oid) != oid {
                 return Ok(None);
@@ -277,24 +286,6 @@ impl Server {
             log::warn!("cannot look for the holder of the lock of schema {:?}: {fault}", self.address.schema());
             false
         })
-    }
-
-    pub(crate) fn time(&mut self) -> Result<Timestamp, Fault> {
-        let rows = self.query(&format!("SELECT {MILLIS}"), &[])?;
-        Ok(Timestamp::from_millis(rows.first().map_or(Ok(0), |row| row.try_get(0))?))
-    }
-
-    /// Returns the version of the server, as in `15.18`.
-    pub(crate) fn version(&mut self) -> Result<String, Fault> {
-        let rows = self.query("SELECT split_part(current_setting('server_version'), ' ', 1)", &[])?;
-        Ok(rows[0].try_get(0)?)
-    }
-
-    /// Returns the server's identifier and the name of the database.
-    pub(crate) fn identity(&mut self) -> Result<(String, String), Fault> {
-        let rows =
-            self.query("SELECT system_identifier::text, current_database()::text FROM pg_control_system()", &[])?;
-        Ok((rows[0].try_get(0)?, rows[0].try_get(1)?))
     }
 
     /// Commits. If the answer is lost, asks the server whether it has committed.
@@ -351,10 +342,15 @@ impl Server {
             self.reconnect(HASTE)?;
         }
         let Some(link) = &mut self.link else { return Err(gone()) };
-        let question = number.question(&link.session)?;
+        let question = number.question(&link.session, &self.address.quoted_schema())?;
         self.round_trips += 1;
-        let answer = link.client.simple_query(&question).map_err(|error| self.failed(error))?;
-        number.outcome(text(last(&answer), 0))
+        let answer = match link.client.simple_query(&question) {
+            // The number was not given yet: the server has crashed, and has not stored that it was given.
+            Err(error) if error.code().is_some_and(|code| code.code() == "22023") => return Ok(Some(Outcome::Undone)),
+            answer => answer.map_err(|error| self.failed(error))?,
+        };
+        let (row, Some(link)) = (last(&answer), &self.link) else { return Err(gone()) };
+        number.outcome(&link.session, text(row, 0), session::number(row, 1))
     }
 
     /// Ends the transaction, if one is open, without its changes.
@@ -370,33 +366,23 @@ impl Server {
         }
     }
 
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
     /// Returns whether the last transaction was undone for a reason that its repetition removes, and forgets it.
     pub(crate) fn take_repeat(&mut self) -> bool {
         std::mem::take(&mut self.repeat)
     }
 
-    /// Runs `f` within a savepoint of the open transaction. If it fails with a fault of an item, only its own changes are undone, and
-    /// the transaction can go on. What the transaction would check at its end is checked within the savepoint.
-    pub(crate) fn apart<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
-        self.batch("SET CONSTRAINTS ALL IMMEDIATE; SAVEPOINT item")?;
-        match f(self) {
-            Ok(answer) => self.batch("RELEASE item").map(|()| answer),
-            Err(fault) if fault.is_about_the_item() && self.link.is_some() => {
-                // With the lock of the schema, no second row of other programs is waited for.
-                let wait = if fault.is_about_a_lock() { "; SET LOCAL lock_timeout = 2" } else { "" };
-                self.batch(&format!("ROLLBACK TO item; RELEASE item{wait}"))?;
-                self.repeat = false;
-                if let Some(open) = &mut self.open {
-                    open.failed = false;
-                }
-                Err(fault)
-            }
-            Err(fault) => Err(fault),
+    /// Continues the open transaction after the fault of one item, whose savepoint was rolled back to.
+    pub(crate) fn continue_after_fault(&mut self) {
+        self.repeat = false;
+        if let Some(open) = &mut self.open {
+            open.failed = false;
+        }
+    }
+
+    /// Notes a row that the open transaction has written, as it is.
+    pub(crate) fn note_proof(&mut self, proof: Proof) {
+        if let Some(number) = self.open.as_mut().and_then(|open| open.number.as_mut()) {
+            number.proof = Some(proof);
         }
     }
 
@@ -421,10 +407,6 @@ impl Server {
             Form::Prepared(statement) => client.execute(*statement, params),
             Form::Text(text) => client.execute_typed(text, &typed(params)),
         })
-    }
-
-    pub(crate) fn copy_in(&mut self, statement: &str, lines: &str) -> Result<(), Fault> {
-        Ok(self.link.as_mut().ok_or_else(gone)?.client.copy_in(statement, lines)?)
     }
 
     fn run<T>(
@@ -553,21 +535,9 @@ impl Server {
         Ok(())
     }
 
-    /// Returns how often the connection was lost, and whether it is.
     /// Returns whether a pooler gives the session to others between transactions.
     pub(crate) fn is_pooled(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.session.pooled)
-    }
-
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn losses(&self) -> (u64, bool) {
-        (self.losses, self.lost)
-    }
-
-    /// Returns a number that changes whenever another transaction has ended.
-    pub(crate) fn data_version(&mut self) -> Result<i64, Fault> {
-        let rows = self.query("SELECT hashtextextended(pg_current_snapshot()::text, 0)", &[])?;
-        Ok(rows.first().map_or(Ok(0), |row| row.try_get(0))?)
     }
 
     /// Makes the server refuse every write of this session from now on.
@@ -585,29 +555,13 @@ impl Server {
     /// Sets a setting of the session, now and after a loss. A session that is not duly's own has it in each transaction.
     fn set(&mut self, setting: &str) -> Result<(), Fault> {
         match &self.link {
-            Some(link) if !link.session.pooled => self.batch(&format!("SET {setting}")),
+            Some(link) if !link.session.pooled => match self.batch(&format!("SET {setting}")) {
+                // The next connection begins with it.
+                Err(_) if self.link.is_none() => Ok(()),
+                done => done,
+            },
             _ => Ok(()),
         }
-    }
-
-    pub(crate) fn transactions(&self) -> u64 {
-        self.transactions
-    }
-
-    /// Counts the transactions of a new owner.
-    pub(crate) fn count_from_here(&mut self) {
-        self.transactions = 0;
-    }
-
-    /// Returns how many messages waited for an answer, except those that prepared a statement.
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn round_trips(&self) -> u64 {
-        self.round_trips
-    }
-
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
-    pub(crate) fn prepares(&self) -> u64 {
-        self.prepares
     }
 }
 

@@ -5,13 +5,18 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::clock::Timestamp;
+use crate::model::new_task::NewTask;
+use crate::model::request::{Change, Existing};
+use crate::store::Store;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
-use crate::store::postgres::outcome::Number;
+use crate::store::postgres::outcome::{Number, Outcome, Proof};
 use crate::store::postgres::server::{Access, CLASS, Server};
 use crate::store::postgres::session::{Session, Timeline};
 use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared, skipped};
-use crate::store::sqlite::file::Durability;
+use crate::store::postgres::{PostgresStore, Time};
+use crate::store::sqlite::file::{Durability, Missing};
 
 /// A table in a schema of a test, and the address of the schema.
 fn schema(server: &TestServer, port: u16, name: &str) -> Address {
@@ -60,8 +65,9 @@ fn a_session_has_the_settings_also_after_a_loss() {
         for (name, value) in expected {
             assert_eq!(setting(&mut server, name), value, "{name}");
         }
-        server.set_lock_timeout(Duration::from_millis(70)).unwrap();
         other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+        // Over a connection that is lost: the next one begins with it.
+        server.set_lock_timeout(Duration::from_millis(70)).unwrap();
         server.begin(Access::Read).unwrap();
         server.roll_back();
     }
@@ -233,18 +239,45 @@ fn a_number_that_is_given_again_after_a_crash_is_not_the_transaction() {
     let id: String = server.query("SELECT pg_current_xact_id()::text", &[]).unwrap()[0].get(0);
     let timeline = server.timeline().cloned().unwrap();
     server.commit().unwrap();
-    let number = Number { id, timeline: timeline.clone(), since: "1".to_owned() };
-    let on = |timeline: &Timeline, since: &str| {
-        number.question(&Session { timeline: timeline.clone(), since: since.to_owned(), backend: 0, pooled: false })
+    let unproved = Number { id, timeline: timeline.clone(), since: "1".to_owned(), proof: None };
+    let proof = |condition: &str| Some(Proof { table: "t", condition: condition.to_owned() });
+    let [number, other] =
+        ["t.n = 1", "t.n = 2"].map(|condition| Number { proof: proof(condition), ..unproved.clone() });
+    let on = |since: &str| Session { timeline: timeline.clone(), since: since.to_owned(), backend: 0, pooled: false };
+    let schema = server.address().quoted_schema();
+    let mut ask = |number: &Number, since: &str| {
+        let row = &server.query(&number.question(&on(since), &schema).unwrap(), &[]).unwrap()[0];
+        number.outcome(&on(since), row.get(0), row.try_get(1).unwrap_or_else(|_| row.get::<_, i32>(1).into()))
     };
-    let mut ask = |question: String| server.query(&question, &[]).unwrap()[0].get::<_, String>(0);
-    assert_eq!(ask(on(&timeline, "1").unwrap()), "committed");
-    // After a crash whose recovery ended before this number was given, it is that of another transaction.
-    assert_eq!(ask(on(&timeline, "2").unwrap()), "aborted");
-    postgres.other().batch_execute("CHECKPOINT").unwrap();
-    assert_eq!(ask(on(&timeline, "2").unwrap()), "committed");
-    assert!(on(&Timeline { id: "00000002".to_owned(), ..timeline }, "1").unwrap_err().is_lost());
-    assert!(number.outcome("forgotten").is_err_and(|fault| fault.is_lost()));
+    let committed = |outcome: Result<Option<Outcome>, Fault>| matches!(outcome, Ok(Some(Outcome::Committed)));
+    for number in [&unproved, &number, &other] {
+        assert!(committed(ask(number, "1")));
+    }
+    // After a crash, or a reset of statistics, it may be another transaction.
+    assert!(committed(ask(&number, "2")));
+    for number in [&unproved, &other] {
+        assert!(ask(number, "2").is_err_and(|fault| fault.is_lost()));
+    }
+    let promoted = Session { timeline: Timeline { id: "00000002".to_owned(), ..timeline.clone() }, ..on("1") };
+    assert!(number.question(&promoted, "s").unwrap_err().is_lost());
+    assert!(unproved.outcome(&on("1"), "forgotten", 0).is_err_and(|fault| fault.is_lost()));
+    assert_eq!(number.outcome(&on("2"), "aborted", 0).unwrap(), Some(Outcome::Undone));
+    assert_eq!(number.outcome(&on("2"), "in progress", 0).unwrap(), None);
+}
+
+#[test]
+fn a_reset_of_statistics_is_not_taken_for_a_crash() {
+    let Some(postgres) = TestServer::start("") else { return };
+    let proxy = Proxy::before(postgres.port);
+    let address = Address::parse(&postgres.url_at(proxy.port)).unwrap();
+    let mut store = PostgresStore::open(&address, Missing::Create, Time::OfServer).unwrap();
+    let now = Timestamp::from_millis(1_805_025_600_000);
+    let task = NewTask::manual("one").handler("work").into_definition(now).unwrap();
+    postgres.other().batch_execute("SELECT pg_stat_reset_shared('bgwriter')").unwrap();
+    proxy.at_next_commit(AtCommit::CutAfter);
+    let added = store.add(task, Existing::Refuse, now);
+    assert_eq!(added.unwrap().change, Change::Created);
+    assert_eq!(store.names().unwrap(), ["one"]);
 }
 
 #[test]

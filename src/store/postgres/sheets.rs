@@ -1,6 +1,7 @@
 //! The rows of one transaction: read from the server by tables, spread in the tables of SQLite, and compared after the operation.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 
 use postgres::types::ToSql;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
@@ -11,6 +12,11 @@ use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::tables::{Kind, TABLES, Table};
 use crate::store::postgres::text::storable;
+
+/// How often numbers are taken one by one before others are skipped.
+const RESERVATIONS: usize = 10;
+/// Numbers that are skipped: far more than others take during one statement.
+const SKIPPED: i64 = 10_000;
 
 /// A value of a column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +57,8 @@ pub(super) struct Sheet {
     written: HashMap<Vec<Cell>, Option<Row>>,
     /// The number after which the server assigns the next, of a numbered table.
     pub(super) last: i64,
+    /// Numbers of new rows that the server has assigned before.
+    pub(super) reserved: Range<i64>,
     /// The columns that an update has ever changed. All updates set them: otherwise almost every update would be another statement.
     pub(super) updated: BTreeSet<usize>,
 }
@@ -61,7 +69,7 @@ impl Sheet {
     }
 
     /// Returns a row as the open transaction sees it on the server.
-    fn stored(&self, key: &Vec<Cell>) -> Option<&Row> {
+    pub(super) fn stored(&self, key: &Vec<Cell>) -> Option<&Row> {
         self.written.get(key).map_or_else(|| self.rows.get(key), Option::as_ref)
     }
 
@@ -123,7 +131,14 @@ impl Sheets {
     pub(super) fn new(server: Server, memory: &rusqlite::Connection) -> rusqlite::Result<Self> {
         let sheet = |name| {
             let (rows, written) = (HashMap::new(), HashMap::new());
-            Ok(Sheet { table: Table::read(memory, name)?, rows, written, last: 0, updated: BTreeSet::new() })
+            Ok(Sheet {
+                table: Table::read(memory, name)?,
+                rows,
+                written,
+                last: 0,
+                reserved: 0..0,
+                updated: BTreeSet::new(),
+            })
         };
         Ok(Sheets { server, sheets: TABLES.into_iter().map(sheet).collect::<rusqlite::Result<_>>()? })
     }
@@ -132,6 +147,7 @@ impl Sheets {
         for sheet in &mut self.sheets {
             sheet.rows.clear();
             sheet.written.clear();
+            sheet.reserved = 0..0;
         }
     }
 
@@ -241,6 +257,30 @@ impl Sheets {
         let statement = format!("SELECT {}", self.numbers());
         let rows = self.server.query(&statement, &[])?;
         self.take_numbers(&rows[0], 0)
+    }
+
+    /// Takes numbers that follow each other for the new rows of a table. Other programs that add many rows would otherwise be given
+    /// one of them each time before the transaction has written its rows.
+    pub(super) fn reserve(&mut self, table: &str, count: i64) -> Result<(), Fault> {
+        let Sheets { server, sheets } = self;
+        let Some(sheet) = sheets.iter_mut().find(|sheet| sheet.table.name == table) else { return Ok(()) };
+        let take = format!(
+            "SELECT min(number), max(number)
+               FROM (SELECT nextval('{table}_id_seq') AS number FROM generate_series(1, $1::bigint)) AS taken"
+        );
+        for _ in 0..RESERVATIONS {
+            let row = &server.query(&take, &[&count])?[0];
+            let (first, last): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+            if last - first + 1 == count {
+                (sheet.last, sheet.reserved) = (first - 1, first..last + 1);
+                return Ok(());
+            }
+        }
+        // Others take numbers between these. Those beyond the next thousands can only be theirs after this statement.
+        let skip = format!("SELECT setval('{table}_id_seq', last_value + $1 + $2) FROM {table}_id_seq");
+        let last: i64 = server.query(&skip, &[&SKIPPED, &count])?[0].try_get(0)?;
+        (sheet.last, sheet.reserved) = (last - count, last - count + 1..last + 1);
+        Ok(())
     }
 
     /// Has the tables number new rows from those on that the server assigns next.

@@ -14,7 +14,7 @@ use crate::store::postgres::look_ahead::{LookAhead, Seen};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::sheets::{Difference, Sheet, Sheets, Written, difference, pending};
-use crate::store::postgres::write_back;
+use crate::store::postgres::write_back::{self, Collisions};
 use crate::store::sqlite::connection::{Backing, Whose};
 use crate::store::sqlite::owners;
 use crate::store::turn_io::Session;
@@ -39,6 +39,8 @@ pub(crate) struct Workbench {
     pub(crate) dry: bool,
     pub(crate) record: Option<Vec<String>>,
     touched: Touched,
+    /// How many numbers the next operation takes before it begins, by table: see [`Collisions::lacking`].
+    lacking: HashMap<&'static str, i64>,
 }
 
 impl Workbench {
@@ -55,6 +57,7 @@ impl Workbench {
             dry: false,
             record: None,
             touched: Touched::on(memory)?,
+            lacking: HashMap::new(),
         })
     }
 
@@ -77,12 +80,13 @@ impl Workbench {
         let Some(mut reach) = self.reach.take() else { return Ok(()) };
         let read = reach.read(&mut self.rows);
         self.reach = Some(reach);
-        read
+        read?;
+        std::mem::take(&mut self.lacking).into_iter().try_for_each(|(table, count)| self.rows.reserve(table, count))
     }
 
     /// Writes what differs from the rows that were read, and asks what is to be asked after that.
     fn write_back(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
-        let Workbench { rows, collided, reach, ask, seen, dry, record, touched, .. } = self;
+        let Workbench { rows, collided, reach, ask, seen, dry, record, touched, lacking, .. } = self;
         let Sheets { server, sheets } = rows;
         let differences = sheets.iter().map(|sheet| difference(tables, sheet)).collect::<rusqlite::Result<Vec<_>>>()?;
         if let Some(record) = record {
@@ -98,11 +102,15 @@ impl Workbench {
             *collided = true;
             return Err(Fault::Store(Class::Busy, "the operation needs more rows".into()));
         }
+        let mut collisions = Collisions { collided, lacking };
         if sheets.iter().any(Sheet::is_partly_written) {
             drop(differences);
-            write_pending(server, sheets, tables, &touched, collided, Whose::OfAll)?;
+            write_pending(server, sheets, tables, &touched, &mut collisions, Whose::OfAll)?;
         } else {
-            let updated = write_back::write(server, &differences, collided)?;
+            let updated = write_back::write(server, &differences, &mut collisions)?;
+            if let Some(proof) = write_back::proof(&differences) {
+                server.note_proof(proof);
+            }
             drop(differences);
             for (sheet, updated) in sheets.iter_mut().zip(updated) {
                 sheet.updated = updated;
@@ -121,7 +129,7 @@ fn write_pending(
     sheets: &mut [Sheet],
     tables: &Transaction<'_>,
     touched: &HashMap<String, BTreeSet<i64>>,
-    collided: &mut bool,
+    collisions: &mut Collisions<'_>,
     whose: Whose,
 ) -> Result<(), Fault> {
     let none = BTreeSet::new();
@@ -132,8 +140,8 @@ fn write_pending(
         return Ok(());
     }
     let updated = match whose {
-        Whose::OfItem => server.apart(|server| write_back::write(server, &pending, collided)),
-        Whose::OfAll => write_back::write(server, &pending, collided),
+        Whose::OfItem => write_back::apart(server, |server| write_back::write(server, &pending, collisions)),
+        Whose::OfAll => write_back::write(server, &pending, collisions),
     }?;
     let written: Vec<Written> = pending.into_iter().map(Difference::into_written).collect();
     for ((sheet, updated), written) in sheets.iter_mut().zip(updated).zip(written) {
@@ -210,9 +218,9 @@ impl Backing for Shared {
         if bench.dry {
             return Ok(());
         }
-        let Workbench { rows: Sheets { server, sheets }, collided, touched, .. } = &mut *bench;
+        let Workbench { rows: Sheets { server, sheets }, collided, touched, lacking, .. } = &mut *bench;
         let rows = touched.take();
-        let written = write_pending(server, sheets, tables, &rows, collided, whose);
+        let written = write_pending(server, sheets, tables, &rows, &mut Collisions { collided, lacking }, whose);
         if written.is_err() {
             touched.put(rows);
         }

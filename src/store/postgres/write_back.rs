@@ -3,12 +3,13 @@
 //! The first deletes rows and ends what leaves its slot, the second changes the other runs and inserts rows. The parts of one
 //! statement see each other's rows only in unique indexes, and a run that leaves its slot makes room there for another one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use postgres::types::ToSql;
 
 use crate::store::fault::{Class, Fault};
+use crate::store::postgres::outcome::Proof;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::sheets::{Cell, Difference, OWN, Row};
 use crate::store::postgres::tables::{Kind, Table};
@@ -61,36 +62,44 @@ impl Difference<'_> {
     }
 }
 
+/// How other programs were in the way.
+pub(super) struct Collisions<'a> {
+    /// Whether another transaction has changed what this one read: it must be repeated.
+    pub(super) collided: &'a mut bool,
+    /// How many numbers the new rows of a table need, if another program was given one of those that SQLite chose.
+    pub(super) lacking: &'a mut HashMap<&'static str, i64>,
+}
+
 /// Writes the differences. Returns the columns that updates of each table set from now on.
 ///
 /// Fails if another transaction has changed a row since it was read, or was given a number that SQLite chose: all is repeated.
 pub(super) fn write(
     server: &mut Server,
     differences: &[Difference<'_>],
-    collided: &mut bool,
+    collisions: &mut Collisions<'_>,
 ) -> Result<Vec<BTreeSet<usize>>, Fault> {
     let (mut first, mut second) = (Statement::default(), Statement::default());
     // What refers to a row is deleted before it.
     for difference in differences.iter().rev().filter(|difference| !difference.gone.is_empty()) {
         let belongings = BELONGINGS.iter().find(|(of, _)| *of == difference.table().name);
         if let Some((_, belongings)) = belongings {
-            std::mem::take(&mut first).run(server, collided)?;
+            std::mem::take(&mut first).run(server, collisions)?;
             let ids = Array::of(Kind::Integer, difference.gone.iter().map(|row| &row.cells[difference.table().key[0]]));
             belongings.iter().try_for_each(|statement| server.execute(statement, &[ids.param()]).map(|_| ()))?;
         }
         first.delete(difference);
         if belongings.is_some() {
-            std::mem::take(&mut first).run(server, collided)?;
+            std::mem::take(&mut first).run(server, collisions)?;
         }
     }
     let mut updated = Vec::with_capacity(differences.len());
-    for difference in differences {
+    let parted: Vec<_> = differences.iter().map(Difference::leaving).collect();
+    // Tasks are locked before runs, as other programs' triggers do.
+    let relied_on = relied_on(differences);
+    let is_first = !first.parts.is_empty() || parted.iter().any(|(leaving, _)| !leaving.is_empty());
+    if is_first { &mut first } else { &mut second }.rely_on(differences, &relied_on);
+    for (difference, (leaving, others)) in differences.iter().zip(parted) {
         let columns = set_by_updates(difference);
-        let owner = difference.column("locked_by").filter(|_| difference.table().name == "task_runs");
-        let leaves = |change: &&(&Row, Vec<Cell>)| {
-            owner.is_none_or(|at| change.0.cells[at] != Cell::Null && change.1[at] == Cell::Null)
-        };
-        let (leaving, others): (Vec<_>, Vec<_>) = difference.changed.iter().partition(leaves);
         let (leases, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|change| difference.is_lease(change));
         first.update(difference, &leaving, &columns);
         second.extend(difference, &leases);
@@ -98,9 +107,76 @@ pub(super) fn write(
         second.insert(difference);
         updated.push(columns);
     }
-    first.run(server, collided)?;
-    second.run(server, collided)?;
+    first.run(server, collisions)?;
+    second.run(server, collisions)?;
     Ok(updated)
+}
+
+/// Runs `f` within a savepoint of the open transaction. If it fails with a fault of an item, only its own changes are undone, and the
+/// transaction can go on. What the transaction would check at its end is checked within the savepoint.
+pub(super) fn apart<T>(server: &mut Server, f: impl FnOnce(&mut Server) -> Result<T, Fault>) -> Result<T, Fault> {
+    server.batch("SET CONSTRAINTS ALL IMMEDIATE; SAVEPOINT item")?;
+    match f(server) {
+        Ok(answer) => server.batch("RELEASE item").map(|()| answer),
+        Err(fault) if fault.is_about_the_item() => {
+            // With the lock of the schema, no second row of other programs is waited for.
+            let wait = if fault.is_about_a_lock() { "; SET LOCAL lock_timeout = 2" } else { "" };
+            server.batch(&format!("ROLLBACK TO item; RELEASE item{wait}"))?;
+            server.continue_after_fault();
+            Err(fault)
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Returns a row that the open transaction has written by these differences, without its long texts.
+pub(super) fn proof(differences: &[Difference<'_>]) -> Option<Proof> {
+    let written = |difference: &Difference<'_>| {
+        let changed = difference.changed.iter().map(|(_, cells)| cells);
+        let cells = difference.new.iter().chain(changed).next()?;
+        let Table { name, columns, .. } = difference.table();
+        let told = columns.iter().zip(cells).filter_map(|(column, cell)| match (cell, column.kind) {
+            (Cell::Integer(number), _) => Some(format!("t.{} = {number}", column.name)),
+            (Cell::Text(text), Kind::Text) if text.len() <= 200 && !text.contains('\\') => {
+                Some(format!("t.{} = '{}'", column.name, text.replace('\'', "''")))
+            }
+            (Cell::Null, _) => Some(format!("t.{} IS NULL", column.name)),
+            (Cell::Text(_), _) => None,
+        });
+        Some(Proof { table: name, condition: told.collect::<Vec<_>>().join(" AND ") })
+    };
+    // Runs before all: no other transaction writes the same attempt.
+    let runs = differences.iter().filter(|difference| difference.table().name == "task_runs");
+    runs.chain(differences).find_map(written)
+}
+
+impl<'a> Difference<'a> {
+    /// Returns the changed rows that leave a place in a unique index, and the others.
+    fn leaving(&self) -> (Vec<&(&'a Row, Vec<Cell>)>, Vec<&(&'a Row, Vec<Cell>)>) {
+        let owner = self.column("locked_by").filter(|_| self.table().name == "task_runs");
+        self.changed
+            .iter()
+            .partition(|(row, cells)| owner.is_none_or(|at| row.cells[at] != Cell::Null && cells[at] == Cell::Null))
+    }
+}
+
+/// Returns the tasks that were only read, and for which a run waits from now on: whether it may start was derived from the task.
+///
+/// A change of the task by another program reaches the runs that wait then. So it must either be known to this transaction, or wait
+/// for its end.
+fn relied_on<'a>(differences: &[Difference<'a>]) -> Vec<&'a Row> {
+    let of = |name| differences.iter().find(|difference| difference.table().name == name);
+    let (Some(tasks), Some(runs)) = (of("scheduled_tasks"), of("task_runs")) else { return Vec::new() };
+    let (Some(task), Some(status)) = (runs.column("task_id"), runs.column("status")) else { return Vec::new() };
+    let waits =
+        |cells: &[Cell]| matches!(&cells[status], Cell::Text(status) if status == "queued" || status == "failed");
+    let changed = runs.changed.iter().filter(|(row, cells)| waits(cells) && !waits(&row.cells));
+    let waiting = changed.map(|(_, cells)| cells).chain(runs.new.iter().filter(|cells| waits(cells)));
+    let waiting: BTreeSet<&Cell> = waiting.map(|cells| &cells[task]).collect();
+    let written: BTreeSet<&Cell> =
+        tasks.changed.iter().map(|(row, _)| *row).chain(tasks.gone.iter().copied()).map(|row| &row.cells[0]).collect();
+    let read = waiting.difference(&written).filter_map(|task| tasks.sheet.stored(&vec![(*task).clone()]));
+    read.filter(|row| row.written_by != OWN).collect()
 }
 
 /// What belongs to a row of a table and is deleted with it, whether it was read or not. The triggers of the tables do the same for
@@ -188,6 +264,8 @@ struct Expected {
     table: &'static str,
     rows: usize,
     numbers: Option<(i64, i64)>,
+    /// Whether the rows are written, and not only locked.
+    written: bool,
     /// Of rows that exist: a statement that counts those that are as they were read, and the arrays that it takes.
     unchanged: Option<(String, Range<usize>)>,
 }
@@ -206,7 +284,7 @@ impl Statement {
         let name = format!("part{}", self.parts.len());
         self.parts.push(format!("{name} AS ({part} RETURNING 1)"));
         self.answers.push(format!("ARRAY[(SELECT count(*) FROM {name})]"));
-        self.expected.push(Expected { table, rows, numbers: None, unchanged: None });
+        self.expected.push(Expected { table, rows, numbers: None, written: true, unchanged: None });
     }
 
     /// Adds arrays that name rows as they were read, and others. Returns the call of `unnest` that makes rows of them, and what
@@ -231,6 +309,30 @@ impl Statement {
         if let Some(expected) = self.expected.last_mut() {
             expected.unchanged = Some(unchanged);
         }
+    }
+
+    /// Requires that tasks are as they were read, and keeps other programs from changing them before the end of the transaction.
+    fn rely_on(&mut self, differences: &[Difference<'_>], tasks: &[&Row]) {
+        let table = differences.iter().map(Difference::table).find(|table| table.name == "scheduled_tasks");
+        let Some(table) = table.filter(|_| !tasks.is_empty()) else { return };
+        let ids = Array::of(Kind::Integer, tasks.iter().map(|row| &row.cells[table.key[0]]));
+        let written_by = Array::Integers(tasks.iter().map(|row| Some(row.written_by)).collect());
+        let names = [table.columns[table.key[0]].name.clone(), "written_by_".to_owned()];
+        let rows = self.rows(vec![ids, written_by], &names);
+        let name = format!("part{}", self.parts.len());
+        self.parts.push(format!(
+            "{name} AS MATERIALIZED (SELECT 1 FROM {} t JOIN {rows} ON {} FOR SHARE OF t)",
+            table.name,
+            same(table)
+        ));
+        self.answers.push(format!("ARRAY[(SELECT count(*) FROM {name})]"));
+        self.expected.push(Expected {
+            table: table.name,
+            rows: tasks.len(),
+            numbers: None,
+            written: false,
+            unchanged: None,
+        });
     }
 
     fn delete(&mut self, difference: &Difference<'_>) {
@@ -299,11 +401,11 @@ impl Statement {
         ));
         // A statement that answers nothing would not be one.
         self.answers.push("ARRAY[0]::bigint[]".to_owned());
-        self.expected.push(Expected { table: name, rows: 0, numbers: None, unchanged: None });
+        self.expected.push(Expected { table: name, rows: 0, numbers: None, written: true, unchanged: None });
     }
 
-    /// The server assigns the numbers of new rows. They are taken in order, and compared with those that SQLite chose, which leaves out
-    /// those of rows that it has undone.
+    /// The server assigns the numbers of new rows, unless they were reserved. They are taken in order, and compared with those that
+    /// SQLite chose, which leaves out those of rows that it has undone.
     fn insert(&mut self, difference: &Difference<'_>) {
         let mut new: Vec<&Vec<Cell>> = difference.new.iter().collect();
         if new.is_empty() {
@@ -323,10 +425,11 @@ impl Statement {
         let overriding = if *numbered { "OVERRIDING SYSTEM VALUE " } else { "" };
         let (names, values) = (names.join(", "), values.join(", "));
         self.add(&format!("INSERT INTO {name} ({names}) {overriding}SELECT {values} FROM {rows}"), name, new.len());
-        if !numbered {
+        let (before, reserved) = (difference.sheet.last, &difference.sheet.reserved);
+        let (first, last) = (new.first().map_or(0, |first| number(first)), new.last().map_or(0, |last| number(last)));
+        if !numbered || (reserved.contains(&first) && reserved.contains(&last)) {
             return;
         }
-        let (before, last) = (difference.sheet.last, new.last().map_or(0, |last| number(last)));
         self.arrays.push(Array::Integers(vec![Some(last - before)]));
         let (taken, count) = (format!("taken{}", self.parts.len()), self.arrays.len());
         self.parts.push(format!(
@@ -341,20 +444,28 @@ impl Statement {
         }
     }
 
-    fn run(self, server: &mut Server, collided: &mut bool) -> Result<(), Fault> {
+    fn run(self, server: &mut Server, collisions: &mut Collisions<'_>) -> Result<(), Fault> {
         if self.parts.is_empty() {
             return Ok(());
         }
         let statement = format!("WITH {}\nSELECT {}", self.parts.join(",\n"), self.answers.join(", "));
         let params: Vec<_> = self.arrays.iter().map(Array::param).collect();
-        let rows = server.query(&statement, &params)?;
+        let rows = server.query(&statement, &params);
+        if rows.as_ref().is_err_and(Fault::is_about_the_id) {
+            let numbers = self.expected.iter().filter_map(|expected| Some((expected.table, expected.numbers?)));
+            collisions.lacking.extend(numbers.map(|(table, (first, last))| (table, last - first + 1)));
+        }
+        let rows = rows?;
         for (at, expected) in self.expected.iter().enumerate() {
             let answer: Vec<i64> = rows[0].try_get(at)?;
             let written = answer.first().map_or(0, |rows| usize::try_from(*rows).unwrap_or_default());
             let numbered = expected.numbers.is_none_or(|(first, last)| answer.get(1..) == Some(&[first, last]));
             let name = expected.table;
+            if let (false, Some((first, last))) = (numbered, expected.numbers) {
+                collisions.lacking.insert(expected.table, last - first + 1);
+            }
             if !numbered || (written != expected.rows && !self.are_ignored(server, expected, written)?) {
-                *collided = true;
+                *collisions.collided = true;
                 let text = format!("another program changed rows of {name} at the same time");
                 return Err(Fault::Store(Class::Busy, text.into()));
             }
@@ -370,7 +481,7 @@ impl Statement {
 impl Statement {
     /// Returns whether the rows that were not written are there and as they were: then a trigger of another program has left them out.
     fn are_ignored(&self, server: &mut Server, expected: &Expected, written: usize) -> Result<bool, Fault> {
-        let Some((count, arrays)) = &expected.unchanged else { return Ok(true) };
+        let Some((count, arrays)) = &expected.unchanged else { return Ok(expected.written) };
         let params: Vec<_> = self.arrays[arrays.clone()].iter().map(Array::param).collect();
         let unchanged: i64 = server.query(count, &params)?[0].try_get(0)?;
         Ok(usize::try_from(unchanged).is_ok_and(|unchanged| written + unchanged >= expected.rows))

@@ -63,7 +63,11 @@ pub(crate) fn follow(cx: &mut Change<'_>, dead: &Claim) -> Result<(Vec<Event>, b
 
 /// Opens a run of the `on_dead` task, or returns why it cannot. A failure undoes only what this function wrote.
 fn try_open(cx: &mut Change<'_>, dead: &Claim, target: &str) -> Result<Option<String>, Fault> {
+    if let Some(reason) = &cx.written.on_dead_refused {
+        return Ok(Some(reason.clone()));
+    }
     let tx = cx.tx;
+    cx.written.tried_on_dead = true;
     tx.prepare_cached("SAVEPOINT on_dead")?.execute([])?;
     let refused = match open(cx, dead, target) {
         Ok(None) => {

@@ -65,6 +65,9 @@ pub(crate) struct Written {
     pub(crate) limits: InForce,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
+    /// Whether a run of an `on_dead` task was opened or refused; why none is opened.
+    pub(crate) tried_on_dead: bool,
+    pub(crate) on_dead_refused: Option<String>,
 }
 
 /// Resolved `once` tasks that `once::finish` must still write.

@@ -385,7 +385,17 @@ impl<'a> Turning<'a> {
             let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
             settle::settle(&mut cx, success, owner, finished, &mut turn.memory.random)
         };
+        self.written.tried_on_dead = false;
         let Some(fault) = self.attempt(|turn| store(turn, finished))? else { return Ok(()) };
+        if self.backing.is_some() && self.written.tried_on_dead {
+            // What another store refuses is known only now: perhaps the run of the `on_dead` task.
+            self.written.on_dead_refused = Some(fault.to_string());
+            let again = self.attempt(|turn| store(turn, finished));
+            self.written.on_dead_refused = None;
+            if again?.is_none() {
+                return Ok(());
+            }
+        }
         let outcome = match &finished.outcome {
             Outcome::Failed { how, retry, .. } => {
                 let error = format!("its error could not be stored: {}", excerpt(&fault.to_string(), 500));

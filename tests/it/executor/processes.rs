@@ -18,6 +18,7 @@ use crate::fixtures::{
 
 /// The variable that holds the database of another process.
 const FILE: &str = "DULY_TEST_EXECUTOR_FILE";
+const PIDS: &str = "DULY_TEST_EXECUTOR_PIDS";
 
 /// A process that inherits a shared file and leads a group, which the scheduler's death does not end.
 fn spawn(file: File) -> Child {
@@ -29,9 +30,10 @@ fn spawn(file: File) -> Child {
 /// Not a test by itself: a scheduler with two workers, one of which has a run.
 #[test]
 fn scheduler_entry() {
-    let Some(file) = std::env::var_os(FILE).map(PathBuf::from) else { return };
+    let (Some(file), Some(pids)) = (std::env::var_os(FILE), std::env::var_os(PIDS)) else { return };
+    let file_of_pids = PathBuf::from(pids);
     let hands = Hands::new(2, &["mail"]);
-    let _scheduler = Scheduler::builder(&file).executor(hands.clone()).start().expect("a scheduler");
+    let _scheduler = Scheduler::builder(file).executor(hands.clone()).start().expect("a scheduler");
     let waker = hands.waker.get().expect("a waker");
     let mut workers = Vec::new();
     for _ in 0..2 {
@@ -46,8 +48,8 @@ fn scheduler_entry() {
         attempt.use_input(&workers[0].0).expect("the same link again");
     }
     let pids = format!("{} {}", workers[0].1.id(), workers[1].1.id());
-    std::fs::write(file.with_extension("pids.new"), pids).expect("the pids");
-    std::fs::rename(file.with_extension("pids.new"), file.with_extension("pids")).expect("the pids");
+    std::fs::write(file_of_pids.with_extension("new"), pids).expect("the pids");
+    std::fs::rename(file_of_pids.with_extension("new"), file_of_pids).expect("the pids");
     std::io::stdin().read_line(&mut String::new()).expect("the end of the standard input");
     for (_, mut worker) in workers {
         worker.kill().and_then(|()| worker.wait()).expect("an end");
@@ -56,8 +58,9 @@ fn scheduler_entry() {
 
 /// Kills a scheduler. Returns the pids of its worker that has runs, and of the other one; both live.
 fn leave_workers(db: &TestDb) -> (String, String) {
-    let killed = Process::spawn(test_process("executor::processes::scheduler_entry").env(FILE, db.file()));
-    let file = db.file().with_extension("pids");
+    let file = db.home().join("pids");
+    let mut entry = test_process("executor::processes::scheduler_entry");
+    let killed = Process::spawn(entry.env(FILE, db.address()).env(PIDS, &file));
     eventually("its workers run", || file.exists());
     let pids = std::fs::read_to_string(file).unwrap();
     killed.kill();

@@ -166,6 +166,21 @@ impl Scenario {
         }
     }
 
+    /// Takes one action of a user that is one transaction, through the client.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn random_request(&mut self) -> Check {
+        match self.rng.u32(..100) {
+            0..20 => self.add(),
+            20..35 => self.edit(false),
+            35..50 => self.pause(false),
+            50..65 => self.resume(false),
+            65..80 => self.trigger(),
+            80..87 => self.retry(),
+            87..95 => self.cancel(false),
+            _ => self.remove(),
+        }
+    }
+
     fn edit(&mut self, sql: bool) -> Check {
         let Some(name) = self.any_task(|task| task.status != "completed" || task.kind != "once") else { return Ok(()) };
         if sql {

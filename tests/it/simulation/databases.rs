@@ -11,6 +11,8 @@ use tempfile::TempDir;
 #[cfg(feature = "postgres")]
 use crate::postgres::OwnServer;
 use crate::simulation::effects;
+#[cfg(feature = "postgres")]
+use crate::simulation::network::Network;
 use crate::simulation::observer::Observer;
 #[cfg(feature = "postgres")]
 use crate::simulation::on_server::OnServer;
@@ -37,10 +39,12 @@ const CLEAR: &str = "
     DELETE FROM scheduler_events;
     DELETE FROM scheduler_instances";
 /// As `CLEAR`, and the server assigns numbers from 1 again.
-const CLEAR_ON_SERVER: &str = "
-    BEGIN;
-    TRUNCATE unwritable, concurrency_limits, rate_limits, rate_limit_starts, ledger, task_effects, task_attempts, task_runs,
-             scheduled_tasks, scheduler_events, scheduler_alarms, scheduler_alarm_channels, scheduler_instances RESTART IDENTITY";
+const FIRST_NUMBERS: &str = "
+    DELETE FROM scheduler_alarms;
+    DELETE FROM scheduler_alarm_channels;
+    ALTER SEQUENCE scheduled_tasks_id_seq RESTART; ALTER SEQUENCE task_runs_id_seq RESTART;
+    ALTER SEQUENCE task_attempts_id_seq RESTART; ALTER SEQUENCE scheduler_events_id_seq RESTART;
+    ALTER SEQUENCE scheduler_alarms_id_seq RESTART";
 
 /// Which store a simulation uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +73,17 @@ pub(crate) struct Database {
     /// A connection of another program.
     pub(crate) shell: Shell,
     pub(crate) reader: Reader,
-    /// The path of the file, or the address of the server.
+    /// The path of the file, or the address of the server over the network that is cut.
     pub(crate) address: PathBuf,
+    /// As `address`, without that network.
+    near: PathBuf,
     /// One for a file, several for a server.
     pub(crate) hosts: Vec<Host>,
     /// The rows of `scheduler_meta` that each seed starts with.
     meta: Vec<(String, String)>,
     _home: TempDir,
     #[cfg(feature = "postgres")]
-    pub(crate) server: Option<OwnServer>,
+    pub(crate) server: Option<(OwnServer, Network)>,
 }
 
 impl Host {
@@ -131,28 +137,30 @@ impl Database {
                     state: PathBuf::new(),
                     locks,
                 };
-                Database::at(file, vec![host], home)
+                Database::at(file.clone(), file, vec![host], home)
             }
             #[cfg(feature = "postgres")]
             Kind::Server => {
                 let (home, server) = (home(), OwnServer::start().expect("a PostgreSQL server"));
-                let address = format!("{}?schema=simulation", crate::postgres::address(&server.folder));
+                let network = Network::before(&server.folder, home.path());
+                let address = |folder| PathBuf::from(format!("{}?schema=simulation", crate::postgres::address(folder)));
+                let (near, far) = (address(&server.folder), address(home.path()));
                 let states = (0..HOSTS).map(|number| home.path().join(format!("host-{number}")));
                 let hosts = states.map(|state| Host { locks: state.clone(), state }).collect();
-                let mut database = Database::at(PathBuf::from(address), hosts, home);
-                database.server = Some(server);
+                let mut database = Database::at(far, near, hosts, home);
+                database.server = Some((server, network));
                 database
             }
         }
     }
 
-    fn at(address: PathBuf, mut hosts: Vec<Host>, home: TempDir) -> Self {
+    fn at(address: PathBuf, near: PathBuf, mut hosts: Vec<Host>, home: TempDir) -> Self {
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().expect("an instant"));
         // A seed begins at any value of the monotonic clock, and none at 0.
         clock.advance(Duration::from_secs(100 * 86_400));
         let (client, connection) = client(&address, &hosts[0], &clock);
         let connections = vec![(0, connection)];
-        let (reader, shell) = (Reader::new(open(&address, &clock)), open(&address, &clock));
+        let (reader, shell) = (Reader::new(open(&near, &clock)), open(&near, &clock));
         match &shell {
             Shell::File(_) => {
                 let of_application = format!("{}; {}", effects::TABLE, unusable_rows::GUARD);
@@ -178,6 +186,7 @@ impl Database {
             shell,
             reader,
             address,
+            near,
             hosts,
             meta,
             _home: home,
@@ -188,7 +197,7 @@ impl Database {
 
     /// A connection for the checker.
     pub(crate) fn new_observer(&self) -> Observer {
-        Observer::new(open(&self.address, &self.clock))
+        Observer::new(open(&self.near, &self.clock))
     }
 
     /// Returns a connection of a scheduler that died on this host.
@@ -202,12 +211,8 @@ impl Database {
         self.reader.close();
         // A client reserves ids: those of another seed must not affect this one.
         self.client = client(&self.address, &self.hosts[0], &self.clock).0;
-        let clear = if self.shell.is_on_server() {
-            CLEAR_ON_SERVER.to_owned()
-        } else {
-            format!("{CLEAR}; DELETE FROM sqlite_sequence")
-        };
-        self.shell.execute_batch(&format!("{clear}; COMMIT")).expect("empty tables");
+        let numbers = if self.shell.is_on_server() { FIRST_NUMBERS } else { "DELETE FROM sqlite_sequence" };
+        self.shell.execute_batch(&format!("{CLEAR}; {numbers}; COMMIT")).expect("empty tables");
         for row in &self.meta {
             let text = "UPDATE scheduler_meta SET value = ?2 WHERE key = ?1";
             self.shell.execute(text, (&row.0, &row.1)).expect("a row of scheduler_meta");

@@ -19,6 +19,10 @@ impl Scenario {
         let living = self.running();
         let awake = self.schedulers_where(|scheduler| scheduler.can_step());
         let Some(one) = self.rng.choice(living) else { return self.start_scheduler() };
+        #[cfg(feature = "postgres")]
+        if self.database.server.is_some() && self.rng.bool() {
+            return self.inject_server_fault(one);
+        }
         match self.rng.u32(..100) {
             0..10 => {
                 self.fault("killed before a turn");
@@ -107,7 +111,7 @@ impl Scenario {
         self.record(&Action::Nothing, &format!("owner {one} {how}"))
     }
 
-    fn suspend(&mut self, one: usize) -> Check {
+    pub(crate) fn suspend(&mut self, one: usize) -> Check {
         let length = self.history.owners[one].lease * self.rng.u32(1..6) + Duration::from_secs(self.rng.u64(1..60));
         if self.schedulers[one].suspended.is_none() {
             self.fault("suspended for longer than a lease");
@@ -135,7 +139,7 @@ impl Scenario {
 
     pub(crate) fn release_write_lock(&mut self) {
         if std::mem::take(&mut self.write_locked) {
-            self.database.shell.execute_batch("ROLLBACK").expect("a rollback");
+            self.database.shell.unlock();
         }
     }
 

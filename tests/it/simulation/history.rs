@@ -302,7 +302,10 @@ impl History {
         if let Some(turn) = step.turn() {
             self.owners[turn.owner].observe_clock(now, turn.refused);
         }
-        let checked = self.check(&step, now.monotonic);
+        let checked = match self.observer.wrote_without_lock(&changes) {
+            true => Err("rows were changed while another session held the lock of the schema".to_owned()),
+            false => self.check(&step, now.monotonic),
+        };
         let line = describe(&step);
         before.apply(&changes, &after);
         (self.tables, self.observer.tables) = (before, after);

@@ -65,6 +65,17 @@ impl Observer {
         self.shell.has_session(owner)
     }
 
+    /// Returns whether something was written although another session held the lock of the schema, and still holds it.
+    pub(crate) fn wrote_without_lock(&self, changes: &Changes) -> bool {
+        self.shell.is_locked() && !(changes.tasks.is_empty() && changes.runs.is_empty())
+    }
+
+    /// Connects again after the server was restarted.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reconnect(&self) {
+        self.shell.reconnect();
+    }
+
     /// Forgets all that it has read.
     pub(crate) fn reset(self) -> Self {
         Observer::new(self.shell)

@@ -22,6 +22,11 @@ const LOCK: &str = "
     BEGIN; SET LOCAL lock_timeout = 1;
     SELECT pg_advisory_xact_lock(1685417081, oid::bigint::bit(32)::int) FROM pg_namespace WHERE nspname = current_schema()";
 
+const LOCKED: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1685417081 AND granted";
+
+/// The locks of owners, one for each session of an owner.
+const OWNERS: &str = "locktype = 'advisory' AND classid = 1685417082 AND granted";
+
 /// As the guard of the file, with a query that a condition of a trigger may not have here.
 const GUARD: &str = "
     CREATE TABLE unwritable (run bigint PRIMARY KEY);
@@ -51,6 +56,8 @@ pub(crate) struct OnServer {
     tables: RefCell<Vec<Table>>,
     /// Rows of transactions with a smaller number are in the copy.
     read_until: Cell<i64>,
+    /// Whether a session held the lock of the schema then.
+    is_locked: Cell<bool>,
 }
 
 /// A table that is copied.
@@ -75,6 +82,7 @@ impl OnServer {
             clock: clock.clone(),
             tables: RefCell::default(),
             read_until: Cell::new(0),
+            is_locked: Cell::new(false),
         }
     }
 
@@ -130,6 +138,11 @@ impl OnServer {
         &self.copy
     }
 
+    /// Whether a session held the lock of the schema when the rows were last read: no other one may have written.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.is_locked.get()
+    }
+
     /// Makes the copy equal to the tables. Reads the rows that newer transactions have written, in one message.
     fn refresh(&self) {
         let mut session = self.session.borrow_mut();
@@ -140,7 +153,7 @@ impl OnServer {
         let since = self.read_until.get();
         let counts: Vec<String> = tables.iter().map(|table| format!("(SELECT count(*) FROM {})", table.name)).collect();
         let mut message =
-            format!("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {}", counts.join(", "));
+            format!("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, ({LOCKED}), {}", counts.join(", "));
         for (at, table) in tables.iter().enumerate() {
             message +=
                 &format!("; SELECT {at}, {} FROM {} WHERE xmin::text::bigint >= {since}", table.columns, table.name);
@@ -165,7 +178,7 @@ impl OnServer {
             let count = format!("SELECT count(*) FROM {}", table.name);
             let mut count = self.copy.prepare_cached(&count).expect("a count");
             let copied: i64 = count.query_row([], |row| row.get(0)).expect("a count");
-            if copied != number(at + 1) || has_changed[at] && !table.has_key {
+            if copied != number(at + 2) || has_changed[at] && !table.has_key {
                 self.copy.execute(&format!("DELETE FROM {}", table.name), []).expect("a deletion");
                 let all = format!("SELECT {} FROM {}", table.columns, table.name);
                 for answer in session.simple_query(&all).expect("the rows") {
@@ -176,6 +189,7 @@ impl OnServer {
         }
         self.copy.execute_batch("COMMIT").expect("a copy");
         self.read_until.set(number(0));
+        self.is_locked.set(number(1) > 0);
     }
 
     fn put(&self, table: &Table, text: impl Fn(usize) -> Option<String>) {
@@ -209,6 +223,13 @@ impl OnServer {
         locked
     }
 
+    /// Ends the transaction that holds the lock. The server has ended the session if that took seconds.
+    pub(crate) fn unlock(&self) {
+        if self.session.borrow_mut().batch_execute("ROLLBACK").is_err() {
+            self.reconnect();
+        }
+    }
+
     /// Opens the session again: the server was restarted.
     pub(crate) fn reconnect(&self) {
         *self.session.borrow_mut() = session(&self.address);
@@ -221,13 +242,29 @@ impl OnServer {
 
     /// Returns whether the server has a session of an owner.
     pub(crate) fn has_session(&self, owner: &str) -> bool {
+        let key = self.key(owner);
+        self.number(&format!("SELECT count(*) FROM pg_locks WHERE {OWNERS} AND objid = {key}")) > 0
+    }
+
+    /// Returns the number of an owner's lock.
+    fn key(&self, owner: &str) -> u32 {
         // As src/store/postgres/owner_session.rs computes the key.
         let schema = self.number("SELECT oid::bigint FROM pg_namespace WHERE nspname = current_schema()") as u32;
         let bytes = schema.to_be_bytes().into_iter().chain(owner.bytes());
-        let key = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        let held =
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1685417082 AND granted AND objid";
-        self.number(&format!("{held} = {key}")) > 0
+        bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    }
+
+    /// Ends the session of an owner, as an administrator does. Returns whether there was one.
+    pub(crate) fn end_session(&self, owner: &str) -> bool {
+        let key = self.key(owner);
+        let ended = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 5000)) FROM pg_locks";
+        self.number(&format!("{ended} WHERE {OWNERS} AND objid = {key}")) > 0
+    }
+
+    /// Ends all sessions of duly.
+    pub(crate) fn end_all_sessions(&self) {
+        let ended = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 5000)) FROM pg_stat_activity";
+        self.number(&format!("{ended} WHERE application_name = 'duly'"));
     }
 
     /// Waits until the server knows that the process of an owner has ended.
@@ -238,7 +275,7 @@ impl OnServer {
     }
 
     /// Returns the number that a query of the server finds.
-    pub(crate) fn number(&self, query: &str) -> i64 {
+    fn number(&self, query: &str) -> i64 {
         self.session.borrow_mut().query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error}")).get(0)
     }
 }

@@ -397,9 +397,13 @@ impl Scenario {
     pub(crate) fn failure_report(&self, broken: &str) -> String {
         let now = self.now();
         let log: Vec<&str> = self.log.iter().map(String::as_str).collect();
+        let (store, feature) = match self.database.shell.is_on_server() {
+            true => ("DULY_STORE=postgres ", "--features postgres "),
+            false => ("", ""),
+        };
         format!(
-            "seed {}, turn {}, {} of virtual time, at {}:\n  {broken}\nlast events:\n  {}\nagain: DULY_SEED={} cargo test \
-             --test it simulation -- --nocapture",
+            "seed {}, turn {}, {} of virtual time, at {}:\n  {broken}\nlast events:\n  {}\nagain: {store}DULY_SEED={} cargo test \
+             {feature}--test it simulation -- --nocapture",
             self.seed,
             self.turns,
             humantime_of(now.monotonic),

@@ -44,6 +44,15 @@ impl Shell {
         }
     }
 
+    /// Returns whether a session held the lock of the schema on a server when the rows were last read.
+    pub(crate) fn is_locked(&self) -> bool {
+        match self {
+            Shell::File(_) => false,
+            #[cfg(feature = "postgres")]
+            Shell::Server(server) => server.is_locked(),
+        }
+    }
+
     /// Waits until the database knows that the process of an owner has ended.
     pub(crate) fn await_end_of(&self, _owner: &str) {
         #[cfg(feature = "postgres")]
@@ -106,6 +115,40 @@ impl Shell {
             Shell::File(shell) => shell,
             #[cfg(feature = "postgres")]
             Shell::Server(server) => server.copy(),
+        }
+    }
+
+    /// Ends the transaction that holds the write lock.
+    pub(crate) fn unlock(&self) {
+        match self {
+            Shell::File(_) => self.execute_batch("ROLLBACK").expect("a rollback"),
+            #[cfg(feature = "postgres")]
+            Shell::Server(server) => server.unlock(),
+        }
+    }
+
+    /// Opens the session again after the server was restarted.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reconnect(&self) {
+        if let Shell::Server(server) = self {
+            server.reconnect();
+        }
+    }
+
+    /// Ends the session of an owner, as an administrator does. Returns whether there was one.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn end_session(&self, owner: &str) -> bool {
+        match self {
+            Shell::File(_) => false,
+            Shell::Server(server) => server.end_session(owner),
+        }
+    }
+
+    /// Ends all sessions of duly.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn end_all_sessions(&self) {
+        if let Shell::Server(server) = self {
+            server.end_all_sessions();
         }
     }
 

@@ -30,6 +30,12 @@ impl Reader {
         Reader { shell, began: None }
     }
 
+    /// Connects again after the server was restarted.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reconnect(&self) {
+        self.shell.reconnect();
+    }
+
     fn begin(&mut self, tables: &Tables) {
         self.shell.begin_snapshot();
         self.began = Some(tables.clone());

@@ -90,7 +90,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     // Before the scheduler starts: an earlier signal would end the program while commands are running.
     signals::forward(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
     let environment = if args.clean_env { Environment::Clean } else { Environment::Inherited };
-    let guard = Guard::start();
+    let guard = Guard::new();
     let commands = Commands::new(environment, forward, guard.clone());
     let manager = ServiceManager::from_env();
     let on_change = notify.clone();
@@ -127,6 +127,8 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         Error::InvalidConfig { field: "page", reason } => Failure::Refused(format!("invalid --http: {reason}")),
         other => other.into(),
     })?;
+    // Not before the database is opened: a run that is refused starts no process.
+    guard.start();
     #[cfg(feature = "page")]
     if let Some(address) = scheduler.page_address() {
         log::info!("status page on http://{address}/");
@@ -220,7 +222,7 @@ struct Session<'a> {
     scheduler: Scheduler,
     commands: Commands,
     programs: Workers,
-    /// The problems of workers that the scheduler knows.
+    /// The problems that the scheduler knows.
     problems: RefCell<Vec<String>>,
     notices: Receiver<Notice>,
     args: &'a RunArgs,
@@ -361,9 +363,10 @@ impl Session<'_> {
         Ok(if self.commands.was_cut_short() || self.programs.was_cut_short() { Exit::CutShort } else { Exit::Clean })
     }
 
-    /// Has the scheduler report workers that were given up.
+    /// Has the scheduler report workers that were given up, and a guard that does not start.
     fn report_problems(&self) {
-        let (problems, mut known) = (self.programs.problems(), self.problems.borrow_mut());
+        let (mut problems, mut known) = (self.programs.problems(), self.problems.borrow_mut());
+        problems.extend(self.guard.problem());
         if problems != *known {
             self.scheduler.set_problems(problems.clone());
             *known = problems;

@@ -48,6 +48,11 @@ pub(crate) struct Started {
     pub(crate) stderr: ChildStderr,
 }
 
+/// Returns the variables by which the processes of a copy are known.
+pub(crate) fn variables(options: &WorkerOptions, copy: u32) -> [(&'static str, String); 2] {
+    [("DULY_WORKER", options.name.clone()), ("DULY_WORKER_COPY", copy.to_string())]
+}
+
 /// Starts a process, which leads a session and a group of its own and inherits the locked file.
 ///
 /// # Errors
@@ -63,8 +68,7 @@ pub(crate) fn start(options: &WorkerOptions, copy: u32, place: &Place, locked: &
     command
         .envs(&options.env)
         .env("DULY_DB", &place.database)
-        .env("DULY_WORKER", &options.name)
-        .env("DULY_WORKER_COPY", copy.to_string())
+        .envs(variables(options, copy))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

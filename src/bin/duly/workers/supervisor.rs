@@ -10,6 +10,7 @@ use std::time::Duration;
 use duly::executor::{SharedInput, Waker};
 use duly::{Clock, SystemClock, Timestamp, duration_text};
 
+use crate::exec::guard::Watched;
 use crate::exec::system::{self, Group};
 use crate::workers::attempts::{Ended, Hub};
 use crate::workers::bell::Bell;
@@ -208,8 +209,11 @@ impl Supervisor {
         let started = waker.share_input().map_err(|error| format!("it was not started: cannot lock its file: {error}"));
         let started = started.and_then(|(input, locked)| {
             let started = process::start(&self.options, self.copy, &self.place, &locked)?;
-            // Nothing in its environment distinguishes it from its predecessors.
-            let watched = self.place.guard.watch(started.group.id(), self.times.term, Vec::new());
+            // A path that is not Unicode cannot be told to the guard.
+            let database = self.place.database.to_str().map(|path| format!("DULY_DB={path}"));
+            let variables = process::variables(&self.options, self.copy).map(|(name, value)| format!("{name}={value}"));
+            let variables = variables.into_iter().chain(database).collect();
+            let watched = self.place.guard.watch(started.group.id(), self.times.term, variables);
             // From here on, only the process has the file.
             drop(locked);
             input.record_process(started.group.id());
@@ -245,8 +249,7 @@ impl Supervisor {
             Ok(_) => self.watch(&worker, &mut group, &mut is_proof),
             Err(error) => End::Because(format!("a thread for it cannot be started: {error}")),
         };
-        let (reason, status) = self.end(&worker, group, end);
-        drop(watched);
+        let (reason, status) = self.end(&worker, (group, watched), end);
         // What a worker printed last that has ended without a failure explains nothing.
         let last = worker.log.last().filter(|_| reason.is_some() || status != SUCCESS);
         let last = last.map(|line| format!(": {line}")).unwrap_or_default();
@@ -333,7 +336,8 @@ impl Supervisor {
     }
 
     /// Ends the process. Returns when its group is empty and what it wrote is read: why it was ended, and how it ended.
-    fn end(&self, worker: &Worker, mut group: Group, end: End) -> (Option<String>, String) {
+    fn end(&self, worker: &Worker, group: (Group, Option<Watched>), end: End) -> (Option<String>, String) {
+        let (mut group, watched) = group;
         worker.attempts.leave();
         worker.outbox.close(None);
         let (grace, reason) = match end {
@@ -356,6 +360,8 @@ impl Supervisor {
             thread::sleep(PIPE_POLL);
         }
         wait_for(PIPES, || worker.log.has_ended());
+        // Before the wait: until then, no other process can have its PID.
+        drop(watched);
         let status = group.end().map_err(|error| error.to_string());
         let how = |status: ExitStatus| system::failure(status).unwrap_or_else(|| SUCCESS.to_owned());
         (reason, status.map_or_else(|error| error, how))

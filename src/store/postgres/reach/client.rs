@@ -39,7 +39,6 @@ pub(crate) enum Request {
     /// The claim of a run.
     Claim { run: i64 },
     /// The end of a running run that succeeded.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only tests finish a run in a transaction on a server"))]
     Finish { run: i64, key: Option<String> },
     /// The start of a scheduler: `other_zone_data` reads the tasks that are planned again with the zone data of this process.
     Register { zone_data: String, now: i64 },

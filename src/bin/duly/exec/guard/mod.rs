@@ -9,9 +9,10 @@
 mod lines;
 pub(crate) mod process;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -25,10 +26,18 @@ use crate::exec::system;
 
 /// Life after which the end of a guard is reported again, and the longest delay before the next start.
 const PROOF: Duration = Duration::from_secs(60);
-/// Time for which a full pipe may delay a line.
-const WRITE: Duration = Duration::from_secs(1);
+/// Time for which the pipe may be full before the guard is replaced.
+const FULL: Duration = Duration::from_secs(1);
+/// Longest time for which the start or the end of the guard is waited for.
+const WAIT: Duration = Duration::from_secs(1);
 /// Delay before the second restart in a row. It doubles.
 const BACKOFF: Duration = Duration::from_secs(1);
+/// Failures in a row from which on there is a problem.
+const PROBLEM: u32 = 3;
+/// What happens without a guard.
+const WITHOUT: &str = "commands outlive a scheduler that is killed, until the next one ends them";
+/// Stack of the thread that starts a guard.
+const STACK: usize = 256 * 1024;
 
 /// The guard of this process. Cheap to clone. The default one guards nothing.
 #[derive(Clone, Debug, Default)]
@@ -42,15 +51,22 @@ pub(crate) struct Watched {
 }
 
 impl Guard {
-    /// Starts the guard. Where processes cannot be distinguished, which is everywhere but on Linux, nothing is guarded. If the guard
-    /// cannot be started, that is logged, and tried again by [`Guard::check`].
-    pub(crate) fn start() -> Self {
-        if !cfg!(any(target_os = "linux", target_os = "android")) {
-            return Guard::default();
+    /// Returns a guard that is not started yet. Where processes cannot be distinguished, which is everywhere but on Linux, it guards
+    /// nothing.
+    pub(crate) fn new() -> Self {
+        let is_able = cfg!(any(target_os = "linux", target_os = "android"));
+        Guard(is_able.then(Arc::default))
+    }
+
+    /// Starts the guard, which is told what was announced before. If it cannot be started, that is logged, and tried again by
+    /// [`Guard::check`].
+    pub(crate) fn start(&self) {
+        let Some(keeper) = &self.0 else { return };
+        lock(keeper).is_starting = true;
+        // A start takes milliseconds. Without the limit, a file system that does not answer would block the main thread.
+        if launch(keeper).recv_timeout(WAIT) == Err(RecvTimeoutError::Timeout) {
+            log::warn!("the guard process has not started yet; without it, {WITHOUT}");
         }
-        let guard = Arc::<Mutex<Keeper>>::default();
-        lock(&guard).start();
-        Guard(Some(guard))
     }
 
     /// Announces the group that a child leads which was not waited for. `None`: the child cannot be distinguished from other
@@ -59,8 +75,8 @@ impl Guard {
         let guard = self.0.clone()?;
         let group = Group { leader: Leader::identify(pid)?, kill_after, variables };
         let mut keeper = lock(&guard);
-        keeper.groups.insert(pid, group.clone());
-        keeper.send(&Line::Start(group));
+        keeper.groups.insert(pid, group);
+        keeper.tell(pid);
         drop(keeper);
         Some(Watched { guard, pid })
     }
@@ -72,20 +88,30 @@ impl Guard {
         let Some(guard) = &self.0 else { return };
         let mut keeper = lock(guard);
         keeper.deadline = Some((term, kill));
-        keeper.send(&Line::Deadline { term, kill });
+        keeper.is_deadline_untold = true;
+        keeper.flush();
     }
 
-    /// Starts the guard again if it has ended. Called at least once a second.
+    /// Starts the guard again if it has ended. Called at least once a second. Does not block.
     pub(crate) fn check(&self) {
-        if let Some(guard) = &self.0 {
-            lock(guard).check();
+        let Some(keeper) = &self.0 else { return };
+        if lock(keeper).check() {
+            drop(launch(keeper));
         }
+    }
+
+    /// Returns why there is no guard, if several in a row have failed.
+    pub(crate) fn problem(&self) -> Option<String> {
+        lock(self.0.as_ref()?).problem.clone()
     }
 
     /// Ends the guard, before this process does. If groups are left, the guard ends them.
     pub(crate) fn finish(&self) {
-        if let Some(guard) = &self.0 {
-            lock(guard).finish();
+        let Some(keeper) = &self.0 else { return };
+        lock(keeper).finish();
+        let clock = SystemClock::new();
+        while lock(keeper).has_unreaped() && clock.now().monotonic < WAIT {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -94,21 +120,29 @@ impl Drop for Watched {
     fn drop(&mut self) {
         let mut keeper = lock(&self.guard);
         keeper.groups.remove(&self.pid);
-        keeper.send(&Line::End(self.pid));
+        keeper.tell(self.pid);
     }
 }
 
-/// What the scheduler knows of its guard.
+/// What the scheduler knows of its guard. No method blocks.
 #[derive(Debug, Default)]
 struct Keeper {
     live: Option<Live>,
-    /// What a new guard must be told.
+    /// Guards that were killed or have ended, and were not waited for.
+    unreaped: Vec<Live>,
     groups: BTreeMap<u32, Group>,
     deadline: Option<(Duration, Duration)>,
+    /// Groups of which the guard does not know whether they run, by their numbers.
+    untold: BTreeSet<u32>,
+    is_deadline_untold: bool,
     clock: SystemClock,
+    /// A thread is starting a guard.
+    is_starting: bool,
+    is_finished: bool,
     /// Guards in a row that have ended early, and the time of the next start.
     failures: u32,
     next_start: Duration,
+    problem: Option<String>,
 }
 
 #[derive(Debug)]
@@ -116,21 +150,42 @@ struct Live {
     child: Child,
     /// The guard ends the groups when it is closed.
     pipe: ChildStdin,
+    /// What is left to write of a line.
+    rest: Vec<u8>,
+    full_since: Option<Duration>,
     started: Duration,
     /// Dropped last: the guard is registered until it was waited for.
     _own: Own,
 }
 
+/// Starts a guard in a thread of its own. What it returns is disconnected when the guard was started, or has failed.
+fn launch(keeper: &Arc<Mutex<Keeper>>) -> Receiver<()> {
+    let ((done, is_done), of_thread) = (sync_channel(1), keeper.clone());
+    let start = move || {
+        let started = process::start();
+        lock(&of_thread).take_started(started);
+        drop::<SyncSender<()>>(done);
+    };
+    let thread = thread::Builder::new().name("duly-guard".to_owned()).stack_size(STACK).spawn(start);
+    if let Err(error) = thread {
+        lock(keeper).take_started(Err(error));
+    }
+    is_done
+}
+
 impl Keeper {
-    /// Starts the guard and tells it everything.
-    fn start(&mut self) {
-        match process::start() {
+    /// Tells a new guard everything.
+    fn take_started(&mut self, started: io::Result<(Child, ChildStdin, Own)>) {
+        self.is_starting = false;
+        match started {
             Ok((child, pipe, own)) => {
-                self.live = Some(Live { child, pipe, started: self.now(), _own: own });
-                let deadline = self.deadline.map(|(term, kill)| Line::Deadline { term, kill });
-                let lines: Vec<Line> = self.groups.values().cloned().map(Line::Start).chain(deadline).collect();
-                for line in &lines {
-                    self.send(line);
+                let (rest, full_since, started) = (Vec::new(), None, self.now());
+                self.live = Some(Live { child, pipe, rest, full_since, started, _own: own });
+                self.untold = self.groups.keys().copied().collect();
+                self.is_deadline_untold = true;
+                self.flush();
+                if self.is_finished {
+                    self.finish();
                 }
             }
             Err(error) => {
@@ -139,78 +194,116 @@ impl Keeper {
         }
     }
 
-    /// Tells the guard.
-    fn send(&mut self, line: &Line) {
-        let Some(live) = &mut self.live else { return };
-        if let Err(error) = write(&mut live.pipe, line.to_text().as_bytes()) {
-            self.lost(&error.to_string());
+    /// Tells the guard whether a group runs.
+    fn tell(&mut self, pid: u32) {
+        if self.live.is_some() {
+            self.untold.insert(pid);
+            self.flush();
         }
     }
 
-    fn check(&mut self) {
+    fn next_line(&mut self) -> Option<Line> {
+        if std::mem::take(&mut self.is_deadline_untold)
+            && let Some((term, kill)) = self.deadline
+        {
+            return Some(Line::Deadline { term, kill });
+        }
+        let pid = self.untold.pop_first()?;
+        Some(self.groups.get(&pid).cloned().map_or(Line::End(pid), Line::Start))
+    }
+
+    /// Writes what the guard was not told, as far as its pipe takes it. The rest follows with the next line or [`Keeper::check`].
+    fn flush(&mut self) {
+        let Some(mut live) = self.live.take() else { return };
+        let written = loop {
+            if live.rest.is_empty() {
+                let Some(line) = self.next_line() else { break Ok(()) };
+                live.rest = line.to_text().into_bytes();
+            }
+            match live.pipe.write(&live.rest) {
+                Ok(written) => drop(live.rest.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        let now = self.now();
+        let full_since = live.full_since.unwrap_or(now);
+        live.full_since = written.is_err().then_some(full_since);
+        self.live = Some(live);
+        match written {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock || now.saturating_sub(full_since) >= FULL => {
+                self.lose(&error.to_string());
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks after the guard. Returns whether another one is to be started, for which the caller is responsible.
+    fn check(&mut self) -> bool {
+        self.has_unreaped();
         match self.live.as_mut().map(|live| matches!(live.child.try_wait(), Ok(None))) {
-            Some(true) => {}
-            Some(false) => self.lost(""),
-            None if self.now() >= self.next_start => self.start(),
+            Some(true) => self.flush(),
+            Some(false) => self.lose(""),
             None => {}
         }
+        if self.live.as_ref().is_some_and(|live| self.now().saturating_sub(live.started) >= PROOF) {
+            self.problem = None;
+        }
+        let is_due = self.live.is_none() && !self.is_starting && !self.is_finished && self.now() >= self.next_start;
+        self.is_starting |= is_due;
+        is_due
     }
 
-    /// Ends a guard that has ended or does not read, without closing its pipe before: it would end the groups.
-    fn lost(&mut self, error: &str) {
+    /// Gives up a guard that has ended or does not read. Its pipe stays open until it is dead: it would end the groups.
+    fn lose(&mut self, error: &str) {
         let Some(mut live) = self.live.take() else { return };
         let how = match live.child.try_wait() {
             Ok(Some(status)) => system::failure(status).unwrap_or_else(|| "exit code 0".to_owned()),
             _ => format!("it does not read: {error}"),
         };
-        end(&mut live.child);
-        self.failed(
-            self.now().saturating_sub(live.started),
-            &format!("the guard process ended: {how}; it is started again"),
-        );
+        let lived = self.now().saturating_sub(live.started);
+        self.kill(live);
+        self.failed(lived, &format!("the guard process ended: {how}; it is started again"));
     }
 
-    /// Starts the next guard at once, or after a delay if several have failed in a row, which is reported once.
+    /// Has the next guard started at once, or after a delay if several have failed in a row, which is logged ever more rarely.
     fn failed(&mut self, lived: Duration, what: &str) {
         self.failures = if lived >= PROOF { 1 } else { self.failures.saturating_add(1) };
         let delay = BACKOFF.saturating_mul(1 << self.failures.saturating_sub(2).min(6)).min(PROOF);
         self.next_start = self.now() + if self.failures == 1 { Duration::ZERO } else { delay };
-        if self.failures == 1 {
-            log::warn!("{what}; without it, commands outlive a scheduler that is killed, until the next one ends them");
+        let what = format!("{what}; without it, {WITHOUT}");
+        // The first, fourth, 16th, ..
+        if self.failures.is_power_of_two() && self.failures.trailing_zeros() % 2 == 0 {
+            log::warn!("{what}");
+        }
+        if self.failures >= PROBLEM {
+            self.problem = Some(what);
         }
     }
 
     fn finish(&mut self) {
-        if let Some(mut live) = self.live.take()
+        self.is_finished = true;
+        if let Some(live) = self.live.take()
             && self.groups.is_empty()
         {
-            end(&mut live.child);
+            self.kill(live);
         }
-        self.next_start = Duration::MAX;
+    }
+
+    fn kill(&mut self, mut live: Live) {
+        let _ = live.child.kill();
+        self.unreaped.push(live);
+    }
+
+    /// Reaps what has ended. Returns whether guards are left.
+    fn has_unreaped(&mut self) -> bool {
+        self.unreaped.retain_mut(|live| matches!(live.child.try_wait(), Ok(None)));
+        !self.unreaped.is_empty()
     }
 
     fn now(&self) -> Duration {
         self.clock.now().monotonic
     }
-}
-
-/// Writes a line, which is shorter than what the kernel writes as a whole. A guard that does not read must not stop the scheduler:
-/// after [`WRITE`] the write fails.
-fn write(pipe: &mut ChildStdin, line: &[u8]) -> io::Result<()> {
-    let clock = SystemClock::new();
-    loop {
-        match pipe.write(line) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && clock.now().monotonic < WRITE => {
-                thread::sleep(Duration::from_millis(1));
-            }
-            written => return written.map(drop),
-        }
-    }
-}
-
-fn end(child: &mut Child) {
-    let _ = child.kill();
-    let _: io::Result<_> = child.wait();
 }
 
 fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {

@@ -1,0 +1,74 @@
+//! A transaction in which an application writes rows of its own before duly writes in it.
+
+use postgres::{Error, SimpleQueryMessage, Transaction};
+
+use crate::error::BoxError;
+use crate::store::fault::{Class, Fault};
+use crate::store::postgres::client::Client;
+use crate::store::postgres::connect::Haste;
+use crate::store::postgres::server::{Access, Server, gone};
+
+/// What the application writes is another program's, with the settings of its role. The number of the transaction shows whether the
+/// application ended it.
+const AS_APPLICATION: &str = "
+    SET LOCAL search_path = DEFAULT; SET LOCAL statement_timeout = DEFAULT; SET LOCAL lock_timeout = DEFAULT;
+    SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL duly.store = '';
+    SELECT pg_current_xact_id()::text";
+
+impl Server {
+    /// Begins a transaction that writes. Calls `f` in it, and takes the lock of the schema only then: other sessions do not wait for `f`.
+    /// If `f` fails, the transaction is undone.
+    pub(crate) fn begin_with<T>(
+        &mut self,
+        f: impl FnOnce(&mut Transaction<'_>) -> Result<T, BoxError>,
+    ) -> Result<Result<T, BoxError>, Fault> {
+        self.roll_back();
+        self.repeat = false;
+        if self.link.is_none() {
+            self.reconnect(Haste::default())?;
+        }
+        let Some(link) = &mut self.link else { return Err(gone()) };
+        self.round_trips += 2;
+        let (answer, id) = match lend(&mut link.client, f).map_err(|error| self.failed(error))? {
+            Ok(answer) => answer,
+            Err(error) => return Ok(Err(error)),
+        };
+        let settings = self.terms.for_transaction(&self.address);
+        let locked = self.begin_by(Access::Write, settings);
+        let number = self.open.as_ref().and_then(|open| open.number.as_ref());
+        if locked.as_ref().is_ok_and(Option::is_some) && number.is_some_and(|number| number.id == id) {
+            self.transactions += 1;
+            return Ok(Ok(answer));
+        }
+        self.roll_back();
+        locked?;
+        let text = "its transaction was ended within, or the schema was made anew: leave BEGIN and COMMIT to duly";
+        Err(Fault::Store(Class::Other, text.into()))
+    }
+}
+
+/// Returns the answer of `f`, and the number of the transaction, which stays open. A failure of `f` ends it.
+fn lend<T>(
+    client: &mut Client,
+    f: impl FnOnce(&mut Transaction<'_>) -> Result<T, BoxError>,
+) -> Result<Result<(T, String), BoxError>, Error> {
+    let mut tx = client.transaction()?;
+    let told = tx.simple_query(AS_APPLICATION)?;
+    let id = told.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let id = id.unwrap_or_default().to_owned();
+    Ok(match f(&mut tx) {
+        Ok(answer) => {
+            // It would undo the transaction.
+            std::mem::forget(tx);
+            Ok((answer, id))
+        }
+        Err(error) => {
+            // A connection that cannot answer has no transaction any more.
+            let _ = tx.rollback();
+            Err(error)
+        }
+    })
+}
