@@ -545,6 +545,12 @@ impl Poller {
     /// loop.
     fn refuse(&mut self, now: Now, slots: Slots, fault: Fault) -> Result<Turn> {
         self.retention_timer.give_way(now);
+        #[cfg(feature = "postgres")]
+        if fault.is_lost() {
+            // Whether the last turn was committed is unknown: the next one looks up the claims, and releases those that it finds
+            // beyond the known ones.
+            self.next_heartbeat = now.monotonic;
+        }
         let (reason, damaged) = (fault.to_string(), fault.is_damage());
         let refused = Some(if fault.is_busy() { Refused::Busy } else { Refused::Fault });
         let lasts = self.refused.is_damaged(damaged);

@@ -90,7 +90,6 @@ impl Fault {
 
     /// Returns whether what the owner has committed may be lost: its claims count as lost.
     #[cfg(feature = "postgres")]
-    #[cfg_attr(not(test), allow(dead_code, reason = "the next heartbeat tells the engine of a promotion"))]
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self, Fault::Store(Class::Lost, _))
     }

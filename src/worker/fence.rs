@@ -92,6 +92,10 @@ impl Fence {
     pub(crate) fn end(&self) {
         self.state().end = Duration::ZERO;
         self.changed.notify_all();
+        if let Some(on_lease) = &self.on_lease {
+            let now = self.now();
+            on_lease(now, now.saturating_add(STOP - KILL));
+        }
     }
 
     /// A new lease begins, under another id.
@@ -218,8 +222,10 @@ mod tests {
         assert_eq!(next(), Stage::Over);
         fence.restart(seconds(5000));
         assert_eq!(next(), Stage::Current);
+        assert_eq!(announced.try_iter().last(), Some((millis(5_044_400), millis(5_054_400))));
         fence.end();
         assert_eq!(next(), Stage::Over);
+        assert_eq!(announced.try_iter().last(), Some((seconds(5000), seconds(5010))), "a guard is told as well");
         fence.close();
         assert!(stages.recv_timeout(seconds(30)).is_err(), "the timer has ended");
     }

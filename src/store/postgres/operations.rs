@@ -284,25 +284,13 @@ impl Store for PostgresStore {
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
         // What an earlier owner on this connection has claimed is lost.
-        {
-            let server = &mut self.bench.lock().rows.server;
-            server.keep_to_timeline(None);
-            server.count_anew();
+        let kept = self.bench.lock().rows.server.keep_to_timeline(None);
+        let registered = self.try_register(new, random, now);
+        if registered.is_err() {
+            // What was claimed before is as much in doubt as it was.
+            self.bench.lock().rows.server.keep_to_timeline(kept);
         }
-        self.end_session();
-        // Before its id can be read: an owner that is registered and has no session looks dead.
-        let session = Session::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
-        self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
-        let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
-        let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
-        let given = self.given(now);
-        registered.map(|mut registered| {
-            let server = &mut self.bench.lock().rows.server;
-            owners::annotate_registered(server, &mut registered, given);
-            let timeline = server.timeline().cloned();
-            server.keep_to_timeline(timeline);
-            registered
-        })
+        registered
     }
 
     fn notify(&mut self) {
@@ -486,6 +474,26 @@ impl Store for PostgresStore {
             let limits = Store::limits(memory, now)?;
             let counted = counts::queue(&mut bench.lock().rows.server, &limits, now);
             counted.map_err(|fault| fault.into_error("count the waiting runs"))
+        })
+    }
+}
+
+impl PostgresStore {
+    fn try_register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        self.bench.lock().rows.server.count_anew();
+        self.end_session();
+        // Before its id can be read: an owner that is registered and has no session looks dead.
+        let session = Session::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
+        self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
+        let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
+        let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let given = self.given(now);
+        registered.map(|mut registered| {
+            let server = &mut self.bench.lock().rows.server;
+            owners::annotate_registered(server, &mut registered, given);
+            let timeline = server.timeline().cloned();
+            server.keep_to_timeline(timeline);
+            registered
         })
     }
 }

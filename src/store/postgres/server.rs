@@ -167,9 +167,9 @@ impl Server {
     }
 
     /// Refuses to write from now on with [`Class::Lost`] as soon as the server continues another history than this one, until this is
-    /// called again: an owner that has claimed runs calls it when it registers.
-    pub(crate) fn keep_to_timeline(&mut self, timeline: Option<Timeline>) {
-        self.kept = timeline;
+    /// called again: an owner that has claimed runs calls it when it registers. Returns the one that was kept to.
+    pub(crate) fn keep_to_timeline(&mut self, timeline: Option<Timeline>) -> Option<Timeline> {
+        std::mem::replace(&mut self.kept, timeline)
     }
 
     /// Begins a transaction, takes the lock if it writes, and returns the server's time. A broken connection is made again.
