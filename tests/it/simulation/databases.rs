@@ -154,7 +154,9 @@ impl Database {
         }
     }
 
-    fn at(address: PathBuf, near: PathBuf, mut hosts: Vec<Host>, home: TempDir) -> Self {
+    fn at(address: PathBuf, near: PathBuf, hosts: Vec<Host>, home: TempDir) -> Self {
+        #[cfg(feature = "postgres")]
+        let mut hosts = hosts;
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().expect("an instant"));
         // A seed begins at any value of the monotonic clock, and none at 0.
         clock.advance(Duration::from_secs(100 * 86_400));
