@@ -217,12 +217,10 @@ impl Poller {
     }
 
     /// Returns the connection, without writing anything more.
-    pub(crate) fn into_store(self) -> Box<dyn Store> {
-        #[cfg_attr(not(feature = "postgres"), expect(unused_mut, reason = "only an owner on a server has a session"))]
-        let mut store = self.store;
+    pub(crate) fn into_store(#[cfg_attr(not(feature = "postgres"), expect(unused_mut))] mut self) -> Box<dyn Store> {
         #[cfg(feature = "postgres")]
-        store.end_session();
-        store
+        self.store.end_session();
+        self.store
     }
 
     /// Keeps a worker's report for the next turn to write.
@@ -547,8 +545,7 @@ impl Poller {
         self.retention_timer.give_way(now);
         #[cfg(feature = "postgres")]
         if fault.is_lost() {
-            // Whether the last turn was committed is unknown: the next one looks up the claims, and releases those that it finds
-            // beyond the known ones.
+            // Whether the last turn was committed is unknown: the next one looks up the claims.
             self.next_heartbeat = now.monotonic;
         }
         let (reason, damaged) = (fault.to_string(), fault.is_damage());
