@@ -37,6 +37,17 @@ fn help(words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// The address of a server in the examples.
+const SERVER: &str = "postgres://duly@db.example/app";
+
+/// Returns a database on a server, with duly's tables.
+fn database() -> Option<String> {
+    #[cfg(feature = "postgres")]
+    return crate::postgres::database().inspect(|address| drop(Client::open(address).expect("a client")));
+    #[cfg(not(feature = "postgres"))]
+    None
+}
+
 /// Returns each example with its command.
 fn examples() -> Vec<(String, String)> {
     let names = |help: &str| -> Vec<String> {
@@ -171,6 +182,12 @@ fn every_example_of_every_help_text_runs() {
     assert!(examples.len() >= 45, "only {} examples were found", examples.len());
     let mut failed = Vec::new();
     for (command, example) in &examples {
+        let mut example = example.clone();
+        if example.contains(SERVER) {
+            let Some(address) = database() else { continue };
+            example = example.replace(SERVER, &format!("'{address}'"));
+        }
+        let example = &example;
         let output = run_example(command, example);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         let is_well = match command.as_str() {

@@ -162,8 +162,8 @@ pub(crate) const BACKUP: &str = r#"Examples:
 pub(crate) const MIGRATE: &str = r#"All rows are copied in one transaction: if it is cut short, the target holds none. The source is not changed.
 
 Examples:
-  duly migrate --from duly.db --to postgres://duly@db.example/app
-  duly migrate --from postgres://duly@db.example/app --to duly.db"#;
+  duly migrate --from agent.db --to postgres://duly@db.example/app
+  duly migrate --from postgres://duly@db.example/app --to agent-copy.db"#;
 
 pub(crate) const COMPLETIONS: &str = r#"In bash, zsh and fish, names of tasks are completed too, from the database of --db or DULY_DB. Each line below installs the completions of one shell; new shells read them.
 
