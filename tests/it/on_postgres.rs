@@ -74,7 +74,7 @@ pub(crate) fn database() -> Option<String> {
 }
 
 #[test]
-#[ignore = "some of the shared tests do not hold on PostgreSQL yet: see docs/postgres.md"]
+#[ignore = "it takes minutes: .ci/run runs it"]
 fn the_shared_tests_hold_on_postgres() {
     if crate::postgres::database().is_none() {
         return skip("no PostgreSQL");

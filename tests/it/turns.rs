@@ -339,6 +339,9 @@ const MEDDLING: [(&str, &str, &str, &str); 9] = [
 fn an_outcome_that_cannot_be_stored_as_it_is_leaves_the_others_that_arrive_with_it() {
     for (meddling, row, attempts, recorded) in MEDDLING {
         let db = TestDb::brief();
+        // A server counts the rows that it has written: one that is left out is as one that is refused.
+        let left_out = db.is_on_server() && meddling.contains("IGNORE");
+        let (attempts, recorded) = if left_out { ("", "set_aside") } else { (attempts, recorded) };
         let (observer, events) = listen();
         let mut stepper = db.builder(NOON).accept("work").workers(5).observe(observer).start().expect("a stepper");
         stepper.client().add_all(due_tasks(5, NOON)).expect("tasks");
@@ -363,9 +366,14 @@ fn an_outcome_that_cannot_be_stored_as_it_is_leaves_the_others_that_arrive_with_
         let settled = if row.starts_with("succeeded") { 5 } else { 4 };
         assert_eq!(count(|event| matches!(event, Event::Finished { .. })), settled, "{meddling}");
         // It neither spins nor starts the other runs again.
+        // On a server, an attempt of its own that it does not know is released at once.
+        let mut at_once = usize::from(db.is_on_server());
         let turns = (0..200).take_while(|_| {
             let nap = stepper.sleeps();
-            assert!(nap > Duration::ZERO, "{meddling}: it would spin");
+            if nap == Duration::ZERO {
+                assert!(at_once > 0, "{meddling}: it would spin");
+                at_once -= 1;
+            }
             stepper.clock().advance(nap);
             stepper.step().expect("a step");
             stepper.clock().now().wall < at(NOON).plus(minutes(1))
@@ -381,7 +389,7 @@ fn an_outcome_that_cannot_be_stored_as_it_is_leaves_the_others_that_arrive_with_
     }
 }
 
-/// A trigger of the application makes SQLite leave one row out of a statement that writes five.
+/// A trigger of the application leaves one row out of a statement that writes five. A server counts them, and sets that item aside.
 #[test]
 fn a_row_that_a_trigger_leaves_out_of_a_statement_for_many_harms_itself_only() {
     for (ignored, claimed, kept) in [
@@ -393,6 +401,10 @@ fn a_row_that_a_trigger_leaves_out_of_a_statement_for_many_harms_itself_only() {
         ),
     ] {
         let db = TestDb::brief();
+        let (claimed, mut kept) = if db.is_on_server() { (4, kept) } else { (claimed, kept) };
+        if db.is_on_server() && ignored.starts_with("INSERT") {
+            kept[2] = "invalid";
+        }
         let mut stepper = db.builder(NOON).accept("work").workers(5).start().expect("a stepper");
         stepper.client().add_all(due_tasks(5, NOON)).expect("tasks");
         let trigger = format!("CREATE TRIGGER no BEFORE {ignored} BEGIN SELECT RAISE(IGNORE); END");

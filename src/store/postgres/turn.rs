@@ -89,7 +89,10 @@ impl PostgresStore {
 
     fn work(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
         let mut reach = self.reach_of(work);
-        let (mut tries, mut apart, given) = (1, false, self.given(work.now));
+        let (mut tries, given) = (1, self.given(work.now));
+        // What was refused before is likely to be refused again.
+        let memory = self.copy_memory();
+        let mut apart = work.full && memory.aside.len() > memory.zoneless.len();
         if work.full
             && let Some(session) = &mut self.session
         {
