@@ -33,15 +33,14 @@ pub(super) fn rehearses() -> bool {
 }
 
 impl PostgresStore {
-    /// Takes a turn, and retention's part in a transaction of its own: before a busy turn, or after an idle one.
+    /// Takes a turn, and retention's part in a transaction of its own: before a busy turn, or after an idle one. A fault there keeps
+    /// nothing else from being written, and does not discard what the turn has committed.
     pub(super) fn take_turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
         let part = work.prune.as_ref().filter(|_| !work.newer && !work.draining);
-        let before = part.filter(|part| !part.if_idle).map(|part| self.prune_part(work, part, PRESSING)).transpose()?;
+        let before = part.filter(|part| !part.if_idle).and_then(|part| self.prune_part(work, part, PRESSING));
         let mut done = self.work(work)?;
-        let after = part
-            .filter(|part| part.if_idle && done.claims.is_empty() && !done.more_due)
-            .map(|part| self.prune_part(work, part, MAX_ITEMS))
-            .transpose()?;
+        let is_idle = done.claims.is_empty() && !done.more_due;
+        let after = part.filter(|part| part.if_idle && is_idle).and_then(|part| self.prune_part(work, part, MAX_ITEMS));
         if let Some(pruned) = before.or(after) {
             done.pruned = pruned.more;
             done.events.extend(pruned.event);
@@ -50,11 +49,12 @@ impl PostgresStore {
     }
 
     /// Deletes a batch of expired history. If that fails for one row, it is set aside until the next full turn.
-    fn prune_part(&mut self, work: &Work<'_>, part: &Part, limit: usize) -> Result<Batch, Fault> {
+    fn prune_part(&mut self, work: &Work<'_>, part: &Part, limit: usize) -> Option<Batch> {
         let mut memory = self.memory.take_memory();
         let pruned = self.try_prune(work, part, limit, &mut memory);
         self.memory.put_memory(memory);
-        pruned
+        // It is tried again after a minute, or at the next idle heartbeat.
+        pruned.inspect_err(|fault| log::warn!("expired history is not deleted now: {fault}")).ok()
     }
 
     fn try_prune(&mut self, work: &Work<'_>, part: &Part, limit: usize, memory: &mut Memory) -> Result<Batch, Fault> {

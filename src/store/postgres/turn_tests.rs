@@ -9,6 +9,7 @@ use std::time::Duration;
 use postgres::Client;
 
 use crate::clock::{Now, Timestamp};
+use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
@@ -315,4 +316,40 @@ fn the_statements_of_a_turn_go_along_indexes() {
         let scanned: Vec<&String> = plan.iter().filter(scans).collect();
         assert!(scanned.is_empty(), "{scanned:?}\n{}", plan.join("\n"));
     }
+}
+
+/// Another program refuses the deletion of every run, as an administrator does who withdraws the right to delete.
+const KEEP_RUNS: &str = "
+    CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'no run is deleted' USING ERRCODE = 'insufficient_privilege'; END $$;
+    CREATE TRIGGER keep BEFORE DELETE ON task_runs FOR EACH ROW EXECUTE FUNCTION keep()";
+
+#[test]
+fn a_fault_of_retention_discards_nothing_else() {
+    let Some(server) = TestServer::start("") else { return };
+    let mut owner = Owner::new(&server, "one", false);
+    let mut other = other(&server);
+    let tasks = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+                 VALUES ('often', 'work', 'interval', '1m'), ('last', 'mail', 'interval', '1h')";
+    other.batch_execute(tasks).expect("tasks");
+    other.batch_execute(KEEP_RUNS).expect("a trigger");
+    let keep = Retention { runs: Duration::ZERO, least_runs: 0, most_runs: 1, ..Retention::default() };
+    let (mut now, mut all) = (NOON, 0);
+    for if_idle in [true, false] {
+        for _ in 0..3 {
+            now += 3_600_000;
+            owner.turn(&Turn { now, full: true, room: 4, ..Turn::default() });
+            let ended = owner.ended(now, || Some(Outcome::succeeded()));
+            assert!(!ended.is_empty());
+            all += ended.len();
+            // With nothing else to do, as the turn's outcomes are.
+            let part = Some(Part { keep, if_idle });
+            let done = owner.turn(&Turn { now, finished: &ended, full: true, prune: part, ..Turn::default() });
+            let told = done.events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
+            assert_eq!((told, done.pruned), (ended.len(), None), "what was committed is returned");
+        }
+    }
+    let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
+    let succeeded: i64 = other.query_one(succeeded, &[]).expect("a number").get(0);
+    assert_eq!(usize::try_from(succeeded).ok(), Some(all));
 }
