@@ -202,6 +202,7 @@ impl PostgresStore {
             whole: HashSet::new(),
             keys: HashSet::new(),
             outputs: false,
+            attempts: false,
             everything: false,
         };
         self.memory.put_memory(memory);

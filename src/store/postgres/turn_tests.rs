@@ -353,3 +353,40 @@ fn a_fault_of_retention_discards_nothing_else() {
     let succeeded: i64 = other.query_one(succeeded, &[]).expect("a number").get(0);
     assert_eq!(usize::try_from(succeeded).ok(), Some(all));
 }
+
+#[test]
+fn an_outcome_that_is_stored_already_is_not_superseded() {
+    let Some(server) = TestServer::start("") else { return };
+    let mut owner = Owner::new(&server, "one", true);
+    let mut other = other(&server);
+    let tasks = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, max_attempts, backoff_ms)
+                 SELECT 't' || i, 'work', 'interval', '1h', 1 + i % 3, 1000 FROM generate_series(1, 40) i";
+    other.batch_execute(tasks).expect("tasks");
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut now = NOON + 3_600_000;
+    let mut told = BTreeSet::new();
+    for _ in 0..12 {
+        now += 10_000;
+        owner.turn(&Turn { now, full: true, room: 12, ..Turn::default() });
+        let finished = owner.ended(now, || outcome(&mut random));
+        // As after a commit whose answer was lost. Some runs are claimed again meanwhile.
+        let turn = Turn { now, finished: &finished, full: true, ..Turn::default() };
+        let first = owner.turn(&turn);
+        now += 2_000;
+        owner.turn(&Turn { now, room: random.usize(..12), ..Turn::default() });
+        let again = owner.turn(&Turn { now, ..turn });
+        let told_of = |done: &Done| -> BTreeSet<i64> {
+            let run = |event: &Event| match event {
+                Event::Finished { claim, .. } | Event::Snoozed { claim, .. } => Some(claim.run_id),
+                _ => None,
+            };
+            done.events.iter().filter_map(run).collect()
+        };
+        assert_eq!(told_of(&again), told_of(&first));
+        assert!(!again.events.iter().any(|event| matches!(event, Event::Superseded { .. })), "{:?}", again.events);
+        told.extend(told_of(&again));
+    }
+    assert!(told.len() > 30, "{told:?}");
+    let superseded = "SELECT count(*) FROM task_attempts WHERE outcome = 'superseded'";
+    assert_eq!(other.query_one(superseded, &[]).expect("a number").get::<_, i64>(0), 0);
+}

@@ -45,6 +45,12 @@ impl Difference<'_> {
         self.changed.iter().map(move |(row, cells)| (at.map(|at| &row.cells[at]), at.map(|at| &cells[at])))
     }
 
+    /// Returns whether a new row has this text.
+    pub(super) fn adds(&self, column: &str, text: &str) -> bool {
+        let at = self.column(column).unwrap_or_default();
+        self.new.iter().any(|cells| matches!(&cells[at], Cell::Text(found) if found == text))
+    }
+
     /// Returns one line per row.
     pub(super) fn describe(&self) -> impl Iterator<Item = String> {
         let name = self.table().name;

@@ -1,7 +1,7 @@
 //! Ends attempts: as the worker reported, because the owner died, by a request to stop, or released before they began. Also
 //! cancels and expires waiting runs.
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, excerpt};
@@ -15,7 +15,7 @@ use crate::store::sqlite::first_look;
 use crate::store::sqlite::open::{Change, Written};
 use crate::store::sqlite::runs::{self, CancelledBy, End, Fence, Success, Wrote};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners};
+use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners, row};
 use crate::store::turn_io::Seen;
 
 /// Longest result that is stored, in bytes.
@@ -79,7 +79,7 @@ pub(crate) fn settle(
 
 /// Writes what follows from the outcome of an attempt, and emits its event.
 fn follow_up(cx: &mut Change<'_>, finished: &Finished, end: AttemptEnd, error: Option<String>) -> Result<(), Fault> {
-    let (tx, claim, AttemptEnd { status, next_attempt, .. }) = (cx.tx, &*finished.claim, end);
+    let (tx, claim, status) = (cx.tx, &*finished.claim, end.status);
     if status.is_final() {
         after_the_end(tx, claim, finished.finished_at, cx.now, cx.written)?;
     }
@@ -92,13 +92,19 @@ fn follow_up(cx: &mut Change<'_>, finished: &Finished, end: AttemptEnd, error: O
         (follows, paused) = on_dead::follow(cx, claim)?;
     }
     let next_due = next_due.filter(|_| !paused);
-    let (claim, took) = (finished.claim.clone(), finished.duration.unwrap_or_default());
-    cx.written.events.push(match (next_attempt, error) {
-        (Some(next_attempt), Some(reason)) if end.is_snoozed => Event::Snoozed { claim, reason, took, next_attempt },
-        (_, error) => Event::Finished { claim, status, error, took, next_attempt, next_due },
-    });
+    cx.written.events.push(told(finished, end, error, next_due));
     cx.written.events.append(&mut follows);
     Ok(())
+}
+
+/// Returns the event of the end of an attempt.
+fn told(finished: &Finished, end: AttemptEnd, error: Option<String>, next_due: Option<Timestamp>) -> Event {
+    let (claim, took) = (finished.claim.clone(), finished.duration.unwrap_or_default());
+    let AttemptEnd { status, next_attempt, is_snoozed } = end;
+    match (next_attempt, error) {
+        (Some(next_attempt), Some(reason)) if is_snoozed => Event::Snoozed { claim, reason, took, next_attempt },
+        (_, error) => Event::Finished { claim, status, error, took, next_attempt, next_due },
+    }
 }
 
 /// Settles first attempts that simply succeeded at the same times and have consecutive run ids. An error if a claim no longer holds: the
@@ -247,9 +253,52 @@ fn after_the_end(
     Ok(())
 }
 
+/// A success that is stored, with these times.
+const RECORDED_SUCCESS: &str = "
+    SELECT status, NULL, 0, error FROM task_runs
+     WHERE id = :run AND status = 'succeeded' AND attempt = :attempt AND started_at IS :started AND finished_at = :finished";
+
+/// Another end of an attempt that is stored. That of an attempt that never began has the time at which it was stored.
+const RECORDED_ATTEMPT: &str = "
+    SELECT CASE WHEN r.attempt = a.attempt AND r.locked_by IS NULL THEN r.status
+                WHEN a.outcome = 'released' THEN 'queued' ELSE 'failed' END,
+           iif(r.attempt = a.attempt AND r.locked_by IS NULL AND r.status = 'failed', r.run_at, NULL),
+           a.outcome = 'snoozed', a.error
+      FROM task_attempts a JOIN task_runs r ON r.id = a.run_id
+     WHERE a.run_id = :run AND a.attempt = :attempt AND a.outcome <> 'lost' AND a.outcome <> 'superseded'
+       AND (a.outcome = 'released') = :released AND (:released OR a.finished_at = :finished)
+     LIMIT 1";
+
+/// Returns the event of an outcome that is stored already: a server has committed it, and its answer was lost.
+fn recorded_before(tx: &Transaction<'_>, fence: &Fence<'_>, finished: &Finished) -> rusqlite::Result<Option<Event>> {
+    let read = |row: &Row<'_>| {
+        let end = AttemptEnd { status: row.get(0)?, next_attempt: row.get(1)?, is_snoozed: row.get(2)? };
+        Ok(told(finished, end, row::shown_if_any(row, 3)?, None))
+    };
+    let (run, attempt, ended) = (fence.run, fence.attempt, finished.finished_at);
+    match finished.outcome {
+        Outcome::Succeeded { .. } => tx.prepare_cached(RECORDED_SUCCESS)?.query_row(
+            named_params! { ":run": run, ":attempt": attempt, ":started": finished.started_at, ":finished": ended },
+            read,
+        ),
+        Outcome::Failed { .. } | Outcome::Released => tx.prepare_cached(RECORDED_ATTEMPT)?.query_row(
+            named_params! {
+                ":run": run, ":attempt": attempt, ":finished": ended,
+                ":released": matches!(finished.outcome, Outcome::Released),
+            },
+            read,
+        ),
+    }
+    .optional()
+}
+
 /// Keeps the result of an attempt whose run another owner has claimed, or which is final or deleted: with the attempts, or
 /// else as an event.
 fn superseded(cx: &mut Change<'_>, fence: &Fence<'_>, finished: &Finished) -> Result<(), Fault> {
+    if let Some(event) = recorded_before(cx.tx, fence, finished)? {
+        cx.written.events.push(event);
+        return Ok(());
+    }
     let (error, result) = match &finished.outcome {
         Outcome::Failed { error, .. } => (runs::stored_error(error), finished.output.as_deref()),
         Outcome::Succeeded { result } => ("succeeded".to_owned(), result.as_deref().or(finished.output.as_deref())),

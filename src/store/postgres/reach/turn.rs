@@ -49,6 +49,8 @@ pub(crate) struct TurnReach {
     pub(crate) keys: HashSet<String>,
     /// Whether the outputs of ended runs are read. Few rules change an ended run, and none needs its output for that.
     pub(crate) outputs: bool,
+    /// Whether the attempts of the runs of outcomes are read: one of these may be stored already.
+    pub(crate) attempts: bool,
     /// Whether everything is read: the rules went further than foreseen.
     pub(crate) everything: bool,
 }
@@ -84,6 +86,9 @@ const ROWS: [(&str, &str); 8] = [
                    ORDER BY run_id, attempt LIMIT 1) a))",
     ),
 ];
+
+/// The place of the attempts in [`ROWS`].
+const ATTEMPTS: usize = ROWS.len() - 1;
 
 /// The output of a run. `$8`: the runs of outcomes and reports.
 const OUTPUT: &str = "
@@ -144,6 +149,10 @@ impl TurnReach {
 
         let owners: Vec<&String> = [&self.owner].into_iter().chain(&self.dead).chain(&self.stalled).collect();
         let mut parts = ROWS.to_vec();
+        let of_outcomes = format!("{} OR t.run_id = ANY($8::bigint[])", ROWS[ATTEMPTS].1);
+        if self.attempts {
+            parts[ATTEMPTS].1 = &of_outcomes;
+        }
         parts.push(if self.stalled.is_empty() { NO_STALLS } else { STALLS });
         let output = (("task_runs", "output"), if self.outputs { ANY_OUTPUT } else { OUTPUT });
         let (full, handlers, room, stalled, named) =
@@ -184,6 +193,12 @@ impl TurnReach {
                         {
                             (self.everything, enough) = (true, false);
                         }
+                    }
+                }
+                // Before an outcome counts as superseded.
+                "task_attempts" => {
+                    if !self.attempts && difference.adds("outcome", "superseded") {
+                        (self.attempts, enough) = (true, false);
                     }
                 }
                 _ => {}
