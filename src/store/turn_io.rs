@@ -264,7 +264,7 @@ pub(crate) struct Work<'a> {
     pub(crate) doubts: &'a HashMap<(i64, u32), String>,
     /// Lost attempts of which it has been recorded that this cannot be known.
     pub(crate) doubted: &'a HashSet<(i64, u32)>,
-    /// What the clock had shown, if it was far ahead until now.
+    /// What the clock had shown, if it was far ahead until now. Where the rows are stored elsewhere, such a turn does nothing else.
     pub(crate) rewind: Option<Timestamp>,
     /// By how many milliseconds the wall clock has stepped.
     pub(crate) stepped: i64,
@@ -294,6 +294,9 @@ pub(crate) enum Item {
     Expiry(i64),
     Task(i64),
     Claim(i64),
+    /// What a wrong clock has written of a waiting run, and a step of it of a running one.
+    Wait(i64),
+    Start(i64),
     Sweep,
     Prune,
 }
@@ -307,6 +310,8 @@ impl std::fmt::Display for Item {
             Item::Expiry(run) => write!(f, "the expiry of run {run}"),
             Item::Task(task) => write!(f, "task {task}"),
             Item::Claim(run) => write!(f, "the claim of run {run}"),
+            Item::Wait(run) => write!(f, "the wait of run {run}"),
+            Item::Start(run) => write!(f, "the start of run {run}"),
             Item::Prune => f.write_str("the deletion of expired history"),
             Item::Sweep => f.write_str("the check of waiting runs"),
         }

@@ -91,6 +91,9 @@ pub(crate) struct PostgresStore {
     rehearses: bool,
     /// Of the owner that registered on this connection, until a thread of its own takes it.
     session: Option<Session>,
+    /// What a wrong clock had shown, if all is planned again and the turn after that has not been taken, and how many of its clock
+    /// events are recorded.
+    rewound: Option<(Timestamp, usize)>,
     /// Whether each operation reads all rows.
     #[cfg(test)]
     reads_all: bool,
@@ -163,6 +166,7 @@ impl PostgresStore {
             address: address.clone(),
             rehearses: turn::rehearses(),
             session: None,
+            rewound: None,
             #[cfg(test)]
             reads_all: false,
         })

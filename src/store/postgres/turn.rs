@@ -11,6 +11,7 @@ use crate::rules::retention_timer::Part;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::postgres::look_ahead::{LookAhead, Seen};
+use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::{Reach, TurnReach};
 use crate::store::postgres::server::Access;
 use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
@@ -38,13 +39,37 @@ impl PostgresStore {
     pub(super) fn take_turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
         let part = work.prune.as_ref().filter(|_| !work.newer && !work.draining);
         let before = part.filter(|part| !part.if_idle).and_then(|part| self.prune_part(work, part, PRESSING));
-        let mut done = self.work(work)?;
+        let mut done = match work.rewind {
+            Some(believed) => self.rewind_and_work(work, believed)?,
+            None => self.work(work)?,
+        };
         let is_idle = done.claims.is_empty() && !done.more_due;
         let after = part.filter(|part| part.if_idle && is_idle).and_then(|part| self.prune_part(work, part, MAX_ITEMS));
         if let Some(pruned) = before.or(after) {
             done.pruned = pruned.more;
             done.events.extend(pruned.event);
         }
+        Ok(done)
+    }
+
+    /// Plans again what a clock that showed `believed` had planned, in a transaction of its own, and takes the turn.
+    fn rewind_and_work(&mut self, work: &Work<'_>, believed: Timestamp) -> Result<Done, Fault> {
+        let mut events = Vec::new();
+        // If the turn fails, the next one begins here.
+        let recorded = match self.rewound.filter(|(of, _)| *of == believed) {
+            Some((_, recorded)) => recorded,
+            None => {
+                let alone =
+                    Work { finished: &[], reports: &[], ended: &[], dead: &[], stalled: &[], full: false, ..*work };
+                events = self.work(&alone)?.events;
+                work.clock_events.len()
+            }
+        };
+        self.rewound = Some((believed, recorded));
+        let clock_events = work.clock_events.get(recorded..).unwrap_or_default();
+        let mut done = self.work(&Work { rewind: None, clock_events, ..*work })?;
+        self.rewound = None;
+        done.events.splice(..0, events);
         Ok(done)
     }
 
@@ -112,12 +137,14 @@ impl PostgresStore {
             }
             {
                 let mut bench = self.bench.lock();
-                if let Reach::Turn(turn) = &mut reach {
-                    turn.now = now.as_millis();
+                match &mut reach {
+                    Reach::Turn(turn) => turn.now = now.as_millis(),
+                    Reach::Client(Request::Rewind { now: from }) => *from = now.as_millis(),
+                    _ => {}
                 }
                 bench.aim(reach);
                 bench.record = self.rehearses.then(Vec::new);
-                if !work.draining && !work.newer {
+                if !work.draining && !work.newer && work.rewind.is_none() {
                     bench.ask = Some(LookAhead::new(work.owner, work.handlers, Some(now)));
                 }
             }
@@ -162,9 +189,8 @@ impl PostgresStore {
     }
 
     fn reach_of(&mut self, work: &Work<'_>) -> Reach {
-        // A clock that was hours ahead: all tasks and runs are planned anew.
         if work.rewind.is_some() {
-            return Reach::Everything;
+            return Reach::Client(Request::Rewind { now: 0 });
         }
         let memory = self.memory.take_memory();
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
@@ -175,7 +201,8 @@ impl PostgresStore {
         let if_it_works = |number: usize| if works { count(number) } else { 0 };
         let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside).min(MAX_ITEMS) + 1 + aside;
         let runs = work.finished.iter().map(|finished| finished.claim.run_id);
-        let runs: BTreeSet<i64> = runs.chain(work.reports.iter().map(|report| report.run)).collect();
+        let runs = runs.chain(work.reports.iter().map(|report| report.run)).chain(memory.clock.runs.keys().copied());
+        let runs: BTreeSet<i64> = runs.collect();
         let reach = TurnReach {
             now: 0,
             owner: work.owner.to_owned(),
@@ -199,7 +226,7 @@ impl PostgresStore {
             planless: count(SWEEP),
             planless_after: memory.planless,
             room: count(room),
-            whole: HashSet::new(),
+            whole: memory.clock.tasks.keys().copied().collect(),
             keys: HashSet::new(),
             outputs: false,
             attempts: false,

@@ -41,6 +41,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) full: bool,
     pub(crate) room: usize,
     pub(crate) prune: Option<Part>,
+    /// What the clock had shown, far ahead.
+    pub(crate) rewind: Option<i64>,
 }
 
 impl Owner {
@@ -80,8 +82,8 @@ impl Owner {
             database: Path::new("none.db"),
             doubts: &HashMap::new(),
             doubted: &HashSet::new(),
-            rewind: None,
-            stepped: 0,
+            rewind: turn.rewind.map(Timestamp::from_millis),
+            stepped: turn.rewind.map_or(0, |believed| turn.now - believed),
             clock_events: &[],
             newer: false,
             draining: false,
@@ -204,7 +206,7 @@ fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut owners = ["one", "two"].map(|name| Owner::new(&server, name, true));
         let mut other = other(&server);
-        let (mut now, mut tasks) = (NOON, 0);
+        let (mut now, mut tasks, mut ahead) = (NOON, 0, 0);
         for _ in 0..120 {
             now += random.i64(0..20_000);
             for _ in 0..random.usize(..4) {
@@ -222,13 +224,23 @@ fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
             }
             let gone = Dead { owner: owners[1 - owner].registration.owner.clone(), proof: Proof::Lock(None) };
             let finished = owners[owner].ended(now, || outcome(&mut random));
+            // A clock that is far ahead for some turns.
+            let was_ahead = ahead > 0 && random.u8(..4) == 0;
+            let believed = now;
+            if was_ahead {
+                now -= std::mem::take(&mut ahead) - random.i64(0..60_000);
+            } else if ahead == 0 && random.u8(..20) == 0 {
+                ahead = random.i64(1..4) * 86_400_000;
+                now += ahead;
+            }
             let turn = Turn {
                 now,
                 finished: &finished,
                 dead: if dies { std::slice::from_ref(&gone) } else { &[] },
-                full: random.u8(..3) == 0,
+                full: was_ahead || random.u8(..3) == 0,
                 room: random.usize(..6),
                 prune: None,
+                rewind: was_ahead.then_some(believed),
             };
             owners[owner].turn(&turn);
         }

@@ -1,7 +1,8 @@
 //! What a scheduler's connection keeps from turn to turn.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use crate::clock::Timestamp;
 use crate::model::report::Pass;
 use crate::store::sqlite::blocked::Round;
 use crate::store::turn_io::Item;
@@ -15,6 +16,8 @@ pub(crate) struct Memory {
     pub(crate) zoneless: HashMap<i64, String>,
     /// The items that the current full turn tries again.
     pub(crate) retried: HashSet<Item>,
+    /// Of the wall clock, what could not be written yet.
+    pub(crate) clock: Unwritten,
     pub(crate) random: fastrand::Rng,
     /// Counts the tasks that were resolved, and the runs that were claimed: every eighth is chosen by age.
     pub(crate) resolved: u64,
@@ -28,6 +31,16 @@ pub(crate) struct Memory {
     pub(crate) damaged: bool,
     /// Whether the turn writes its items one by one, because it could not write them together.
     pub(crate) apart: bool,
+}
+
+/// What a turn has to write because the wall clock was wrong, and could not write of some rows. Full turns try again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unwritten {
+    /// Tasks and runs that a wrong clock has planned, and the time from which they are planned again.
+    pub(crate) tasks: BTreeMap<i64, Timestamp>,
+    pub(crate) runs: BTreeMap<i64, Timestamp>,
+    /// Running runs of this owner, and by how much their start moves.
+    pub(crate) starts: BTreeMap<i64, i64>,
 }
 
 impl Memory {

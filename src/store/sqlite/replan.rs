@@ -15,9 +15,9 @@ const TASKS: &str = "
        SET planned = 0, next_run = iif(schedule_type = 'once', next_run, NULL),
            resolved_until = iif(schedule_type = 'once', min(resolved_until, :now, ifnull(next_run - 1, :now)), :now),
            active_since = min(active_since, :now), created_at = min(created_at, :now)
-     WHERE (status = 'active' AND schedule_type <> 'once')
-        OR active_since > :now OR created_at > :now OR resolved_until > :now
-        OR (schedule_type = 'once' AND next_run <= resolved_until)";
+     WHERE ((status = 'active' AND schedule_type <> 'once')
+            OR active_since > :now OR created_at > :now OR resolved_until > :now
+            OR (schedule_type = 'once' AND next_run <= resolved_until))";
 
 /// Otherwise no later run would be the newest of its task.
 const LAST_RUNS: &str = "UPDATE scheduled_tasks SET last_run = :now WHERE last_run > :now";
@@ -52,13 +52,55 @@ const INSTANCES: &str = "
 /// Otherwise a start in the future would count until the clock has reached it.
 const STARTS: &str = "UPDATE rate_limit_starts SET started_at = :now WHERE started_at > :now";
 
-/// Plans again from now on, and records the skipped time in an event. If another scheduler has done so already, nothing
-/// changes: otherwise occurrences that became due since would be lost.
-pub(crate) fn rewind(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
-    if owners::newest_seen(tx)?.is_none_or(|newest| newest <= now) {
-        return Ok(());
+/// Of these rows only.
+const OF_ROWS: &str = "AND id IN (SELECT value FROM json_each(:rows))";
+
+/// Returns whether a heartbeat is ahead of the clock. If not, another scheduler has planned all again already: occurrences that
+/// became due since would be lost.
+pub(crate) fn is_ahead(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {
+    Ok(owners::newest_seen(tx)?.is_some_and(|newest| newest > now))
+}
+
+/// Plans all tasks and waiting runs again from now on.
+pub(crate) fn rewind_all(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
+    for statement in [ENDED, TASKS, LAST_RUNS, WAITING] {
+        tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
     }
-    for statement in [ENDED, TASKS, LAST_RUNS, WAITING, STARTS, INSTANCES] {
+    Ok(())
+}
+
+/// As [`rewind_all`], for these tasks, without their runs.
+pub(crate) fn rewind_tasks(tx: &Transaction<'_>, tasks: &[i64], now: Timestamp) -> rusqlite::Result<()> {
+    [ENDED, TASKS, LAST_RUNS].iter().try_for_each(|statement| rewind_rows(tx, statement, tasks, now))
+}
+
+/// As [`rewind_all`], for these runs.
+pub(crate) fn rewind_runs(tx: &Transaction<'_>, runs: &[i64], now: Timestamp) -> rusqlite::Result<()> {
+    rewind_rows(tx, WAITING, runs, now)
+}
+
+fn rewind_rows(tx: &Transaction<'_>, statement: &str, rows: &[i64], now: Timestamp) -> rusqlite::Result<()> {
+    let rows = serde_json::Value::from(rows).to_string();
+    let statement = format!("{statement} {OF_ROWS}");
+    tx.prepare_cached(&statement)?.execute(named_params! { ":now": now, ":rows": rows })?;
+    Ok(())
+}
+
+/// Returns all tasks.
+pub(crate) fn all_tasks(tx: &Transaction<'_>) -> rusqlite::Result<Vec<i64>> {
+    tx.prepare_cached("SELECT id FROM scheduled_tasks")?.query_map([], |row| row.get(0))?.collect()
+}
+
+const LATER: &str = sql! {"SELECT id FROM task_runs WHERE {waiting} AND run_at > :now"};
+
+/// Returns the waiting runs that are due later.
+pub(crate) fn later_runs(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<Vec<i64>> {
+    tx.prepare_cached(LATER)?.query_map(named_params! { ":now": now }, |row| row.get(0))?.collect()
+}
+
+/// Moves what is left of the wrong time, and records the skipped time in an event.
+pub(crate) fn rewound(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
+    for statement in [STARTS, INSTANCES] {
         tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
     }
     let detail = Event::ClockWasWrong { believed, found: now }.to_string();

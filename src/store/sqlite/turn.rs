@@ -5,6 +5,7 @@
 //! repeated with a savepoint around each item: the bad one is set aside with an event, the others are written.
 
 mod items;
+mod wrong_clock;
 
 use std::collections::BTreeSet;
 
@@ -28,7 +29,7 @@ use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
-use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, replan, settle, tasks};
+use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, settle, tasks};
 use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
@@ -64,6 +65,7 @@ pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>) -> Result<Done, Fau
 
 fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
     let (before, is_in_memory) = ((memory.resolved, memory.claimed), store.is_in_memory());
+    let clock = memory.clock.clone();
     if work.full {
         memory.retried.extend(memory.aside.drain());
         memory.zoneless.clear();
@@ -78,10 +80,13 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
         // Rows that are stored elsewhere are read again first.
         Err(fault) if mode == Mode::Together && fault.is_about_the_item() && !is_in_memory => {
             (memory.resolved, memory.claimed) = before;
+            memory.clock = clock.clone();
             turn(Mode::OneByOne, memory)
         }
         done => done,
-    }?;
+    };
+    // Nothing was written: the whole is repeated.
+    let done = done.inspect_err(|_| memory.clock = clock)?;
     let Memory { aside, retried, .. } = memory;
     retried.retain(|item| aside.contains(item));
     Ok(done)
@@ -141,7 +146,13 @@ impl<'a> Turning<'a> {
             self.work.clock_events.iter().try_for_each(|event| owners::clock_event(tx, event))?;
         }
         if let Some(believed) = self.work.rewind {
-            replan::rewind(tx, believed, now)?;
+            self.rewind(believed)?;
+            if self.backing.is_some() {
+                return Ok(());
+            }
+        }
+        if self.work.full {
+            self.rewind_again()?;
         }
         // Before anything is settled: no outcome is deleted in the turn in which it is written, however long it had to wait for
         // that.
@@ -160,8 +171,8 @@ impl<'a> Turning<'a> {
                 owners::worker_ended(tx, self.work.owner, worker, now)?;
             }
         }
-        if self.work.stepped != 0 && !self.work.newer {
-            owners::move_starts(tx, self.work.owner, self.work.stepped)?;
+        if !self.work.newer {
+            self.move_starts()?;
         }
         if self.work.newer {
             return self.outlive();

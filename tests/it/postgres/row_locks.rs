@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use duly::testing::{ManualClock, Stepper};
-use duly::{Client, NewTask, Outcome, Overlap, RunStatus, TaskStatus};
+use duly::{Client, NewTask, Outcome, Overlap, RetryPolicy, RunStatus, TaskStatus};
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{NOON, at, seconds};
+use crate::fixtures::{NOON, at, minutes, seconds};
 use crate::postgres::database;
 
 fn owner(address: &str, folder: &Path, clock: &ManualClock) -> Stepper {
@@ -181,4 +181,51 @@ fn a_lost_run_whose_on_dead_run_is_refused_is_recovered_without_it() {
     assert_eq!(status(&client, "dies"), Some(RunStatus::Dead));
     let told = told(&address, "on_dead");
     assert!(told.len() == 1 && told[0].contains("not in my db"), "{told:?}");
+}
+
+#[test]
+fn a_lock_does_not_stop_what_a_wrong_clock_needs() {
+    let Some(address) = database() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let mut owner = owner_alone(&address, home.path());
+    let client = owner.client().clone();
+    let wrong = at(NOON).plus(seconds(3 * 86_400));
+    owner.clock().set_wall(wrong);
+    for task in ["held", "free"] {
+        client.add(NewTask::interval(task, minutes(10)).handler("nowhere")).expect("a task");
+        client.add(NewTask::once(format!("{task}-run"), wrong).handler("work")).expect("a task");
+        let late = RetryPolicy { max_attempts: 3, backoff: minutes(1), max_backoff: minutes(1) };
+        client.add(NewTask::once(format!("{task}-retry"), wrong).handler("work").retry(late)).expect("a task");
+    }
+    let claims = owner.step().expect("a turn");
+    for claim in claims.iter().filter(|claim| claim.task.ends_with("retry")) {
+        owner.finish(claim, Outcome::failed("no luck"));
+    }
+    steps(&mut owner, 2);
+    let run = |task: &str| client.history(task, 1).expect("its runs").pop().expect("a run");
+    let next = |task: &str| client.task(task).expect("an answer").expect("a task").next_run.expect("a time");
+    let begins = |task: &str| run(task).started_at.expect("a start");
+    assert!(next("held") > wrong && run("held-retry").run_at > wrong && begins("held-run") >= wrong);
+
+    let mut application = session(&address);
+    let lock = "SET duly.store = 'on'; BEGIN;
+                UPDATE scheduled_tasks SET priority = priority WHERE name = 'held';
+                UPDATE task_runs r SET priority = r.priority FROM scheduled_tasks t
+                 WHERE t.id = r.task_id AND t.name IN ('held-run', 'held-retry')";
+    application.batch_execute(lock).expect("locks");
+    owner.clock().set_wall(at(NOON));
+    owner.step().expect("a turn");
+    assert_eq!(told(&address, "clock_wrong").len(), 1);
+    let soon = at(NOON).plus(minutes(30));
+    assert!(next("free") < soon && run("free-retry").run_at < soon && begins("free-run") < soon);
+    assert!(next("held") > wrong && run("held-retry").run_at > wrong && begins("held-run") >= wrong);
+    steps(&mut owner, 45);
+    let aside = told(&address, "set_aside");
+    assert_eq!(aside.len(), 3, "each is told once: {aside:?}");
+
+    application.batch_execute("COMMIT").expect("the end of its locks");
+    steps(&mut owner, 25);
+    assert!(next("held") < soon && begins("held-run") < soon, "{} {}", next("held"), begins("held-run"));
+    assert!(run("held-retry").started_at.is_some_and(|started| started < soon) || run("held-retry").run_at < soon);
+    assert_eq!(told(&address, "clock_wrong").len(), 1);
 }

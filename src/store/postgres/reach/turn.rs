@@ -196,10 +196,8 @@ impl TurnReach {
                     }
                 }
                 // Before an outcome counts as superseded.
-                "task_attempts" => {
-                    if !self.attempts && difference.adds("outcome", "superseded") {
-                        (self.attempts, enough) = (true, false);
-                    }
+                "task_attempts" if !self.attempts && difference.adds("outcome", "superseded") => {
+                    (self.attempts, enough) = (true, false);
                 }
                 _ => {}
             }
