@@ -344,6 +344,8 @@ const MAY_SCAN: &[&str] = &[
     "replan::ENDED",
     "replan::TASKS",
     "replan::WAITING",
+    "replan::ALL_TASKS",
+    "replan::LATER",
     "replan::INSTANCES",
     "replan::STARTS",
     "invariants::STARTS_WITHOUT_LIMIT",

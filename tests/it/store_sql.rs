@@ -1,7 +1,7 @@
 //! The SQL constants of the store, read from its source.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What the store's statements share. Only the compiler of the store needs its macro.
 #[path = "../../src/store/sqlite/sql.rs"]
@@ -24,13 +24,21 @@ pub(crate) fn statements() -> BTreeMap<String, String> {
 
 /// Returns the store's modules and their source, without those of unit tests.
 fn sources() -> BTreeMap<String, String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite");
-    let files = std::fs::read_dir(folder).expect("the store's folder").map(|file| file.expect("a file").path());
-    let read = |path: PathBuf| {
-        let module = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        (module, std::fs::read_to_string(&path).expect("a source file"))
-    };
-    files.map(read).filter(|(module, _)| module != "cost").collect()
+    let (mut folders, mut found) =
+        (vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite")], BTreeMap::new());
+    while let Some(folder) = folders.pop() {
+        for file in std::fs::read_dir(folder).expect("a folder of the store") {
+            let path = file.expect("a file").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let module = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            found.insert(module, std::fs::read_to_string(&path).expect("a source file"));
+        }
+    }
+    found.remove("cost");
+    found
 }
 
 /// Returns the string constants of a source file, as the program has them: `const NAME: &str = "text";`, or

@@ -86,9 +86,11 @@ fn rewind_rows(tx: &Transaction<'_>, statement: &str, rows: &[i64], now: Timesta
     Ok(())
 }
 
+const ALL_TASKS: &str = "SELECT id FROM scheduled_tasks";
+
 /// Returns all tasks.
 pub(crate) fn all_tasks(tx: &Transaction<'_>) -> rusqlite::Result<Vec<i64>> {
-    tx.prepare_cached("SELECT id FROM scheduled_tasks")?.query_map([], |row| row.get(0))?.collect()
+    tx.prepare_cached(ALL_TASKS)?.query_map([], |row| row.get(0))?.collect()
 }
 
 const LATER: &str = sql! {"SELECT id FROM task_runs WHERE {waiting} AND run_at > :now"};
