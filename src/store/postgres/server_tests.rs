@@ -328,6 +328,48 @@ fn a_frozen_holder_is_ended() {
 }
 
 #[test]
+fn a_holder_that_works_is_not_ended_however_old_its_transaction_is() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "working")).unwrap();
+    server.find_schema().unwrap();
+    let limit = Duration::from_secs(1);
+    let lock = format!("SELECT pg_advisory_xact_lock({CLASS}, oid::int) FROM pg_namespace WHERE nspname = 'working'");
+    let mut holder = postgres.other();
+    let pid: i32 = holder.query("SELECT pg_backend_pid()", &[]).unwrap()[0].get(0);
+    let old = |column: &str| {
+        let since = format!("{column} < clock_timestamp() - interval '{} ms'", limit.as_millis());
+        wait_until(
+            &mut postgres.other(),
+            &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND {since}"),
+        );
+    };
+    holder.batch_execute("BEGIN").unwrap();
+    old("xact_start");
+    // As the end of a run with rows of a handler, which takes the lock last.
+    holder.batch_execute(&lock).unwrap();
+    assert!(!server.end_frozen_holder_after(limit), "it waits for its client since a moment");
+    holder.batch_execute("SET LOCAL application_name = 'duly migrate'").unwrap();
+    old("state_change");
+    assert!(!server.end_frozen_holder_after(limit), "its client works on a file");
+    holder.batch_execute("SET LOCAL application_name = 'other'").unwrap();
+    let stop = holder.cancel_token();
+    std::thread::scope(|threads| {
+        let works = threads.spawn(|| holder.batch_execute("SAVEPOINT s; SELECT pg_sleep(600)"));
+        wait_until(
+            &mut postgres.other(),
+            &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep'"),
+        );
+        assert!(!server.end_frozen_holder_after(Duration::ZERO), "a statement is running");
+        stop.cancel_query(postgres::NoTls).unwrap();
+        works.join().unwrap().unwrap_err();
+    });
+    holder.batch_execute("ROLLBACK TO s").unwrap();
+    old("state_change");
+    assert!(server.end_frozen_holder_after(limit), "it does nothing");
+    assert!(holder.batch_execute("SELECT 1").is_err());
+}
+
+#[test]
 fn a_schema_that_is_restored_has_its_own_lock() {
     let Some(postgres) = shared() else { return };
     let mut server = Server::connect(&schema(postgres, postgres.port, "restored")).unwrap();
