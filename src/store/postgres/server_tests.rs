@@ -17,6 +17,7 @@ use crate::store::postgres::session::{Session, Timeline};
 use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared, skipped};
 use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::file::{Durability, Missing};
+use crate::store::turn_io::Registration;
 
 /// A table in a schema of a test, and the address of the schema.
 fn schema(server: &TestServer, port: u16, name: &str) -> Address {
@@ -524,4 +525,34 @@ fn a_pooler_serves_clients_and_no_scheduler() {
     let mut direct = Server::connect(&Address::parse(&format!("{}?schema=pooled", postgres.url())).unwrap()).unwrap();
     direct.require_session().unwrap();
     assert_eq!(rows(&mut direct), 9);
+}
+
+#[test]
+fn an_owner_that_registered_before_a_promotion_extends_no_lease_after_it() {
+    let Some(mut postgres) = TestServer::start("") else { return };
+    let address = schema(&postgres, postgres.port, "early");
+    let mut store = PostgresStore::open(&address, Missing::Create, Time::OfServer).unwrap();
+    let registration = Registration {
+        owner: "a-1".to_owned(),
+        host: "host".to_owned(),
+        workers: 1,
+        lease: Duration::from_secs(60),
+        zone_data: "2026a".to_owned(),
+        problems: None,
+    };
+    let register = |store: &mut PostgresStore, owner: &str| {
+        let registration = Registration { owner: owner.to_owned(), ..registration.clone() };
+        store.register(&registration, fastrand::Rng::with_seed(1), Timestamp::MIN).unwrap();
+        store.take_session().unwrap()
+    };
+    let mut session = register(&mut store, "a-1");
+    // Its first heartbeat is sent after a standby was promoted in place of the server.
+    postgres.down("fast");
+    std::fs::write(postgres.home().join("data/standby.signal"), "").unwrap();
+    postgres.up();
+    postgres.other().batch_execute("SELECT pg_promote()").unwrap();
+    let beat = (0..100).find_map(|_| session.heartbeat().ok()).unwrap();
+    assert!(beat.promoted && !beat.extended, "{beat:?}");
+    let beat = register(&mut store, "a-2").heartbeat().unwrap();
+    assert!(beat.extended && !beat.promoted, "{beat:?}");
 }
