@@ -242,10 +242,10 @@ impl EventLoop {
             let since = *self.lost_since.get_or_insert(now.monotonic);
             if self.running() == 0 || now.monotonic >= since + STOP_LIMIT {
                 let sent = keeper.now();
-                let again = self.poller.register_again(now).and_then(|()| {
-                    self.pool.change_owner(self.poller.owner());
-                    self.poller.take_session().map_or(Ok(()), |session| keeper.restart(session, sent))
-                });
+                let again = self
+                    .poller
+                    .register_again(now)
+                    .and_then(|()| self.poller.take_session().map_or(Ok(()), |session| keeper.restart(session, sent)));
                 match again {
                     Ok(()) => self.lost_since = None,
                     Err(error) => log::debug!("cannot register again: {error}; retrying"),

@@ -223,18 +223,6 @@ impl Poller {
         self.store
     }
 
-    /// Keeps a worker's report for the next turn to write.
-    pub(crate) fn report(&mut self, report: Report) {
-        report.join(&mut self.reports);
-    }
-
-    /// Keeps that a worker ended for the next turn to record.
-    pub(crate) fn worker_ended(&mut self, worker: WorkerEnded) {
-        let run = worker.at_work.claim.as_ref().map(|claim| claim.run_id);
-        self.emit(&Event::WorkerEnded { run, error: worker.error.clone() });
-        self.ended.push(worker);
-    }
-
     /// Takes one turn. Finished attempts are kept until they are written, however often that fails. `None` for `slots`: the
     /// scheduler drains. It records outcomes and extends leases, and resolves, recovers, skips, cancels and claims nothing: what
     /// falls due meanwhile is left to the next scheduler.
@@ -243,6 +231,8 @@ impl Poller {
     /// Only if going on would be wrong: the file or its log was removed or replaced, or the file was overwritten; or its tables are
     /// of a newer version, and no run of this owner is left; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
+        #[cfg(feature = "postgres")]
+        let finished = self.supersede(finished);
         for (run, slot, event) in finished::split_recorded(finished, &mut self.outbox) {
             self.held.remove(&run);
             self.lock.free_slots(slot.into_iter());
@@ -413,6 +403,8 @@ impl Poller {
     /// Applies the result of a turn that was committed.
     fn apply(&mut self, now: Now, input: &Input, mut done: Done) -> Result<Turn> {
         self.clear_written(now, input, &mut done);
+        #[cfg(feature = "postgres")]
+        self.sign(&mut done.claims);
         self.remember(&done, now);
         self.peers.stalled_reported(&input.stalled);
         self.peers.set_resting(std::mem::take(&mut done.resting));

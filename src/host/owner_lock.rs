@@ -130,11 +130,14 @@ impl OwnerLock {
     }
 
     /// Records in a slot of the file that a worker is about to begin this attempt. The attempt must not begin before:
-    /// after a crash, an attempt that is in no slot counts as one that never began.
-    pub(crate) fn begin(&self, run: i64, attempt: u32) -> io::Result<Place> {
+    /// after a crash, an attempt that is in no slot counts as one that never began. Fails for one that was claimed under an earlier id.
+    pub(crate) fn begin(&self, run: i64, attempt: u32, claimed_by: Option<&str>) -> io::Result<Place> {
         // Written without holding the mutex of the slots, which the loop needs too.
         let (file, place) = {
             let held = &mut *self.held();
+            if claimed_by.is_some_and(|owner| owner != self.id()) {
+                return Err(io::Error::other("it was claimed before this scheduler registered again"));
+            }
             (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt))
         };
         // If the file is recreated meanwhile, the new file already holds the attempt.
