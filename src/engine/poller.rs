@@ -114,6 +114,9 @@ pub(crate) struct Poller {
     log_once: LogOnce,
     /// Set when the tables are of a newer version: why this owner shuts down.
     newer: Option<Error>,
+    /// How many attempts of earlier owners of this scheduler have not returned.
+    #[cfg(feature = "postgres")]
+    former: usize,
 }
 
 /// The input of a turn that is not kept in the poller.
@@ -170,6 +173,8 @@ impl Poller {
             refused: Refusal::default(),
             log_once: LogOnce::default(),
             newer: None,
+            #[cfg(feature = "postgres")]
+            former: 0,
         };
         if let Some(before) = other_zone_data {
             poller.emit(&Event::ZoneDataChanged { before, now: poller.registration.zone_data.clone() });
