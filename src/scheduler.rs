@@ -36,7 +36,7 @@ use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::text::database_name::shown;
 use crate::worker::backoff::FailedAttempt;
-use crate::worker::connection::{ConnectionSettings, OwnerId, WriteQueue};
+use crate::worker::connection::{ConnectionSettings, WriteQueue};
 use crate::worker::executor::{Executor, Waker};
 use crate::worker::executor_lane;
 #[cfg(feature = "postgres")]
@@ -358,8 +358,7 @@ impl Builder {
         let since = since_boot();
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
         let mut poller = Poller::new(parts, clock.now())?;
-        let connections =
-            ConnectionSettings { file, owner: OwnerId::new(poller.owner()), open, queue: WriteQueue::new() };
+        let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
         let beside = others + executors.len() * executor_lane::MOST;
         let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;

@@ -36,7 +36,7 @@ use crate::store::turn_io::Slots;
 use crate::text::database_name::shown;
 use crate::worker::attempt::Tools;
 use crate::worker::backoff::FailedAttempt;
-use crate::worker::connection::{ConnectionSettings, OwnerId, WorkerConnection, WriteQueue};
+use crate::worker::connection::{ConnectionSettings, WorkerConnection, WriteQueue};
 use crate::worker::handed;
 use crate::worker::handler::{Context, Handler, Handlers};
 #[cfg(feature = "tokio")]
@@ -327,7 +327,7 @@ impl StepperBuilder {
         let client = client.observed_by(poller.observers());
         let workers = settings.workers;
         let open = place.opener(file.clone(), durability, prepare)?;
-        let settings = ConnectionSettings { file, owner: OwnerId::new(poller.owner()), open, queue: WriteQueue::new() };
+        let settings = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let connection = Arc::new(Mutex::new(WorkerConnection::new(settings)));
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
         let (wake_at, quiet_until, begun) = (Duration::ZERO, None, HashMap::new());
@@ -447,7 +447,7 @@ impl Stepper {
     #[expect(clippy::expect_used, reason = "a test without a lock file proves nothing")]
     pub fn begin(&mut self, claim: &Arc<Claim>) {
         if let Entry::Vacant(entry) = self.begun.entry((claim.run_id, claim.attempt)) {
-            let begun = self.poller.lock().begin(claim.run_id, claim.attempt);
+            let begun = self.poller.lock().begin(claim.run_id, claim.attempt, claim.owner.as_deref());
             entry.insert((begun.expect("a lock file that can be written"), self.clock.now()));
             self.poller.emit(&Event::Started { claim: claim.clone() });
         }

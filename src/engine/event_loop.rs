@@ -137,7 +137,7 @@ impl EventLoop {
                 self.poller.set_problems(&problems, now);
             }
             let slots = self.slots(std::mem::take(&mut of_workers), now.monotonic);
-            let slots = if self.keeps_lease(now) { slots } else { Slots::default() };
+            let slots = if self.keeps_lease(now, finished.len()) { slots } else { Slots::default() };
             let slots = (!draining).then_some(slots);
             if ended > 0 {
                 fault_points::reach("ended");
@@ -227,9 +227,9 @@ impl EventLoop {
         }
     }
 
-    /// Does what the keeper of the lease found. Returns whether attempts may begin.
+    /// Does what the keeper of the lease found. `returned`: attempts that the poller has not been given. Returns whether attempts may begin.
     #[cfg(feature = "postgres")]
-    fn keeps_lease(&mut self, now: Now) -> bool {
+    fn keeps_lease(&mut self, now: Now, returned: usize) -> bool {
         let Some(keeper) = &self.keeper else { return true };
         if keeper.must_stop() {
             self.pool.stop_all(StopReason::LeaseLost);
@@ -240,12 +240,13 @@ impl EventLoop {
         if keeper.must_register() {
             // The attempts were asked to stop. A handler that does not return keeps no other run waiting for ever.
             let since = *self.lost_since.get_or_insert(now.monotonic);
-            if self.running() == 0 || now.monotonic >= since + STOP_LIMIT {
+            let running = self.running();
+            if running == 0 || now.monotonic >= since + STOP_LIMIT {
                 let sent = keeper.now();
-                let again = self.poller.register_again(now).and_then(|()| {
-                    self.pool.change_owner(self.poller.owner());
-                    self.poller.take_session().map_or(Ok(()), |session| keeper.restart(session, sent))
-                });
+                let again = self
+                    .poller
+                    .register_again(now, running + returned)
+                    .and_then(|()| self.poller.take_session().map_or(Ok(()), |session| keeper.restart(session, sent)));
                 match again {
                     Ok(()) => self.lost_since = None,
                     Err(error) => log::debug!("cannot register again: {error}; retrying"),
@@ -256,7 +257,7 @@ impl EventLoop {
     }
 
     #[cfg(not(feature = "postgres"))]
-    fn keeps_lease(&mut self, _now: Now) -> bool {
+    fn keeps_lease(&mut self, _now: Now, _returned: usize) -> bool {
         true
     }
 

@@ -172,8 +172,9 @@ impl Heart {
     /// Takes the answer to a heartbeat. Returns whether the session goes on.
     fn take(&self, beat: &Beat, sent: Duration, failed_before: bool) -> bool {
         if beat.promoted {
-            self.news.register.store(true, Ordering::SeqCst);
+            // In this order: the loop that registers again begins a new lease, which must not be ended.
             self.fence.end();
+            self.news.register.store(true, Ordering::SeqCst);
         } else if beat.extended {
             self.fence.extend(sent);
         }
@@ -212,13 +213,13 @@ impl Heart {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, OnceLock};
     use std::time::Duration;
 
     use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-    use super::Keeper;
+    use super::{Keeper, News};
     use crate::clock::{Clock, SystemClock, Timestamp};
     use crate::host::owner_lock::OwnerLock;
     use crate::model::event::Observers;
@@ -256,6 +257,8 @@ mod tests {
         attempts: Attempts,
         keeper: Keeper,
         woken: Receiver<()>,
+        /// Of each lease that was announced: whether the owner was to register again already.
+        announced: Receiver<bool>,
         _home: tempfile::TempDir,
     }
 
@@ -276,12 +279,20 @@ mod tests {
         let time = Arc::new(AtomicU64::new(1000));
         let clock = time.clone();
         let uptime = Arc::new(move || Duration::from_secs(clock.load(Ordering::SeqCst)));
-        let fence = Arc::new(Fence::new(uptime, Duration::from_secs(60), Duration::from_secs(1000), None));
+        let (announce, announced) = unbounded();
+        let news = Arc::<OnceLock<Arc<News>>>::default();
+        let told = news.clone();
+        let on_lease = Arc::new(move |_, _| {
+            let _ = announce.send(told.get().is_some_and(|news| news.register.load(Ordering::SeqCst)));
+        });
+        let fence = Fence::new(uptime, Duration::from_secs(60), Duration::from_secs(1000), Some(on_lease));
+        let fence = Arc::new(fence);
         let _ = attempts.fence.set(fence.clone());
         let ((answer, answers), (ask, asked), (wake, woken)) = (unbounded(), unbounded(), bounded(1));
         let session = Box::new(Given { answers, asked: ask });
         let keeper = Keeper::start(session, fence, attempts.clone(), wake).unwrap();
-        Bench { time, answer, asked, attempts, keeper, woken, _home: home }
+        let _ = news.set(keeper.news.clone());
+        Bench { time, answer, asked, attempts, keeper, woken, announced, _home: home }
     }
 
     impl Bench {
@@ -352,7 +363,12 @@ mod tests {
         bench.at(5);
         bench.answers(Some(Beat { promoted: true, ..Beat::default() }));
         assert!(flag.wait(Duration::from_secs(60)), "its handler is asked to stop");
-        assert!(bench.keeper.must_register() && !bench.keeper.may_start());
+        while !bench.keeper.must_register() {
+            bench.woken();
+        }
+        assert!(!bench.keeper.may_start());
+        let early = bench.announced.try_iter().any(|registers| registers);
+        assert!(!early, "the lease ends before the owner registers again, not after: that would end the new one");
         // It registers again, with a session of its own.
         let ((answer, answers), (ask, asked)) = (unbounded(), unbounded());
         bench.keeper.restart(Box::new(Given { answers, asked: ask }), Duration::from_secs(1005)).unwrap();

@@ -114,6 +114,9 @@ pub(crate) struct Poller {
     log_once: LogOnce,
     /// Set when the tables are of a newer version: why this owner shuts down.
     newer: Option<Error>,
+    /// How many attempts of earlier owners of this scheduler have not returned.
+    #[cfg(feature = "postgres")]
+    former: usize,
 }
 
 /// The input of a turn that is not kept in the poller.
@@ -170,6 +173,8 @@ impl Poller {
             refused: Refusal::default(),
             log_once: LogOnce::default(),
             newer: None,
+            #[cfg(feature = "postgres")]
+            former: 0,
         };
         if let Some(before) = other_zone_data {
             poller.emit(&Event::ZoneDataChanged { before, now: poller.registration.zone_data.clone() });
@@ -223,18 +228,6 @@ impl Poller {
         self.store
     }
 
-    /// Keeps a worker's report for the next turn to write.
-    pub(crate) fn report(&mut self, report: Report) {
-        report.join(&mut self.reports);
-    }
-
-    /// Keeps that a worker ended for the next turn to record.
-    pub(crate) fn worker_ended(&mut self, worker: WorkerEnded) {
-        let run = worker.at_work.claim.as_ref().map(|claim| claim.run_id);
-        self.emit(&Event::WorkerEnded { run, error: worker.error.clone() });
-        self.ended.push(worker);
-    }
-
     /// Takes one turn. Finished attempts are kept until they are written, however often that fails. `None` for `slots`: the
     /// scheduler drains. It records outcomes and extends leases, and resolves, recovers, skips, cancels and claims nothing: what
     /// falls due meanwhile is left to the next scheduler.
@@ -243,6 +236,8 @@ impl Poller {
     /// Only if going on would be wrong: the file or its log was removed or replaced, or the file was overwritten; or its tables are
     /// of a newer version, and no run of this owner is left; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
+        #[cfg(feature = "postgres")]
+        let finished = self.supersede(finished);
         for (run, slot, event) in finished::split_recorded(finished, &mut self.outbox) {
             self.held.remove(&run);
             self.lock.free_slots(slot.into_iter());
@@ -413,6 +408,8 @@ impl Poller {
     /// Applies the result of a turn that was committed.
     fn apply(&mut self, now: Now, input: &Input, mut done: Done) -> Result<Turn> {
         self.clear_written(now, input, &mut done);
+        #[cfg(feature = "postgres")]
+        self.sign(&mut done.claims);
         self.remember(&done, now);
         self.peers.stalled_reported(&input.stalled);
         self.peers.set_resting(std::mem::take(&mut done.resting));

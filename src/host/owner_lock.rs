@@ -50,6 +50,9 @@ struct Held {
     /// `None` until the lock is taken.
     file: Option<Arc<Locked>>,
     slots: Slots,
+    /// Those of earlier ids, whose attempts may still run.
+    #[cfg(feature = "postgres")]
+    former: Vec<Arc<Locked>>,
 }
 
 impl OwnerLock {
@@ -130,11 +133,14 @@ impl OwnerLock {
     }
 
     /// Records in a slot of the file that a worker is about to begin this attempt. The attempt must not begin before:
-    /// after a crash, an attempt that is in no slot counts as one that never began.
-    pub(crate) fn begin(&self, run: i64, attempt: u32) -> io::Result<Place> {
+    /// after a crash, an attempt that is in no slot counts as one that never began. Fails for one that was claimed under an earlier id.
+    pub(crate) fn begin(&self, run: i64, attempt: u32, claimed_by: Option<&str>) -> io::Result<Place> {
         // Written without holding the mutex of the slots, which the loop needs too.
         let (file, place) = {
             let held = &mut *self.held();
+            if claimed_by.is_some_and(|owner| owner != self.id()) {
+                return Err(io::Error::other("it was claimed before this scheduler registered again"));
+            }
             (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt))
         };
         // If the file is recreated meanwhile, the new file already holds the attempt.
@@ -158,12 +164,25 @@ impl OwnerLock {
         }
     }
 
-    /// Continues under another id, with another file. The old file stays and is unlocked, which proves that its owner is dead.
+    /// Continues under another id, with another file. The old file stays, and is locked until [`OwnerLock::release_former`].
     #[cfg(feature = "postgres")]
     pub(crate) fn change_owner(&self, owner: &str) -> Result<()> {
         let mut held = self.held();
-        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = self.folder.join(owner);
-        self.create(&mut held).map_err(|error| Error::store("take the owner's lock", error))
+        let (before, old) = (self.path(), held.file.clone());
+        let set = |path| *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
+        set(self.folder.join(owner));
+        if let Err(error) = self.create(&mut held) {
+            set(before);
+            return Err(Error::store("take the owner's lock", error));
+        }
+        held.former.extend(old);
+        Ok(())
+    }
+
+    /// No attempt of an earlier id runs any more: unlocks their files, which proves that those owners are dead.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn release_former(&self) {
+        self.held().former.clear();
     }
 
     fn path(&self) -> PathBuf {

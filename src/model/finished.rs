@@ -174,6 +174,8 @@ impl WorkerEnded {
 pub(crate) struct Report {
     pub(crate) run: i64,
     pub(crate) attempt: u32,
+    /// See [`Claim::owner`].
+    pub(crate) owner: Option<Arc<str>>,
     pub(crate) kind: ReportKind,
 }
 

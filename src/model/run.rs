@@ -2,6 +2,7 @@
 //! worker executes it, and its outcome.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -365,6 +366,8 @@ pub struct Claim {
     pub(crate) recurring: bool,
     /// Whether it was claimed before a worker was free. Its row does not yet record when it began.
     pub(crate) read_ahead: bool,
+    /// On a server: the owner that claimed it. A scheduler that registers again has another id, and may claim the same attempt again.
+    pub(crate) owner: Option<Arc<str>>,
 }
 
 /// The first run of a retry chain, from which the idempotency key is formed.
@@ -396,7 +399,14 @@ impl Claim {
             first: None,
             recurring: false,
             read_ahead: false,
+            owner: None,
         }
+    }
+
+    /// Returns whether another owner has claimed it.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_of_other(&self, owner: &str) -> bool {
+        self.owner.as_deref().is_some_and(|claimed_by| claimed_by != owner)
     }
 
     /// Returns the idempotency key: the same for every attempt of a run and of its [retries](crate::Client::retry), and

@@ -98,8 +98,9 @@ impl<'a> CommandContext<'a> {
         let record = orphan::record_of(pid, input, self.0.file());
         if let Some(process) = record {
             let (run, attempt, kind) = (self.0.run_id(), self.0.attempt(), ReportKind::Process(process));
+            let owner = self.0.claim().owner.clone();
             // The loop lives as long as its workers.
-            let _ = link.notices.send(Notice::Report(Report { run, attempt, kind }));
+            let _ = link.notices.send(Notice::Report(Report { run, attempt, owner, kind }));
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -20,27 +20,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct ConnectionSettings {
     pub(crate) file: Arc<Path>,
-    pub(crate) owner: OwnerId,
+    pub(crate) owner: Arc<str>,
     pub(crate) open: Arc<Open>,
     pub(crate) queue: WriteQueue,
 }
 
-/// The owner whose claims the workers of a scheduler work under. It changes when the scheduler registers again.
-#[derive(Clone, Debug)]
-pub(crate) struct OwnerId(Arc<Mutex<Arc<str>>>);
-
-impl OwnerId {
-    pub(crate) fn new(owner: &str) -> Self {
-        OwnerId(Arc::new(Mutex::new(owner.into())))
-    }
-
-    fn get(&self) -> Arc<str> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    #[cfg(feature = "postgres")]
-    pub(crate) fn set(&self, owner: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = owner.into();
+impl ConnectionSettings {
+    /// Returns the owner that has claimed a run: on a server, perhaps under an earlier id of this scheduler.
+    fn owner_of<'a>(&'a self, claim: &'a Claim) -> &'a str {
+        claim.owner.as_deref().unwrap_or(&self.owner)
     }
 }
 
@@ -91,28 +79,30 @@ impl WorkerConnection {
         self.settings.file.clone()
     }
 
-    /// Runs `f` when it is this worker's turn to write, with the connection and the id of the owner.
+    /// Runs `f` when it is this worker's turn to write, with the connection and the id of the owner that has claimed the run.
     pub(crate) fn write<T, E: From<Error>>(
         &mut self,
+        claim: &Claim,
         f: impl FnOnce(&mut dyn Store, &str) -> Result<T, E>,
     ) -> Result<T, E> {
         let store = opened(&mut self.store, &self.settings)?;
         let _turn = self.settings.queue.wait();
-        f(store, &self.settings.owner.get())
+        f(store, self.settings.owner_of(claim))
     }
 
     /// As [`WorkerConnection::write`], beside other workers, on a server.
     #[cfg(feature = "postgres")]
     pub(crate) fn write_beside_others<T, E: From<Error>>(
         &mut self,
+        claim: &Claim,
         f: impl FnOnce(&mut dyn Store, &str) -> Result<T, E>,
     ) -> Result<T, E> {
-        f(opened(&mut self.store, &self.settings)?, &self.settings.owner.get())
+        f(opened(&mut self.store, &self.settings)?, self.settings.owner_of(claim))
     }
 
     /// Fails if the claim is superseded.
     pub(crate) fn check(&mut self, claim: &Claim) -> Result<()> {
-        opened(&mut self.store, &self.settings)?.check_claim(&self.settings.owner.get(), claim)
+        opened(&mut self.store, &self.settings)?.check_claim(self.settings.owner_of(claim), claim)
     }
 }
 

@@ -238,7 +238,7 @@ impl Context {
 
     fn begin_effect(&self, key: &str) -> Result<Begun> {
         let now = self.now().wall;
-        self.connection().write(|store, owner| {
+        self.connection().write(self.claim(), |store, owner| {
             // The attempt may have been dropped while this call waited for the database.
             if matches!(self.reported().end, OwnEnd::Over) {
                 let request = format!("do effect {:?} of run {}", excerpt(key, 80), self.run_id());
@@ -277,7 +277,7 @@ impl Context {
     }
 
     fn delete_intent(&self, key: &str) -> Result<()> {
-        self.connection().write(|store, owner| store.undo_effect(owner, self.claim(), key))
+        self.connection().write(self.claim(), |store, owner| store.undo_effect(owner, self.claim(), key))
     }
 
     /// Deletes the intent of an effect that was not performed.
@@ -315,7 +315,8 @@ impl Context {
         let (mut tries, mut wait) = RECORD;
         loop {
             let now = self.now().wall;
-            let recorded = self.connection().write(|store, _| store.record_effect(self.claim(), key, json, now));
+            let recorded =
+                self.connection().write(self.claim(), |store, _| store.record_effect(self.claim(), key, json, now));
             match recorded {
                 Err(Error::Store { .. }) if tries > 1 => {
                     self.wait_cancelled(wait);
@@ -382,9 +383,11 @@ impl Context {
             ended = Some((returned, finished.clone()));
             Ok(finished)
         };
-        let recorded = self.connection().write(|store, owner| match store.as_any().downcast_mut::<SqliteStore>() {
-            Some(store) => finish(store, owner, self.claim(), settle),
-            None => Err(writing.refused("its database is on a server: use `finish_in_postgres`").into()),
+        let recorded = self.connection().write(self.claim(), |store, owner| {
+            match store.as_any().downcast_mut::<SqliteStore>() {
+                Some(store) => finish(store, owner, self.claim(), settle),
+                None => Err(writing.refused("its database is on a server: use `finish_in_postgres`").into()),
+            }
         })?;
         writing.written(recorded, ended)
     }

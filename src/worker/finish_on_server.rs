@@ -51,7 +51,7 @@ impl Context {
             ended = Some((returned, finished.clone()));
             Ok(finished)
         };
-        let recorded = self.connection().write_beside_others(|store, owner| {
+        let recorded = self.connection().write_beside_others(self.claim(), |store, owner| {
             let reason = "its database is a file: use `finish`";
             place::finish(store, owner, self.claim(), settle).unwrap_or_else(|| Err(writing.refused(reason).into()))
         })?;

@@ -77,20 +77,21 @@ impl Attempts {
     /// recorded must not begin, and none may while the folder of the lock files is unsafe or the owner's lease ends soon: it is to be
     /// returned to the queue.
     pub(crate) fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
-        let Claim { run_id, task, attempt, .. } = &**claim;
+        let Claim { run_id, task, attempt, owner, .. } = &**claim;
         if !self.may_begin() {
             log::warn!("run {run_id} of {task:?} is returned to the queue: the lease of this scheduler ends soon");
             return None;
         }
         let alive = &self.link.alive;
-        let place = match alive.check_folder(now.monotonic).and_then(|()| alive.begin(*run_id, *attempt)) {
-            Ok(place) => place,
-            Err(error) => {
-                let reason = "its start cannot be noted in the lock file";
-                log::warn!("run {run_id} of {task:?} is returned to the queue: {reason}: {error}");
-                return None;
-            }
-        };
+        let place =
+            match alive.check_folder(now.monotonic).and_then(|()| alive.begin(*run_id, *attempt, owner.as_deref())) {
+                Ok(place) => place,
+                Err(error) => {
+                    let reason = "its start cannot be noted in the lock file";
+                    log::warn!("run {run_id} of {task:?} is returned to the queue: {reason}: {error}");
+                    return None;
+                }
+            };
         if claim.read_ahead {
             flag.begin(now);
         }
@@ -110,14 +111,19 @@ impl Attempts {
     /// those that an executor runs.
     pub(crate) fn take_late(&self, now: Duration) -> Vec<Report> {
         let flags = self.flags();
-        let processes = flags.values().filter_map(|(claim, flag)| {
-            let kind = ReportKind::Process(flag.take_process(now)?.to_string());
-            Some(Report { run: claim.run_id, attempt: claim.attempt, kind })
-        });
+        let report = |claim: &Claim, kind| Report {
+            run: claim.run_id,
+            attempt: claim.attempt,
+            owner: claim.owner.clone(),
+            kind,
+        };
+        let processes = flags
+            .values()
+            .filter_map(|(claim, flag)| Some(report(claim, ReportKind::Process(flag.take_process(now)?.to_string()))));
         let ahead = flags.values().filter(|(claim, _)| claim.read_ahead);
         let begun = ahead.filter_map(|(claim, flag)| {
             let at = flag.take_begun(|at| now.saturating_sub(at.monotonic) >= LONG)?;
-            Some(Report { run: claim.run_id, attempt: claim.attempt, kind: ReportKind::Began(at.wall) })
+            Some(report(claim, ReportKind::Began(at.wall)))
         });
         begun.chain(processes.take(MAX_OUTCOMES)).collect()
     }

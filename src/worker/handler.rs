@@ -392,7 +392,7 @@ impl Context {
     pub(crate) fn report(&self, keep: impl FnOnce(&LatestReports) -> bool) {
         let latest = {
             let mut reported = self.reported();
-            let new = || Arc::new(LatestReports::new(self.claim.run_id, self.claim.attempt));
+            let new = || Arc::new(LatestReports::new(self.claim.run_id, self.claim.attempt, self.claim.owner.clone()));
             reported.latest.get_or_insert_with(new).clone()
         };
         // Never waits: the end of the attempt brings the last report in any case.

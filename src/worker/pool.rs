@@ -323,12 +323,6 @@ impl Pool {
         recalled.collect()
     }
 
-    /// The scheduler has registered again: what is handed over from now on is claimed by this owner.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn change_owner(&self, owner: &str) {
-        self.worker.connections.owner.set(owner);
-    }
-
     /// Returns the attempts that are handed over.
     pub(crate) fn attempts(&self) -> &Attempts {
         &self.worker.attempts

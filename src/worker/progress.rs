@@ -14,6 +14,7 @@ const PACE: Duration = Duration::from_secs(1);
 pub(crate) struct LatestReports {
     run: i64,
     attempt: u32,
+    owner: Option<Arc<str>>,
     newest: Mutex<Newest>,
 }
 
@@ -32,8 +33,8 @@ struct Newest {
 }
 
 impl LatestReports {
-    pub(crate) fn new(run: i64, attempt: u32) -> Self {
-        LatestReports { run, attempt, newest: Mutex::default() }
+    pub(crate) fn new(run: i64, attempt: u32, owner: Option<Arc<str>>) -> Self {
+        LatestReports { run, attempt, owner, newest: Mutex::default() }
     }
 
     /// Keeps the newest progress. Returns whether the loop has to be notified.
@@ -77,7 +78,7 @@ impl LatestReports {
         let progress_waits = std::mem::take(&mut newest.progress_waits);
         let progress = newest.progress.clone().filter(|_| progress_waits).map(ReportKind::Progress);
         let output = newest.output.take().map(ReportKind::Output);
-        let report = |kind| Report { run: self.run, attempt: self.attempt, kind };
+        let report = |kind| Report { run: self.run, attempt: self.attempt, owner: self.owner.clone(), kind };
         progress.into_iter().chain(output).map(report).collect()
     }
 
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn the_newest_reports_are_taken_once_a_second_and_none_stay_behind() {
         let at = Duration::from_millis;
-        let (reports, mut waiting) = (Arc::new(LatestReports::new(7, 2)), Waiting::default());
+        let (reports, mut waiting) = (Arc::new(LatestReports::new(7, 2, None)), Waiting::default());
         assert_eq!(waiting.next(), None);
         assert!(reports.progress("1 of 3".into()), "the first report is announced");
         waiting.add(reports.clone());
@@ -157,7 +158,7 @@ mod tests {
     /// The end of the attempt records both: no transaction follows it.
     #[test]
     fn nothing_waits_after_the_end() {
-        let (reports, mut waiting) = (Arc::new(LatestReports::new(7, 2)), Waiting::default());
+        let (reports, mut waiting) = (Arc::new(LatestReports::new(7, 2, None)), Waiting::default());
         assert!(reports.progress("3 of 3".into()) && !reports.output("abc".into()));
         waiting.add(reports.clone());
         assert_eq!(reports.end().as_deref(), Some("3 of 3"));

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use crate::clock::Now;
 use crate::engine::poller::Poller;
+use crate::model::event::Event;
+use crate::model::finished::{Report, WorkerEnded};
 
 impl Poller {
     /// Sets the handlers whose runs this owner can start, and whose orphans it can end.
@@ -27,5 +29,20 @@ impl Poller {
             self.claiming = handlers.clone();
             self.horizon.forget();
         }
+    }
+
+    /// Keeps a worker's report for the next turn to write.
+    pub(crate) fn report(&mut self, report: Report) {
+        // The attempt may have been claimed again, by this owner, and be another.
+        if report.owner.as_deref().is_none_or(|owner| owner == self.registration.owner) {
+            report.join(&mut self.reports);
+        }
+    }
+
+    /// Keeps that a worker ended for the next turn to record.
+    pub(crate) fn worker_ended(&mut self, worker: WorkerEnded) {
+        let run = worker.at_work.claim.as_ref().map(|claim| claim.run_id);
+        self.emit(&Event::WorkerEnded { run, error: worker.error.clone() });
+        self.ended.push(worker);
     }
 }

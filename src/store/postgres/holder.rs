@@ -1,16 +1,25 @@
 //! The session that holds the lock of the schema, and does nothing.
 
+use std::time::Duration;
+
 use postgres::Row;
 
 use crate::store::fault::Fault;
 
-/// Ends the session that holds the lock of the schema, if it does nothing: it has been in its transaction for more than 4 s, and waits
-/// for its client. No timeout of the server ends a session whose client does not read its answer.
+/// How long the holder may do nothing.
+pub(crate) const LIMIT: Duration = Duration::from_secs(4);
+
+/// The name of a session that may keep the lock while it does nothing: its client works on a file meanwhile.
+pub(crate) const MIGRATES: &str = "duly migrate";
+
+/// Ends the session that holds the lock of the schema, if it does nothing: its last statement ended more than `$3` milliseconds ago; or
+/// began so long ago, and the client does not read the answer, which no timeout of the server ends. The age of the transaction shows
+/// nothing: a long one may have taken the lock just now, and may work.
 pub(crate) const END_FROZEN: &str = "
     WITH holder AS MATERIALIZED (
         SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'this machine') AS host, a.state, a.wait_event,
-               (a.wait_event = 'ClientWrite' OR a.state LIKE 'idle in transaction%')
-                   AND a.xact_start < clock_timestamp() - interval '4 s' AS frozen
+               (a.state LIKE 'idle in transaction%' OR a.state = 'active' AND a.wait_event = 'ClientWrite')
+                   AND a.state_change < clock_timestamp() - $3::bigint * interval '1 ms' AND a.application_name <> $4::text AS frozen
         FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
         WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.pid <> pg_backend_pid()
           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -13,10 +13,10 @@ use crate::model::task::same_json;
 use crate::store::fault::Fault;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::client::outside_of_runtimes;
-use crate::store::postgres::json;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::sheets::Cell;
 use crate::store::postgres::tables::{Kind, TABLES, Table};
+use crate::store::postgres::{holder, json};
 use crate::store::sqlite::connection::SqliteStore;
 
 const DOING: &str = "migrate";
@@ -93,7 +93,7 @@ impl<'a> Move<'a> {
         progress: &'a Progress,
     ) -> Result<Self, Fault> {
         server.begin(Access::Write)?;
-        server.batch(SETTINGS)?;
+        server.batch(&format!("{SETTINGS}; SET LOCAL application_name = '{}'", holder::MIGRATES))?;
         server.batch(&format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", TABLES.join(", ")))?;
         let mut this = Move { file, server, direction, progress, done: 0 };
         this.refuse_live_source()?;

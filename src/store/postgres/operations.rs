@@ -490,9 +490,13 @@ impl PostgresStore {
         let given = self.given(now);
         registered.map(|mut registered| {
             let server = &mut self.bench.lock().rows.server;
-            owners::annotate_registered(server, &mut registered, given);
+            // That of the commit: whatever follows may connect to a standby that was promoted, and lacks it.
             let timeline = server.timeline().cloned();
+            if let Some(session) = &mut self.session {
+                session.keep_to_timeline(timeline.clone());
+            }
             server.keep_to_timeline(timeline);
+            owners::annotate_registered(server, &mut registered, given);
             registered
         })
     }

@@ -80,6 +80,11 @@ impl Session {
         Ok(session)
     }
 
+    /// Sets the history on which the owner is registered: a heartbeat on another one extends nothing.
+    pub(crate) fn keep_to_timeline(&mut self, timeline: Option<Timeline>) {
+        self.timeline = timeline;
+    }
+
     /// Has the lock held: takes it again if the connection was lost. Returns whether it was taken again.
     pub(crate) fn hold(&mut self) -> Result<bool, Fault> {
         if let Some(server) = &mut self.server {

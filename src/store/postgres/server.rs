@@ -10,7 +10,7 @@ use std::time::Duration;
 use postgres::types::ToSql;
 use postgres::{Error, Row, Statement};
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::client::Client;
@@ -281,7 +281,13 @@ impl Server {
 
     /// Ends the holder of the lock if it is frozen. Returns whether it did.
     fn end_frozen_holder(&mut self) -> bool {
-        let ended = self.query(holder::END_FROZEN, &[&i64::from(CLASS), &self.schema.clone()]);
+        self.end_frozen_holder_after(holder::LIMIT)
+    }
+
+    /// As [`Server::end_frozen_holder`], if the holder has done nothing for this long.
+    pub(crate) fn end_frozen_holder_after(&mut self, limit: Duration) -> bool {
+        let (schema, limit) = (self.schema, millis(limit));
+        let ended = self.query(holder::END_FROZEN, &[&i64::from(CLASS), &schema, &limit, &holder::MIGRATES]);
         ended.and_then(|rows| holder::report(&rows, self.address.schema())).unwrap_or_else(|fault| {
             log::warn!("cannot look for the holder of the lock of schema {:?}: {fault}", self.address.schema());
             false

@@ -17,6 +17,7 @@ use crate::store::postgres::session::{Session, Timeline};
 use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared, skipped};
 use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::file::{Durability, Missing};
+use crate::store::turn_io::Registration;
 
 /// A table in a schema of a test, and the address of the schema.
 fn schema(server: &TestServer, port: u16, name: &str) -> Address {
@@ -328,6 +329,48 @@ fn a_frozen_holder_is_ended() {
 }
 
 #[test]
+fn a_holder_that_works_is_not_ended_however_old_its_transaction_is() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "working")).unwrap();
+    server.find_schema().unwrap();
+    let limit = Duration::from_secs(1);
+    let lock = format!("SELECT pg_advisory_xact_lock({CLASS}, oid::int) FROM pg_namespace WHERE nspname = 'working'");
+    let mut holder = postgres.other();
+    let pid: i32 = holder.query("SELECT pg_backend_pid()", &[]).unwrap()[0].get(0);
+    let old = |column: &str| {
+        let since = format!("{column} < clock_timestamp() - interval '{} ms'", limit.as_millis());
+        wait_until(
+            &mut postgres.other(),
+            &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND {since}"),
+        );
+    };
+    holder.batch_execute("BEGIN").unwrap();
+    old("xact_start");
+    // As the end of a run with rows of a handler, which takes the lock last.
+    holder.batch_execute(&lock).unwrap();
+    assert!(!server.end_frozen_holder_after(limit), "it waits for its client since a moment");
+    holder.batch_execute("SET LOCAL application_name = 'duly migrate'").unwrap();
+    old("state_change");
+    assert!(!server.end_frozen_holder_after(limit), "its client works on a file");
+    holder.batch_execute("SET LOCAL application_name = 'other'").unwrap();
+    let stop = holder.cancel_token();
+    std::thread::scope(|threads| {
+        let works = threads.spawn(|| holder.batch_execute("SAVEPOINT s; SELECT pg_sleep(600)"));
+        wait_until(
+            &mut postgres.other(),
+            &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep'"),
+        );
+        assert!(!server.end_frozen_holder_after(Duration::ZERO), "a statement is running");
+        stop.cancel_query(postgres::NoTls).unwrap();
+        works.join().unwrap().unwrap_err();
+    });
+    holder.batch_execute("ROLLBACK TO s").unwrap();
+    old("state_change");
+    assert!(server.end_frozen_holder_after(limit), "it does nothing");
+    assert!(holder.batch_execute("SELECT 1").is_err());
+}
+
+#[test]
 fn a_schema_that_is_restored_has_its_own_lock() {
     let Some(postgres) = shared() else { return };
     let mut server = Server::connect(&schema(postgres, postgres.port, "restored")).unwrap();
@@ -485,4 +528,34 @@ fn a_pooler_serves_clients_and_no_scheduler() {
     let mut direct = Server::connect(&Address::parse(&format!("{}?schema=pooled", postgres.url())).unwrap()).unwrap();
     direct.require_session().unwrap();
     assert_eq!(rows(&mut direct), 9);
+}
+
+#[test]
+fn an_owner_that_registered_before_a_promotion_extends_no_lease_after_it() {
+    let Some(mut postgres) = TestServer::start("") else { return };
+    let address = schema(&postgres, postgres.port, "early");
+    let mut store = PostgresStore::open(&address, Missing::Create, Time::OfServer).unwrap();
+    let registration = Registration {
+        owner: "a-1".to_owned(),
+        host: "host".to_owned(),
+        workers: 1,
+        lease: Duration::from_secs(60),
+        zone_data: "2026a".to_owned(),
+        problems: None,
+    };
+    let register = |store: &mut PostgresStore, owner: &str| {
+        let registration = Registration { owner: owner.to_owned(), ..registration.clone() };
+        store.register(&registration, fastrand::Rng::with_seed(1), Timestamp::MIN).unwrap();
+        store.take_session().unwrap()
+    };
+    let mut session = register(&mut store, "a-1");
+    // Its first heartbeat is sent after a standby was promoted in place of the server.
+    postgres.down("fast");
+    std::fs::write(postgres.home().join("data/standby.signal"), "").unwrap();
+    postgres.up();
+    postgres.other().batch_execute("SELECT pg_promote()").unwrap();
+    let beat = (0..100).find_map(|_| session.heartbeat().ok()).unwrap();
+    assert!(beat.promoted && !beat.extended, "{beat:?}");
+    let beat = register(&mut store, "a-2").heartbeat().unwrap();
+    assert!(beat.extended && !beat.promoted, "{beat:?}");
 }

@@ -427,5 +427,6 @@ fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin,
         first: None,
         recurring: due.kind != ScheduleKind::Once,
         read_ahead: false,
+        owner: None,
     }
 }

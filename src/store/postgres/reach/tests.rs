@@ -460,6 +460,7 @@ fn claim(run_id: i64, attempt: u32, task_id: i64) -> Claim {
         first: None,
         recurring: true,
         read_ahead: false,
+        owner: None,
     }
 }
 
