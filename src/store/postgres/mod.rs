@@ -102,13 +102,19 @@ impl PostgresStore {
         Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
     }
 
-    /// Corrects a clock by the server's time, now and at each transaction.
-    pub(crate) fn keep_time(&mut self, clock: Arc<ServerClock>) -> Result<()> {
+    /// Lets the operations use the server's time, and corrects a clock by it, now and at each transaction. `None`: the caller gives the
+    /// time.
+    pub(crate) fn keep_time(&mut self, clock: Option<Arc<ServerClock>>) -> Result<()> {
+        self.clock = None;
+        let Some(clock) = clock else {
+            self.time = Time::Given;
+            return Ok(());
+        };
         let before = clock.before();
         let now =
             self.bench.lock().rows.server.time().map_err(|fault| fault.into_error("ask the server for its time"))?;
         clock.learn(now, before);
-        self.clock = Some(clock);
+        (self.time, self.clock) = (Time::OfServer, Some(clock));
         Ok(())
     }
 

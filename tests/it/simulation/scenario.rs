@@ -13,6 +13,7 @@ use duly::{Clock, Event, Now, Outcome, Timestamp};
 use crate::simulation::attempts::HandlerCall;
 use crate::simulation::claim_order::Order;
 use crate::simulation::databases::Database;
+use crate::simulation::faults;
 use crate::simulation::effects::{self, ExpectedEffects, LEDGER, Script};
 use crate::simulation::history::{Action, Check, History, Owner, Turn};
 use crate::simulation::retention;
@@ -70,7 +71,13 @@ impl Scenario {
     pub(crate) fn new(seed: u64, mut database: Database) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let beginning: Timestamp = START_TIMES[rng.usize(..START_TIMES.len())].parse().expect("an instant");
-        database.clock.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
+        database.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
+        database.follows_server = database.shell.is_on_server() && rng.bool();
+        if database.follows_server {
+            let begins = database.clock.now().wall.as_millis();
+            let hosts = database.hosts.iter();
+            hosts.for_each(|host| host.clock.set_wall(Timestamp::from_millis(begins + faults::draw_error(&mut rng))));
+        }
         database.clear();
         let observer = database.observer.take().unwrap_or_else(|| database.new_observer());
         let history = History::new(observer, retention::draw(&mut rng));
@@ -172,8 +179,7 @@ impl Scenario {
         let host = if hosts > 1 { self.rng.usize(..hosts) } else { 0 };
         let builder = Stepper::builder(&self.database.address, self.now().wall);
         let mut builder = self.database.hosts[host]
-            .builder(builder)
-            .clock(&self.database.clock)
+            .builder(builder, self.database.given_clock())
             .client(&self.database.client)
             .workers(workers)
             .lease(lease)
@@ -267,6 +273,7 @@ impl Scenario {
         self.begin(id);
         self.turns += 1;
         let ahead = if self.once_in(6) { self.rng.usize(1..5) } else { 0 };
+        let uncertainty = self.database.uncertainty();
         let scheduler = &mut self.schedulers[id];
         // An effect fault may have killed it in `deliver`.
         let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
@@ -276,7 +283,7 @@ impl Scenario {
             owner: id,
             claims: claims.clone(),
             refused: scheduler.refused.load(Ordering::Relaxed),
-            sleeps: stepper.sleeps(),
+            sleeps: stepper.sleeps().saturating_sub(uncertainty),
             idle: scheduler.workers.saturating_sub(stepper.running().len()),
             free,
             draining: false,
@@ -321,7 +328,11 @@ impl Scenario {
                 self.run_effect_handler(id, call)?;
             } else if let Some(stepper) = &mut self.schedulers[id].stepper {
                 stepper.finish(&call.claim, call.outcome.clone());
-                self.history.delivered(&call.claim, call.outcome.clone(), now);
+                let known = stepper.now().wall;
+                if known.since(now.wall).max(now.wall.since(known)) > self.database.uncertainty() {
+                    return Err(format!("owner {id} takes {known} for the time of day, which is {}", now.wall));
+                }
+                self.history.delivered(&call.claim, call.outcome.clone(), Now { wall: known, ..now });
             }
         }
         Ok(())
@@ -331,6 +342,7 @@ impl Scenario {
     pub(crate) fn drain(&mut self, id: usize) -> Check {
         self.deliver(id)?;
         self.turns += 1;
+        let uncertainty = self.database.uncertainty();
         let scheduler = &mut self.schedulers[id];
         let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
         stepper.settle().map_err(|error| format!("owner {id} stops: {error}"))?;
@@ -339,7 +351,7 @@ impl Scenario {
             owner: id,
             claims: Vec::new(),
             refused,
-            sleeps: stepper.sleeps(),
+            sleeps: stepper.sleeps().saturating_sub(uncertainty),
             idle: 0,
             free: 0,
             draining: true,
@@ -358,7 +370,7 @@ impl Scenario {
             90..98 => self.rng.i64(900_000..7_200_000),
             _ => self.rng.i64(7_200_000..40_000_000),
         };
-        self.database.clock.advance(Duration::from_millis(by.unsigned_abs()));
+        self.database.advance(Duration::from_millis(by.unsigned_abs()));
         if self.write_locked && self.once_in(2) {
             self.release_write_lock();
         }
@@ -420,7 +432,7 @@ impl Scenario {
 
     /// Sets the wall clock alone: it was set, or the machine was suspended.
     pub(crate) fn set_wall(&mut self, to: i64) {
-        self.database.clock.set_wall(Timestamp::from_millis(to));
+        self.database.set_wall(Timestamp::from_millis(to));
     }
 }
 
