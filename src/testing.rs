@@ -548,7 +548,7 @@ impl Stepper {
     pub fn carry_out(&mut self, claim: &Arc<Claim>) -> Option<Finished> {
         let handler = self.handlers.get(&claim.handler).cloned()?;
         self.begin(claim);
-                let tools = Tools { manual: Some(self.clock.clone()), ..Tools::new(self.connection.clone(), None) };
+        let tools = Tools { manual: Some(self.clock.clone()), ..Tools::new(self.connection.clone(), None) };
         let began = self.now();
         let finished = handed::attempt(&*handler, claim, began, self.time.0.clone(), Arc::default(), tools, |_| {});
         let mut finished = self.handlers.with_backoff(finished);

@@ -86,6 +86,8 @@ pub(crate) struct PostgresStore {
     time: Time,
     /// Learns the server's time from each transaction.
     clock: Option<Arc<ServerClock>>,
+    /// The server's time at the first transaction of the last turn, if operations use it.
+    begun_at: Option<Timestamp>,
     address: Address,
     /// Whether each turn is rehearsed with all rows, and must do the same with those that it reads.
     rehearses: bool,
@@ -166,6 +168,7 @@ impl PostgresStore {
             bench,
             time,
             clock: None,
+            begun_at: None,
             address: address.clone(),
             rehearses: turn::rehearses(),
             session: None,
@@ -248,6 +251,7 @@ impl PostgresStore {
         let now = bench.rows.server.begin(access)?;
         if let (Some(clock), Some(before)) = (&self.clock, before) {
             clock.learn(now, before);
+            self.begun_at.get_or_insert(now);
         }
         #[cfg(test)]
         let reach = if self.reads_all { Reach::Everything } else { reach };

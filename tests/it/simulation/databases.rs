@@ -147,8 +147,11 @@ fn open(address: &Path, clock: &ManualClock) -> Shell {
 }
 
 /// Creates the tables, and a client that outlives every scheduler.
-fn client(address: &Path, host: &Host, clock: Option<&ManualClock>) -> (Client, Crashed) {
-    let builder = Stepper::builder(address, Timestamp::MIN).busy_timeout(Duration::ZERO);
+fn client(address: &Path, host: &Host, clock: Option<&ManualClock>, after: Option<Crashed>) -> (Client, Crashed) {
+    let mut builder = Stepper::builder(address, Timestamp::MIN).busy_timeout(Duration::ZERO);
+    if let Some(crashed) = after {
+        builder = builder.after(crashed);
+    }
     let mut first = host.builder(builder, clock).start().expect("a stepper");
     first.step().expect("a first step");
     let client = first.client().clone();
@@ -185,7 +188,7 @@ impl Database {
     fn at(address: PathBuf, near: PathBuf, hosts: Vec<Host>, home: TempDir, clock: ManualClock) -> Self {
         #[cfg(feature = "postgres")]
         let mut hosts = hosts;
-        let (client, connection) = client(&address, &hosts[0], Some(&clock));
+        let (client, connection) = client(&address, &hosts[0], Some(&clock), None);
         let connections = vec![(0, connection)];
         let (reader, shell) = (Reader::new(open(&near, &clock)), open(&near, &clock));
         match &shell {
@@ -271,7 +274,10 @@ impl Database {
     pub(crate) fn clear(&mut self) {
         self.reader.close();
         // A client reserves ids: those of another seed must not affect this one.
-        self.client = client(&self.address, &self.hosts[0], self.given_clock()).0;
+        let crashed = self.take_connection(0);
+        let (client, crashed) = client(&self.address, &self.hosts[0], self.given_clock(), crashed);
+        self.client = client;
+        self.connections.push((0, crashed));
         let numbers = if self.shell.is_on_server() { FIRST_NUMBERS } else { "DELETE FROM sqlite_sequence" };
         self.shell.execute_batch(&format!("{CLEAR}; {numbers}; COMMIT")).expect("empty tables");
         for row in &self.meta {

@@ -13,8 +13,8 @@ use duly::{Clock, Event, Now, Outcome, Timestamp};
 use crate::simulation::attempts::HandlerCall;
 use crate::simulation::claim_order::Order;
 use crate::simulation::databases::Database;
-use crate::simulation::faults;
 use crate::simulation::effects::{self, ExpectedEffects, LEDGER, Script};
+use crate::simulation::faults;
 use crate::simulation::history::{Action, Check, History, Owner, Turn};
 use crate::simulation::retention;
 
@@ -273,10 +273,11 @@ impl Scenario {
         self.begin(id);
         self.turns += 1;
         let ahead = if self.once_in(6) { self.rng.usize(1..5) } else { 0 };
-        let uncertainty = self.database.uncertainty();
+        let (uncertainty, now, due_now) = (self.database.uncertainty(), self.now(), self.is_due_now());
         let scheduler = &mut self.schedulers[id];
         // An effect fault may have killed it in `deliver`.
         let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
+        let behind = stepper.now().wall < now.wall && due_now;
         let free = scheduler.workers.saturating_sub(stepper.running().len());
         let claims = stepper.claim(ahead).map_err(|error| format!("owner {id} stops: {error}"))?;
         let action = Action::Turn(Turn {
@@ -287,6 +288,7 @@ impl Scenario {
             idle: scheduler.workers.saturating_sub(stepper.running().len()),
             free,
             draining: false,
+            behind,
         });
         self.record(&action, &format!("turn of owner {id}"))?;
         for (place, claim) in claims.iter().enumerate() {
@@ -355,6 +357,7 @@ impl Scenario {
             idle: 0,
             free: 0,
             draining: true,
+            behind: false,
         });
         self.record(&action, &format!("owner {id} drains"))
     }
@@ -395,12 +398,24 @@ impl Scenario {
         Ok(())
     }
 
+    /// Returns the instants at which something is due.
+    fn instants(&self) -> impl Iterator<Item = i64> + '_ {
+        let tables = &self.history.tables;
+        let due = tables.tasks.values().filter_map(|task| task.next_run);
+        let runs = tables.unfinished().flat_map(|run| [Some(run.run_at), run.expires_at]).flatten();
+        due.chain(runs)
+    }
+
+    fn is_due_now(&self) -> bool {
+        let now = self.wall();
+        let opens = HANDLERS.iter().filter_map(|handler| self.history.limits.opens_at(handler));
+        self.instants().chain(opens).any(|at| at == now)
+    }
+
     /// Returns the milliseconds until the next due instant, or one less.
     fn next_instant(&mut self) -> i64 {
-        let (now, tables) = (self.wall(), &self.history.tables);
-        let due = tables.tasks.values().filter_map(|task| task.next_run);
-        let instants = due.chain(tables.unfinished().flat_map(|run| [Some(run.run_at), run.expires_at]).flatten());
-        let next = instants.filter(|at| *at > now).min().unwrap_or(now + 1000) - now;
+        let now = self.wall();
+        let next = self.instants().filter(|at| *at > now).min().unwrap_or(now + 1000) - now;
         let next = next.min(12 * 3_600_000);
         if self.once_in(5) { next - 1 } else { next }
     }
