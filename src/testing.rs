@@ -74,6 +74,8 @@ use on_thread::{OnThread, SharedRuntime};
 pub struct Stepper {
     poller: Poller,
     clock: ManualClock,
+    /// The clock, or the server's time.
+    time: Time,
     client: Client,
     handlers: Handlers,
     connection: Arc<Mutex<WorkerConnection>>,
@@ -105,8 +107,19 @@ pub struct StepperBuilder {
     after: Option<Crashed>,
     #[cfg(feature = "postgres")]
     state: Option<PathBuf>,
+    #[cfg(feature = "postgres")]
+    follows_server: bool,
     #[cfg(feature = "tokio")]
     runtime: SharedRuntime,
+}
+
+/// Where the time of day comes from. As an `Arc` it has no `Debug`.
+struct Time(Arc<dyn Clock>);
+
+impl std::fmt::Debug for Time {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Time").field(&self.0.now()).finish()
+    }
 }
 
 /// The connection of a stepper that has crashed. See [`StepperBuilder::after`].
@@ -246,6 +259,14 @@ impl StepperBuilder {
         self
     }
 
+    /// Takes the time of day from the server, as a scheduler does. The clock of the stepper then only measures durations, and may show
+    /// another time of day, as that of a machine may.
+    #[cfg(feature = "postgres")]
+    pub fn server_time(mut self) -> Self {
+        self.follows_server = true;
+        self
+    }
+
     /// Returns this client, of the same file and clock, from [`Stepper::client`] instead of opening another connection: for
     /// tests that start thousands of owners.
     pub fn client(mut self, client: &Client) -> Self {
@@ -269,6 +290,8 @@ impl StepperBuilder {
             after: None,
             #[cfg(feature = "postgres")]
             state: self.state.clone(),
+            #[cfg(feature = "postgres")]
+            follows_server: self.follows_server,
             #[cfg(feature = "tokio")]
             runtime: self.runtime.clone(),
         }
@@ -281,15 +304,18 @@ impl StepperBuilder {
     pub fn start(self) -> Result<Stepper> {
         let again = self.copy();
         #[cfg(feature = "postgres")]
-        let state = self.state.clone();
+        let (state, follows_server) = (self.state.clone(), self.follows_server);
         let StepperBuilder { path, clock, handlers, settings, seed, .. } = self;
         let StepperBuilder { busy_timeout, observers, prepare, client, after, .. } = self;
         handlers.check()?;
-        // A server's time is not asked for: that of a stepper is the test's.
+        let time: Arc<dyn Clock> = Arc::new(clock.clone());
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut, reason = "only a server has settings"))]
         let mut place = place::Place::of(&path)?;
         #[cfg(feature = "postgres")]
         place.keep_state_in(state);
+        // Else a server's time is not asked for: that of a stepper is the test's.
+        #[cfg(feature = "postgres")]
+        let time = if follows_server { place.keep_time(time) } else { time };
         // Relaxed: the process of a test may die, its machine does not.
         let durability = Durability::MayRepeatAfterPowerLoss;
         let open = |missing| {
@@ -304,6 +330,7 @@ impl StepperBuilder {
                     let reason = format!("expected a stepper of {place}, found one of another database");
                     return Err(Error::InvalidConfig { field: "after", reason });
                 }
+                place.set_time_of(&mut *store)?;
                 store
             }
             None => open(Missing::Create)?,
@@ -312,14 +339,14 @@ impl StepperBuilder {
         let file: Arc<Path> = database.as_path().into();
         let client = match client {
             Some(client) => client,
-            None => Client::new(open(Missing::Refuse)?, Arc::new(clock.clone()), None),
+            None => Client::new(open(Missing::Refuse)?, time.clone(), None),
         };
         // Two steppers of one test that sets no seed must not draw the same id.
         let owner = owner_lock::new_owner(&mut fastrand::Rng::with_seed(seed.unwrap_or_else(|| fastrand::u64(..))));
         let (names, random) = (handlers.names(), fastrand::Rng::with_seed(seed.unwrap_or_default()));
         let parts = Parts { store, database, owner, handlers: names, settings, observers, random };
-        let mut poller = Poller::new(parts, clock.now())?;
-        let now = clock.now();
+        let mut poller = Poller::new(parts, time.now())?;
+        let now = time.now();
         if !poller.is_behind(now) {
             let counted = client.store().counted_beyond(now.wall)?;
             poller.compare_clock(counted, now);
@@ -334,6 +361,7 @@ impl StepperBuilder {
         Ok(Stepper {
             poller,
             clock,
+            time: Time(time),
             client,
             handlers,
             connection,
@@ -365,6 +393,8 @@ impl Stepper {
             after: None,
             #[cfg(feature = "postgres")]
             state: None,
+            #[cfg(feature = "postgres")]
+            follows_server: false,
             #[cfg(feature = "tokio")]
             runtime: Arc::default(),
         }
@@ -373,6 +403,11 @@ impl Stepper {
     /// Returns the clock.
     pub fn clock(&self) -> &ManualClock {
         &self.clock
+    }
+
+    /// Returns the current time as this scheduler sees it: that of its clock, or of the server.
+    pub fn now(&self) -> Now {
+        self.time.0.now()
     }
 
     /// Returns a client of the same file, on the same clock.
@@ -446,9 +481,10 @@ impl Stepper {
     /// If the owner's lock file cannot be written.
     #[expect(clippy::expect_used, reason = "a test without a lock file proves nothing")]
     pub fn begin(&mut self, claim: &Arc<Claim>) {
+        let now = self.now();
         if let Entry::Vacant(entry) = self.begun.entry((claim.run_id, claim.attempt)) {
             let begun = self.poller.lock().begin(claim.run_id, claim.attempt, claim.owner.as_deref());
-            entry.insert((begun.expect("a lock file that can be written"), self.clock.now()));
+            entry.insert((begun.expect("a lock file that can be written"), now));
             self.poller.emit(&Event::Started { claim: claim.clone() });
         }
     }
@@ -464,7 +500,7 @@ impl Stepper {
 
     fn turn(&mut self, slots: Option<Slots>) -> Result<Vec<Arc<Claim>>> {
         let finished = std::mem::take(&mut self.finished);
-        let now = self.clock.now();
+        let now = self.now();
         let turn = self.poller.turn(now, finished, slots)?;
         self.running.extend(turn.claims.iter().cloned());
         self.stopped.extend(turn.stop);
@@ -481,7 +517,7 @@ impl Stepper {
         if outcome != Outcome::Released {
             self.begin(claim);
         }
-        let (begun, now) = (self.forget(claim), self.clock.now());
+        let (begun, now) = (self.forget(claim), self.now());
         let (slot, began) = (begun.map(|(slot, _)| slot), begun.map_or(now, |(_, began)| began));
         let limit = self.handlers.get(&claim.handler).and_then(|handler| handed::limit(&**handler, claim));
         let exceeded = limit.filter(|limit| now.monotonic.saturating_sub(began.monotonic) >= *limit);
@@ -512,10 +548,9 @@ impl Stepper {
     pub fn carry_out(&mut self, claim: &Arc<Claim>) -> Option<Finished> {
         let handler = self.handlers.get(&claim.handler).cloned()?;
         self.begin(claim);
-        let clock = Arc::new(self.clock.clone());
         let tools = Tools { manual: Some(self.clock.clone()), ..Tools::new(self.connection.clone(), None) };
-        let began = self.clock.now();
-        let finished = handed::attempt(&*handler, claim, began, clock, Arc::default(), tools, |_| {});
+        let began = self.now();
+        let finished = handed::attempt(&*handler, claim, began, self.time.0.clone(), Arc::default(), tools, |_| {});
         let mut finished = self.handlers.with_backoff(finished);
         finished.slot = self.forget(claim).map(|(slot, _)| slot);
         self.finished.push(finished.clone());
@@ -540,7 +575,7 @@ impl Stepper {
 
     /// Returns how long the scheduler would sleep now.
     pub fn sleeps(&self) -> Duration {
-        self.wake_at.saturating_sub(self.clock.now().monotonic)
+        self.wake_at.saturating_sub(self.now().monotonic)
     }
 
     /// Returns how many write transactions were begun so far.
@@ -577,6 +612,6 @@ impl Stepper {
     /// # Errors
     /// As [`Stepper::step`].
     pub fn stop(mut self) -> Result<()> {
-        self.poller.stop(self.clock.now())
+        self.poller.stop(self.now())
     }
 }

@@ -92,6 +92,18 @@ impl Place {
         }
     }
 
+    /// Lets a connection use the time that those use which are opened from now on.
+    pub(crate) fn set_time_of(&self, store: &mut dyn Store) -> Result<()> {
+        match self {
+            Place::File(_) => Ok(()),
+            #[cfg(feature = "postgres")]
+            Place::Server(server) => {
+                let store = store.as_any().downcast_mut::<PostgresStore>();
+                store.map_or(Ok(()), |store| store.keep_time(server.clock.clone()))
+            }
+        }
+    }
+
     /// Sets the folder of the local files of schedulers on a server. `None`: that of tests.
     #[cfg(feature = "postgres")]
     pub(crate) fn keep_state_in(&mut self, folder: Option<PathBuf>) {
@@ -257,11 +269,8 @@ pub(crate) fn examine(store: &mut dyn Store, now: &dyn Fn() -> Now) -> Option<Re
 #[cfg(feature = "postgres")]
 impl Server {
     fn open(&self, missing: Missing) -> Result<PostgresStore> {
-        let time = if self.clock.is_some() { Time::OfServer } else { Time::Given };
-        let mut store = PostgresStore::open(&self.address, missing, time)?;
-        if let Some(clock) = &self.clock {
-            store.keep_time(clock.clone())?;
-        }
+        let mut store = PostgresStore::open(&self.address, missing, Time::Given)?;
+        store.keep_time(self.clock.clone())?;
         // A client of a user without such a folder only learns less of the schedulers of this host.
         if let Ok(anchor) = self.anchor(&mut store) {
             store.stand_beside(anchor);

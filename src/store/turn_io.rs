@@ -356,6 +356,8 @@ pub(crate) struct Done {
     pub(crate) damaged: bool,
     /// The data version of the snapshot that the turn saw.
     pub(crate) data_version: i64,
+    /// The server's time by which the turn decided what is due; `None` if that is the time that was given.
+    pub(crate) decided_at: Option<Timestamp>,
 }
 
 /// What an attempt finds of an effect that it wants to begin.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::finished::Finished;
 use crate::model::run::Run;
@@ -41,7 +41,7 @@ impl Stepper {
     /// # Errors
     /// As [`Stepper::step`].
     pub fn run_for(&mut self, time: Duration) -> Result<Vec<Finished>> {
-        self.run_until(self.clock.now().wall.plus(time))
+        self.run_until(self.now().wall.plus(time))
     }
 
     /// Lets time pass until this run is over, retries included, and returns it. Other runs that fall due run as well.
@@ -66,7 +66,7 @@ impl Stepper {
     /// Otherwise as [`Stepper::step`].
     pub fn run_until_over(&mut self, run: i64, within: Duration) -> Result<Run> {
         let look = |stepper: &Stepper| stepper.client.run(run)?.ok_or(Error::UnknownRun { id: run });
-        let end = self.clock.now().wall.plus(within);
+        let end = self.now().wall.plus(within);
         let (_, is_over) = self.run_until_met(end, |stepper, _| Ok(look(stepper)?.status.is_final()))?;
         let found = look(self)?;
         if is_over {
@@ -84,7 +84,7 @@ impl Stepper {
     pub fn run_until_count(&mut self, task: &str, count: usize, within: Duration) -> Result<Vec<Run>> {
         let (mut ended, mut seen) = (Vec::new(), 0);
         let mut over = BTreeSet::new();
-        let end = self.clock.now().wall.plus(within);
+        let end = self.now().wall.plus(within);
         let (_, is_met) = self.run_until_met(end, |stepper, done| {
             for finished in done.get(seen..).unwrap_or_default().iter().filter(|one| one.claim.task == task) {
                 let run = stepper.client.run(finished.claim.run_id)?.filter(|run| run.status.is_final());
@@ -121,7 +121,7 @@ impl Stepper {
     /// # Errors
     /// [`Error::Refused`] if work is left after this time. Otherwise as [`Stepper::step`].
     pub fn run_until_idle(&mut self, within: Duration) -> Result<Vec<Finished>> {
-        let (names, end) = (self.handlers.names(), self.clock.now().wall.plus(within));
+        let (names, end) = (self.handlers.names(), self.now().wall.plus(within));
         let (done, is_idle) = self.run_until_met(end, |stepper, _| stepper.client.is_idle(&names))?;
         if is_idle {
             return Ok(done);
@@ -156,7 +156,7 @@ impl Stepper {
             if is_repeated {
                 continue;
             }
-            let now = self.clock.now();
+            let now = self.now();
             if now.wall >= end {
                 return Ok((done, false));
             }

@@ -30,6 +30,8 @@ mod rows;
 mod scenario;
 #[cfg(feature = "postgres")]
 mod server_faults;
+#[cfg(feature = "postgres")]
+mod server_time;
 mod shell;
 mod snapshot_reader;
 mod starts;

@@ -86,6 +86,8 @@ pub(crate) struct PostgresStore {
     time: Time,
     /// Learns the server's time from each transaction.
     clock: Option<Arc<ServerClock>>,
+    /// The server's time at the first transaction of the last turn, if operations use it.
+    begun_at: Option<Timestamp>,
     address: Address,
     /// Whether each turn is rehearsed with all rows, and must do the same with those that it reads.
     rehearses: bool,
@@ -105,13 +107,19 @@ impl PostgresStore {
         Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
     }
 
-    /// Corrects a clock by the server's time, now and at each transaction.
-    pub(crate) fn keep_time(&mut self, clock: Arc<ServerClock>) -> Result<()> {
+    /// Lets the operations use the server's time, and corrects a clock by it, now and at each transaction. `None`: the caller gives the
+    /// time.
+    pub(crate) fn keep_time(&mut self, clock: Option<Arc<ServerClock>>) -> Result<()> {
+        self.clock = None;
+        let Some(clock) = clock else {
+            self.time = Time::Given;
+            return Ok(());
+        };
         let before = clock.before();
         let now =
             self.bench.lock().rows.server.time().map_err(|fault| fault.into_error("ask the server for its time"))?;
         clock.learn(now, before);
-        self.clock = Some(clock);
+        (self.time, self.clock) = (Time::OfServer, Some(clock));
         Ok(())
     }
 
@@ -163,6 +171,7 @@ impl PostgresStore {
             bench,
             time,
             clock: None,
+            begun_at: None,
             address: address.clone(),
             rehearses: turn::rehearses(),
             session: None,
@@ -246,6 +255,7 @@ impl PostgresStore {
         let now = bench.rows.server.begin(access)?;
         if let (Some(clock), Some(before)) = (&self.clock, before) {
             clock.learn(now, before);
+            self.begun_at.get_or_insert(now);
         }
         #[cfg(test)]
         let reach = if self.reads_all { Reach::Everything } else { reach };

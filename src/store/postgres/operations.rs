@@ -71,7 +71,9 @@ impl Store for PostgresStore {
     }
 
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
-        self.take_turn(work)
+        self.begun_at = None;
+        let done = self.take_turn(work)?;
+        Ok(Done { decided_at: self.begun_at, ..done })
     }
 
     fn look(

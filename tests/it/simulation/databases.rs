@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use duly::testing::{Crashed, ManualClock, Stepper, StepperBuilder};
-use duly::{Client, Clock};
+use duly::{Client, Clock, Timestamp};
 use tempfile::TempDir;
 
 #[cfg(feature = "postgres")]
@@ -16,6 +16,8 @@ use crate::simulation::network::Network;
 use crate::simulation::observer::Observer;
 #[cfg(feature = "postgres")]
 use crate::simulation::on_server::OnServer;
+#[cfg(feature = "postgres")]
+use crate::simulation::server_time::ServerTime;
 use crate::simulation::shell::Shell;
 use crate::simulation::snapshot_reader::Reader;
 use crate::simulation::unusable_rows;
@@ -61,10 +63,15 @@ pub(crate) struct Host {
     pub(crate) state: PathBuf,
     /// The folder of their lock files.
     pub(crate) locks: PathBuf,
+    /// Its own clock, which may be off by hours where the server's counts.
+    pub(crate) clock: ManualClock,
 }
 
 pub(crate) struct Database {
+    /// The clock that counts. It is set and advanced by [`Database::set_wall`] and [`Database::advance`].
     pub(crate) clock: ManualClock,
+    /// Whether schedulers use the server's time, and the clocks of their machines are off.
+    pub(crate) follows_server: bool,
     pub(crate) client: Client,
     /// Connections of dead schedulers, each with its host: most schedulers reuse one.
     pub(crate) connections: Vec<(usize, Crashed)>,
@@ -84,16 +91,39 @@ pub(crate) struct Database {
     _home: TempDir,
     #[cfg(feature = "postgres")]
     pub(crate) server: Option<(OwnServer, Network)>,
+    #[cfg(feature = "postgres")]
+    pub(crate) server_time: Option<ServerTime>,
 }
 
 impl Host {
-    /// Has a scheduler run on this machine.
-    pub(crate) fn builder(&self, builder: StepperBuilder) -> StepperBuilder {
-        #[cfg(feature = "postgres")]
-        return builder.state_folder(&self.state);
-        #[cfg(not(feature = "postgres"))]
-        builder
+    fn new(locks: PathBuf) -> Self {
+        Host {
+            #[cfg(feature = "postgres")]
+            state: locks.clone(),
+            locks,
+            clock: clock(),
+        }
     }
+
+    /// Has a scheduler run on this machine. `clock`: the one that counts; `None` if that is the server's.
+    pub(crate) fn builder(&self, builder: StepperBuilder, clock: Option<&ManualClock>) -> StepperBuilder {
+        #[cfg(feature = "postgres")]
+        let builder = builder.state_folder(&self.state);
+        match clock {
+            Some(clock) => builder.clock(clock),
+            #[cfg(feature = "postgres")]
+            None => builder.clock(&self.clock).server_time(),
+            #[cfg(not(feature = "postgres"))]
+            None => builder.clock(&self.clock),
+        }
+    }
+}
+
+fn clock() -> ManualClock {
+    let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().expect("an instant"));
+    // A seed begins at any value of the monotonic clock, and none at 0.
+    clock.advance(Duration::from_secs(100 * 86_400));
+    clock
 }
 
 /// The stamp only ever grows, and a smaller one is damage: it is not reset.
@@ -117,9 +147,12 @@ fn open(address: &Path, clock: &ManualClock) -> Shell {
 }
 
 /// Creates the tables, and a client that outlives every scheduler.
-fn client(address: &Path, host: &Host, clock: &ManualClock) -> (Client, Crashed) {
-    let builder = Stepper::builder(address, clock.now().wall).clock(clock).busy_timeout(Duration::ZERO);
-    let mut first = host.builder(builder).start().expect("a stepper");
+fn client(address: &Path, host: &Host, clock: Option<&ManualClock>, after: Option<Crashed>) -> (Client, Crashed) {
+    let mut builder = Stepper::builder(address, Timestamp::MIN).busy_timeout(Duration::ZERO);
+    if let Some(crashed) = after {
+        builder = builder.after(crashed);
+    }
+    let mut first = host.builder(builder, clock).start().expect("a stepper");
     first.step().expect("a first step");
     let client = first.client().clone();
     (client, first.crash())
@@ -132,12 +165,7 @@ impl Database {
                 let home = home();
                 let file = home.path().join("simulation.db");
                 let locks = home.path().join("simulation.db-owners");
-                let host = Host {
-                    #[cfg(feature = "postgres")]
-                    state: PathBuf::new(),
-                    locks,
-                };
-                Database::at(file.clone(), file, vec![host], home)
+                Database::at(file.clone(), file, vec![Host::new(locks)], home, clock())
             }
             #[cfg(feature = "postgres")]
             Kind::Server => {
@@ -146,21 +174,21 @@ impl Database {
                 let address = |folder| PathBuf::from(format!("{}?schema=simulation", crate::postgres::address(folder)));
                 let (near, far) = (address(&server.folder), address(home.path()));
                 let states = (0..HOSTS).map(|number| home.path().join(format!("host-{number}")));
-                let hosts = states.map(|state| Host { locks: state.clone(), state }).collect();
-                let mut database = Database::at(far, near, hosts, home);
-                database.server = Some((server, network));
+                let hosts = states.map(Host::new).collect();
+                let clock = clock();
+                let near_text = near.to_str().expect("an address");
+                let time = ServerTime::of(near_text, &server.folder, clock.now().wall);
+                let mut database = Database::at(far, near, hosts, home, clock);
+                (database.server, database.server_time) = (Some((server, network)), Some(time));
                 database
             }
         }
     }
 
-    fn at(address: PathBuf, near: PathBuf, hosts: Vec<Host>, home: TempDir) -> Self {
+    fn at(address: PathBuf, near: PathBuf, hosts: Vec<Host>, home: TempDir, clock: ManualClock) -> Self {
         #[cfg(feature = "postgres")]
         let mut hosts = hosts;
-        let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().expect("an instant"));
-        // A seed begins at any value of the monotonic clock, and none at 0.
-        clock.advance(Duration::from_secs(100 * 86_400));
-        let (client, connection) = client(&address, &hosts[0], &clock);
+        let (client, connection) = client(&address, &hosts[0], Some(&clock), None);
         let connections = vec![(0, connection)];
         let (reader, shell) = (Reader::new(open(&near, &clock)), open(&near, &clock));
         match &shell {
@@ -182,6 +210,7 @@ impl Database {
         });
         Database {
             clock,
+            follows_server: false,
             client,
             connections,
             observer: None,
@@ -194,7 +223,40 @@ impl Database {
             _home: home,
             #[cfg(feature = "postgres")]
             server: None,
+            #[cfg(feature = "postgres")]
+            server_time: None,
         }
+    }
+
+    /// Advances all clocks.
+    pub(crate) fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+        self.hosts.iter().for_each(|host| host.clock.advance(by));
+        self.tell_server();
+    }
+
+    /// Sets the time of day of the clock that counts.
+    pub(crate) fn set_wall(&self, to: Timestamp) {
+        self.clock.set_wall(to);
+        self.tell_server();
+    }
+
+    fn tell_server(&self) {
+        #[cfg(feature = "postgres")]
+        if let Some(time) = &self.server_time {
+            time.set(self.clock.now().wall);
+        }
+    }
+
+    /// Returns by how much the time that a scheduler knows may differ from that of the clock that counts: a server tells whole
+    /// milliseconds.
+    pub(crate) fn uncertainty(&self) -> Duration {
+        Duration::from_millis(self.follows_server.into())
+    }
+
+    /// Returns the clock that counts, unless that is the server's.
+    pub(crate) fn given_clock(&self) -> Option<&ManualClock> {
+        (!self.follows_server).then_some(&self.clock)
     }
 
     /// A connection for the checker.
@@ -212,7 +274,10 @@ impl Database {
     pub(crate) fn clear(&mut self) {
         self.reader.close();
         // A client reserves ids: those of another seed must not affect this one.
-        self.client = client(&self.address, &self.hosts[0], &self.clock).0;
+        let crashed = self.take_connection(0);
+        let (client, crashed) = client(&self.address, &self.hosts[0], self.given_clock(), crashed);
+        self.client = client;
+        self.connections.push((0, crashed));
         let numbers = if self.shell.is_on_server() { FIRST_NUMBERS } else { "DELETE FROM sqlite_sequence" };
         self.shell.execute_batch(&format!("{CLEAR}; {numbers}; COMMIT")).expect("empty tables");
         for row in &self.meta {

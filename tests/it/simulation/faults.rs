@@ -14,6 +14,14 @@ const MAX_SCHEDULERS: usize = 3;
 /// How often in one simulation the clock may be wrong: each time every task is planned again.
 const MAX_WRONG_CLOCKS: u64 = 2;
 
+pub(crate) const OWNER_CLOCK: &str = "clock of an owner off by hours";
+
+/// By how many milliseconds the clock of a machine is off.
+pub(crate) fn draw_error(rng: &mut fastrand::Rng) -> i64 {
+    let hours = rng.i64(1..40) * HOUR + rng.i64(..HOUR);
+    if rng.bool() { hours } else { -hours }
+}
+
 impl Scenario {
     pub(crate) fn inject_fault(&mut self) -> Check {
         let living = self.running();
@@ -98,7 +106,7 @@ impl Scenario {
             self.drain(one)?;
             if self.once_in(2) {
                 let waits = Duration::from_millis(self.rng.u64(..90_000));
-                self.database.clock.advance(waits);
+                self.database.advance(waits);
             }
         }
         self.drain(one)?;
@@ -156,7 +164,19 @@ impl Scenario {
         Ok(())
     }
 
+    /// The clock of a machine is set, and the server's counts: that changes nothing.
+    fn set_clock_of_host(&mut self) -> Check {
+        let host = self.rng.usize(..self.database.hosts.len());
+        let error = draw_error(&mut self.rng);
+        self.database.hosts[host].clock.set_wall(duly::Timestamp::from_millis(self.wall() + error));
+        self.fault(OWNER_CLOCK);
+        self.record(&Action::Nothing, &format!("the clock of host {host} is off by {error} ms"))
+    }
+
     fn step_clock(&mut self) -> Check {
+        if self.database.follows_server {
+            return self.set_clock_of_host();
+        }
         let minutes = self.rng.i64(1..170);
         let now = self.wall();
         let wrong = self.faults.get("clock set back by more than 3 h").copied().unwrap_or_default();

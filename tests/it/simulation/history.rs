@@ -89,12 +89,14 @@ pub(crate) struct Turn {
     pub(crate) free: usize,
     /// It drains: it records outcomes and extends leases, and nothing else.
     pub(crate) draining: bool,
+    /// Something falls due in this very millisecond, and the owner takes the time for one that is earlier.
+    pub(crate) behind: bool,
 }
 
 impl Turn {
     /// Whether this turn must process all that is due.
     pub(crate) fn sees_to_all(&self) -> bool {
-        !self.refused && !self.draining
+        !self.refused && !self.draining && !self.behind
     }
 }
 

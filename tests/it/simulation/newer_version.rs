@@ -58,7 +58,7 @@ impl Scenario {
             if !claims.is_empty() {
                 return Err(format!("owner {one} claims from tables of a newer version"));
             }
-            let turn = Turn { owner, claims, refused: true, sleeps, idle: 0, free: 0, draining: false };
+            let turn = Turn { owner, claims, refused: true, sleeps, idle: 0, free: 0, draining: false, behind: false };
             self.record(
                 &Action::Turn(turn),
                 &format!("turn of owner {one}, which {}", if left { "leaves" } else { "stays" }),

@@ -3,19 +3,11 @@
 use std::cell::{Cell, RefCell};
 
 use ::postgres::{Client, SimpleQueryMessage};
-use duly::Clock;
 use duly::testing::ManualClock;
 use rusqlite::{Connection, Params};
 
 use crate::fixtures::on_server::{cell, empty_copy, folder_of_locks, said, session, translated};
 use crate::simulation::shell::follow;
-
-/// The clock of triggers, defaults and views: what the session that runs them says.
-const CLOCK: &str = "
-    CREATE OR REPLACE FUNCTION duly_now() RETURNS bigint LANGUAGE sql VOLATILE
-    RETURN current_setting('duly.given_time')::bigint;
-    CREATE OR REPLACE FUNCTION duly_statement_time() RETURNS bigint LANGUAGE sql STABLE
-    RETURN current_setting('duly.given_time')::bigint";
 
 /// The advisory lock of the schema, which each of duly's transactions that writes holds.
 const LOCK: &str = "
@@ -52,7 +44,6 @@ pub(crate) struct OnServer {
     address: String,
     session: RefCell<Client>,
     copy: Connection,
-    clock: ManualClock,
     tables: RefCell<Vec<Table>>,
     /// Rows of transactions with a smaller number are in the copy.
     read_until: Cell<i64>,
@@ -79,16 +70,15 @@ impl OnServer {
             address: address.to_owned(),
             session: RefCell::new(session(address)),
             copy,
-            clock: clock.clone(),
             tables: RefCell::default(),
             read_until: Cell::new(0),
             is_locked: Cell::new(false),
         }
     }
 
-    /// Lets triggers use the scenario's clock, and creates the application's tables.
+    /// Creates the application's tables.
     pub(crate) fn prepare(&self, tables: &str) {
-        self.execute_batch(CLOCK).and_then(|()| self.execute_batch(tables)).expect("the clock and the tables");
+        self.execute_batch(tables).expect("tables");
         self.session.borrow_mut().batch_execute(GUARD).expect("a guard");
     }
 
@@ -114,12 +104,9 @@ impl OnServer {
         self.simple(&translated(text)).map(drop)
     }
 
-    /// Executes statements at the scenario's time. Returns the number of rows that the last of them wrote.
+    /// Executes statements. Returns the number of rows that the last of them wrote.
     fn simple(&self, text: &str) -> Result<usize, String> {
         let mut session = self.session.borrow_mut();
-        let now = self.clock.now().wall.as_millis();
-        // On its own: what fails within the statements would undo it.
-        let _ = session.batch_execute(&format!("SET duly.given_time = '{now}'"));
         let answers = session.simple_query(text).map_err(|error| said(&error))?;
         let written = answers.iter().rev().find_map(|answer| match answer {
             SimpleQueryMessage::CommandComplete(rows) => Some(*rows),

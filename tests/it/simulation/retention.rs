@@ -235,7 +235,7 @@ impl Scenario {
             let living = self.history.owners.iter().filter(|owner| owner.is_alive);
             let lease = living.map(|owner| owner.lease).max().unwrap_or(Duration::from_secs(60));
             for by in [lease / 2, lease / 3 - instant, instant] {
-                self.database.clock.advance(by);
+                self.database.advance(by);
                 for one in self.running() {
                     self.turn(one)?;
                     self.finish_quickly(one);

@@ -14,6 +14,7 @@ use crate::simulation::attempts::HandlerCall;
 use crate::simulation::claim_order::Order;
 use crate::simulation::databases::Database;
 use crate::simulation::effects::{self, ExpectedEffects, LEDGER, Script};
+use crate::simulation::faults;
 use crate::simulation::history::{Action, Check, History, Owner, Turn};
 use crate::simulation::retention;
 
@@ -70,7 +71,13 @@ impl Scenario {
     pub(crate) fn new(seed: u64, mut database: Database) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let beginning: Timestamp = START_TIMES[rng.usize(..START_TIMES.len())].parse().expect("an instant");
-        database.clock.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
+        database.set_wall(beginning.plus(Duration::from_millis(rng.u64(..3_600_000))));
+        database.follows_server = database.shell.is_on_server() && rng.bool();
+        if database.follows_server {
+            let begins = database.clock.now().wall.as_millis();
+            let hosts = database.hosts.iter();
+            hosts.for_each(|host| host.clock.set_wall(Timestamp::from_millis(begins + faults::draw_error(&mut rng))));
+        }
         database.clear();
         let observer = database.observer.take().unwrap_or_else(|| database.new_observer());
         let history = History::new(observer, retention::draw(&mut rng));
@@ -172,8 +179,7 @@ impl Scenario {
         let host = if hosts > 1 { self.rng.usize(..hosts) } else { 0 };
         let builder = Stepper::builder(&self.database.address, self.now().wall);
         let mut builder = self.database.hosts[host]
-            .builder(builder)
-            .clock(&self.database.clock)
+            .builder(builder, self.database.given_clock())
             .client(&self.database.client)
             .workers(workers)
             .lease(lease)
@@ -267,19 +273,22 @@ impl Scenario {
         self.begin(id);
         self.turns += 1;
         let ahead = if self.once_in(6) { self.rng.usize(1..5) } else { 0 };
+        let (uncertainty, now, due_now) = (self.database.uncertainty(), self.now(), self.is_due_now());
         let scheduler = &mut self.schedulers[id];
         // An effect fault may have killed it in `deliver`.
         let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
+        let behind = stepper.now().wall < now.wall && due_now;
         let free = scheduler.workers.saturating_sub(stepper.running().len());
         let claims = stepper.claim(ahead).map_err(|error| format!("owner {id} stops: {error}"))?;
         let action = Action::Turn(Turn {
             owner: id,
             claims: claims.clone(),
             refused: scheduler.refused.load(Ordering::Relaxed),
-            sleeps: stepper.sleeps(),
+            sleeps: stepper.sleeps().saturating_sub(uncertainty),
             idle: scheduler.workers.saturating_sub(stepper.running().len()),
             free,
             draining: false,
+            behind,
         });
         self.record(&action, &format!("turn of owner {id}"))?;
         for (place, claim) in claims.iter().enumerate() {
@@ -321,7 +330,11 @@ impl Scenario {
                 self.run_effect_handler(id, call)?;
             } else if let Some(stepper) = &mut self.schedulers[id].stepper {
                 stepper.finish(&call.claim, call.outcome.clone());
-                self.history.delivered(&call.claim, call.outcome.clone(), now);
+                let known = stepper.now().wall;
+                if known.since(now.wall).max(now.wall.since(known)) > self.database.uncertainty() {
+                    return Err(format!("owner {id} takes {known} for the time of day, which is {}", now.wall));
+                }
+                self.history.delivered(&call.claim, call.outcome.clone(), Now { wall: known, ..now });
             }
         }
         Ok(())
@@ -331,6 +344,7 @@ impl Scenario {
     pub(crate) fn drain(&mut self, id: usize) -> Check {
         self.deliver(id)?;
         self.turns += 1;
+        let uncertainty = self.database.uncertainty();
         let scheduler = &mut self.schedulers[id];
         let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
         stepper.settle().map_err(|error| format!("owner {id} stops: {error}"))?;
@@ -339,10 +353,11 @@ impl Scenario {
             owner: id,
             claims: Vec::new(),
             refused,
-            sleeps: stepper.sleeps(),
+            sleeps: stepper.sleeps().saturating_sub(uncertainty),
             idle: 0,
             free: 0,
             draining: true,
+            behind: false,
         });
         self.record(&action, &format!("owner {id} drains"))
     }
@@ -358,7 +373,7 @@ impl Scenario {
             90..98 => self.rng.i64(900_000..7_200_000),
             _ => self.rng.i64(7_200_000..40_000_000),
         };
-        self.database.clock.advance(Duration::from_millis(by.unsigned_abs()));
+        self.database.advance(Duration::from_millis(by.unsigned_abs()));
         if self.write_locked && self.once_in(2) {
             self.release_write_lock();
         }
@@ -383,12 +398,24 @@ impl Scenario {
         Ok(())
     }
 
+    /// Returns the instants at which something is due.
+    fn instants(&self) -> impl Iterator<Item = i64> + '_ {
+        let tables = &self.history.tables;
+        let due = tables.tasks.values().filter_map(|task| task.next_run);
+        let runs = tables.unfinished().flat_map(|run| [Some(run.run_at), run.expires_at]).flatten();
+        due.chain(runs)
+    }
+
+    fn is_due_now(&self) -> bool {
+        let now = self.wall();
+        let opens = HANDLERS.iter().filter_map(|handler| self.history.limits.opens_at(handler));
+        self.instants().chain(opens).any(|at| at == now)
+    }
+
     /// Returns the milliseconds until the next due instant, or one less.
     fn next_instant(&mut self) -> i64 {
-        let (now, tables) = (self.wall(), &self.history.tables);
-        let due = tables.tasks.values().filter_map(|task| task.next_run);
-        let instants = due.chain(tables.unfinished().flat_map(|run| [Some(run.run_at), run.expires_at]).flatten());
-        let next = instants.filter(|at| *at > now).min().unwrap_or(now + 1000) - now;
+        let now = self.wall();
+        let next = self.instants().filter(|at| *at > now).min().unwrap_or(now + 1000) - now;
         let next = next.min(12 * 3_600_000);
         if self.once_in(5) { next - 1 } else { next }
     }
@@ -420,7 +447,7 @@ impl Scenario {
 
     /// Sets the wall clock alone: it was set, or the machine was suspended.
     pub(crate) fn set_wall(&mut self, to: i64) {
-        self.database.clock.set_wall(Timestamp::from_millis(to));
+        self.database.set_wall(Timestamp::from_millis(to));
     }
 }
 

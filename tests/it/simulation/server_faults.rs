@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::simulation::faults::OWNER_CLOCK;
 use crate::simulation::history::{Action, Check};
 use crate::simulation::network::{At, Network, Then};
 use crate::simulation::scenario::Scenario;
@@ -12,7 +13,7 @@ const MESSAGES_OF_TURN: u32 = 16;
 const MESSAGES_OF_REQUEST: u32 = 8;
 
 /// What a large run must have met.
-pub(crate) const ALL: [&str; 11] = [
+pub(crate) const ALL: [&str; 12] = [
     "connection cut in a turn",
     "connection cut in a turn, after a statement",
     "connection cut in a client's request",
@@ -24,6 +25,7 @@ pub(crate) const ALL: [&str; 11] = [
     "all sessions killed",
     "server restarted",
     "frozen with the lock of the schema",
+    OWNER_CLOCK,
 ];
 
 impl Scenario {
@@ -120,7 +122,7 @@ impl Scenario {
             self.crash(one, "while its session is frozen")?;
         }
         for other in self.running() {
-            self.database.clock.advance(Duration::from_millis(100));
+            self.database.advance(Duration::from_millis(100));
             if self.schedulers[other].can_step() {
                 self.turn(other)?;
             }

@@ -130,7 +130,8 @@ impl History {
 
     /// Checks that an owner that goes to sleep leaves nothing that it could start.
     pub(crate) fn check_nothing_waits(&self, step: &Step<'_>) -> Check {
-        let Some(turn) = step.turn().filter(|turn| !turn.refused && turn.idle > 0 && !turn.sleeps.is_zero()) else {
+        let Some(turn) = step.turn().filter(|turn| turn.sees_to_all() && turn.idle > 0 && !turn.sleeps.is_zero())
+        else {
             return Ok(());
         };
         let handlers = &self.owners[turn.owner].handlers;
