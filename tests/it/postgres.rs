@@ -1,6 +1,8 @@
 //! A PostgreSQL server for tests, shared by this process: that of `DULY_POSTGRES`, or one in a temporary folder that ends with the
 //! process.
 
+/// The size of the tables while tasks come and go.
+mod bloat;
 /// Rows of a handler, committed with the end of its run.
 mod finish;
 /// Hosts whose clocks differ.

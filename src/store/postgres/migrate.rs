@@ -30,10 +30,11 @@ const CHUNK: usize = 1024 * 1024;
 /// The rows of `scheduler_meta` that tell of the tasks. The others tell of the tables.
 const META: &str = "key = 'zone_data'";
 
-/// The copy may take longer than a turn, and nobody else works here. Programs that write by SQL wait until it has ended. Nothing is
-/// known of new rows before an ANALYZE: the server would sort all of them, and write them to its disk for that.
-const SETTINGS: &str =
-    "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL enable_sort = off";
+/// The copy may take longer than a turn, and nobody else works here. Programs that write by SQL wait until it has ended. An autovacuum
+/// of the tables gives way after a second. Nothing is known of new rows before an ANALYZE: the server would sort all of them, and write
+/// them to its disk for that.
+const SETTINGS: &str = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
+                        SET LOCAL lock_timeout = '30s'; SET LOCAL enable_sort = off";
 
 /// Where the rows are copied from and to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

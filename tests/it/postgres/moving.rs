@@ -234,9 +234,14 @@ fn measured(mut program: Child, what: &str) -> u64 {
 
 /// Kills the program when `reached` holds, if it has not ended before.
 fn killed(mut program: Child, mut reached: impl FnMut() -> bool) {
-    while program.try_wait().expect("its end").is_none() && !reached() {
-        std::thread::park_timeout(Duration::from_millis(1));
-    }
+    let ended = loop {
+        match program.try_wait().expect("its end") {
+            None if reached() => break None,
+            None => std::thread::park_timeout(Duration::from_millis(1)),
+            ended => break ended,
+        }
+    };
+    assert!(ended.is_none_or(|status| status.success()), "{ended:?}");
     let _ = program.kill();
     program.wait().expect("its end");
 }
