@@ -142,6 +142,7 @@ fn trouble(host: &mut Host, journals: &mut [Journal], day: Day, now: Timestamp, 
             host.frozen_until = Some(now.plus(FROZEN));
             *ends = ends.plus(FROZEN);
         }
+        Day::SessionsEnded if host.backends.is_empty() => return Err("a scheduler without a session".into()),
         Day::SessionsEnded => database.end_sessions(&host.backends)?,
         _ => {}
     }

@@ -33,7 +33,8 @@ THE DOUBLE RUN ON SEVERAL HOSTS
 
 A report every hour, twelve times a day. Cron on each host calls the guard of its row at the same
 time, on a PostgreSQL server; the work takes two minutes, of the bench's clock. Started: how often the
-work began. Twice: began while it was running, or once more. Lost: never came to its end.
+work began. Twice: it began beside another start, or after the end of one. Lost: no start came to its
+end. Each day is in a database of its own; what befalls the hosts befalls them at 09:00.
 ";
 
 /// A guard on a day, and what is expected of it: how often it starts, starts twice and loses an occurrence.
@@ -95,7 +96,7 @@ pub(crate) fn page(given: Option<String>) -> Result<Option<Page>> {
     let Some(server) = Server::find(given) else { return Ok(None) };
     let mut page = Page { text: format!("{INTRO}\n"), is_as_expected: true };
     let _ =
-        writeln!(page.text, "  {:<27}{:<31}{:>4}{:>9}{:>7}{:>6}", "guard", "day", "due", "started", "twice", "lost");
+        writeln!(page.text, "  {:<28}{:<30}{:>4}{:>9}{:>7}{:>6}", "guard", "day", "due", "started", "twice", "lost");
     let mut above = "";
     for lived in side_by_side(GUARDS.len() + DULY.len(), &|number| live(&server, number))? {
         page.row(if above == lived.name { "" } else { lived.name }, &lived);
@@ -103,7 +104,7 @@ pub(crate) fn page(given: Option<String>) -> Result<Option<Page>> {
     }
     match duly_day::behind_a_pool(&server)? {
         Some(refusal) => {
-            let _ = writeln!(page.text, "  {:<27}{:<31}refuses to start: {refusal}", "", Day::Pool.to_string());
+            let _ = writeln!(page.text, "  {:<28}{:<30}refuses to start", "", Day::Pool.to_string());
             page.is_as_expected &= refusal.contains("a session of its own");
         }
         None => page
@@ -152,7 +153,7 @@ fn live(server: &Server, number: usize) -> Result<Lived> {
     let lived = duly_day::live(server, day).map_err(|error| format!("duly, {day}: {error}"))?;
     let remark = match lived.recorded_as_lost {
         0 => String::new(),
-        n => format!("  {n} attempt recorded as lost"),
+        n => format!("  attempts recorded as lost: {n}"),
     };
     let counts = Counts::of(&lived.journals);
     if lived.recorded_as_lost != lost {
@@ -166,7 +167,7 @@ impl Page {
         let Lived { day, counts, expected, remark, .. } = lived;
         let Counts { due, started, twice, lost } = counts;
         let _ =
-            writeln!(self.text, "  {name:<27}{:<31}{due:>4}{started:>9}{twice:>7}{lost:>6}{remark}", day.to_string());
+            writeln!(self.text, "  {name:<28}{:<30}{due:>4}{started:>9}{twice:>7}{lost:>6}{remark}", day.to_string());
         if counts != expected {
             self.is_as_expected = false;
             let _ = writeln!(self.text, "  ^ expected {expected:?}");

@@ -288,7 +288,9 @@ impl Bouncer {
             }
         }
         let mut config = Config::new();
-        config.host_path(&folder).port(6432).user(user).dbname(&database.name);
+        #[cfg(unix)]
+        config.host_path(&folder);
+        config.port(6432).user(user).dbname(&database.name);
         let host = folder.display().to_string().replace('/', "%2F");
         let address = format!("postgres://{user}@{host}:6432/{}", database.name);
         Ok(Bouncer { process, _log: log, config, address })
