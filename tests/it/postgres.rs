@@ -9,6 +9,8 @@ mod hosts;
 mod liveness;
 /// From a file to a server and back.
 mod migrate;
+/// The same with many rows, and killed.
+mod moving;
 /// Tasks that an application adds in a transaction of its own.
 mod outbox;
 /// Every command of the program on a server.

@@ -90,6 +90,20 @@ impl Client {
         })
     }
 
+    /// Passes on each row of the answer while the server still sends: at most a few are in memory. Not on a thread of an async runtime.
+    pub(crate) fn stream<E: From<Error>>(
+        &mut self,
+        text: &str,
+        mut each: impl FnMut(&Row) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Client(Some(client)) = self else { unreachable!("only a drop takes it") };
+        let mut rows = client.query_typed_raw(text, std::iter::empty::<(i64, Type)>())?;
+        while let Some(row) = rows.next()? {
+            each(&row)?;
+        }
+        Ok(())
+    }
+
     /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.
     pub(crate) fn wait_for_notification(&mut self, limit: Duration) -> Result<bool, Error> {
         self.with(|client| {
@@ -111,7 +125,7 @@ impl Drop for Client {
 }
 
 /// Calls `f`, which waits: on this thread, or on another one if this thread has to do with an async runtime.
-fn outside_of_runtimes<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn outside_of_runtimes<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     if Handle::try_current().is_err() {
         return f();
     }

@@ -1,5 +1,8 @@
 //! Copies all rows of a file into an empty schema, or of a schema into an empty file, and compares both before the commit.
+//!
+//! Rows are streamed: at most a few are in memory, for each may hold a megabyte.
 
+use postgres::Row;
 use rusqlite::types::ValueRef;
 use rusqlite::{Transaction, params_from_iter};
 
@@ -9,6 +12,7 @@ use crate::model::report::Migrated;
 use crate::model::task::same_json;
 use crate::store::fault::Fault;
 use crate::store::postgres::PostgresStore;
+use crate::store::postgres::client::outside_of_runtimes;
 use crate::store::postgres::json;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::sheets::Cell;
@@ -17,8 +21,8 @@ use crate::store::sqlite::connection::SqliteStore;
 
 const DOING: &str = "migrate";
 
-/// Rows that are read from the server at once.
-const BATCH: usize = 5_000;
+/// `progress` is told after this many rows.
+const STEP: u64 = 1_000;
 
 /// Bytes that are written to the server at once, about.
 const CHUNK: usize = 1024 * 1024;
@@ -26,8 +30,10 @@ const CHUNK: usize = 1024 * 1024;
 /// The rows of `scheduler_meta` that tell of the tasks. The others tell of the tables.
 const META: &str = "key = 'zone_data'";
 
-/// The copy may take longer than a turn, and nobody else works here. Programs that write by SQL wait until it has ended.
-const SETTINGS: &str = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0";
+/// The copy may take longer than a turn, and nobody else works here. Programs that write by SQL wait until it has ended. Nothing is
+/// known of new rows before an ANALYZE: the server would sort all of them, and write them to its disk for that.
+const SETTINGS: &str =
+    "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL enable_sort = off";
 
 /// Where the rows are copied from and to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,18 +49,31 @@ pub(crate) fn migrate(
     direction: Direction,
     progress: &Progress,
 ) -> Result<Migrated> {
-    let mut bench = server.lock();
-    let server = &mut bench.rows.server;
-    let migrated = match direction {
-        Direction::ToServer => file.rehearse(DOING, |tx, _| {
-            let migrated = Move::begin(tx, server, direction, progress)?.copy()?;
-            server.commit()?;
-            Ok(migrated)
-        }),
-        Direction::ToFile => file.write(DOING, |tx, _| Move::begin(tx, server, direction, progress)?.copy()),
-    };
-    server.roll_back();
-    migrated
+    // Rows are passed on within a call of the connection.
+    outside_of_runtimes(move || {
+        let mut bench = server.lock();
+        let server = &mut bench.rows.server;
+        let migrated = match direction {
+            Direction::ToServer => file.rehearse(DOING, |tx, _| {
+                let migrated = Move::begin(tx, server, direction, progress)?.copy()?;
+                server.commit()?;
+                Ok(migrated)
+            }),
+            Direction::ToFile => file.write(DOING, |tx, _| Move::begin(tx, server, direction, progress)?.copy()),
+        };
+        server.roll_back();
+        if direction == Direction::ToServer && migrated.is_ok() {
+            analyze(server);
+        }
+        migrated
+    })
+}
+
+/// Lets the server know of the new rows at once: autovacuum would do so in minutes. A role that does not own the tables may not.
+fn analyze(server: &mut Server) {
+    if let Err(fault) = server.batch(&format!("SET statement_timeout = 0; ANALYZE {}", TABLES.join(", "))) {
+        log::warn!("cannot run ANALYZE after the migration: {fault}");
+    }
 }
 
 struct Move<'a> {
@@ -86,20 +105,23 @@ impl<'a> Move<'a> {
 
     fn copy(mut self) -> Result<Migrated, Fault> {
         let mut migrated = Migrated::default();
-        for name in TABLES {
-            let table = Table::read(self.file, name)?;
+        let tables = TABLES.map(|name| Table::read(self.file, name));
+        let tables = tables.into_iter().collect::<Result<Vec<_>, _>>()?;
+        for table in &tables {
             match self.direction {
-                Direction::ToServer => self.fill_server(&table)?,
-                Direction::ToFile => self.fill_file(&table)?,
+                Direction::ToServer => self.fill_server(table)?,
+                Direction::ToFile => self.fill_file(table)?,
             }
-            let rows = self.compare(&table)?;
-            match name {
+            let rows = self.compare(table)?;
+            match table.name {
                 "scheduled_tasks" => migrated.tasks = rows,
                 "task_runs" => migrated.runs = rows,
                 "scheduler_meta" => {}
                 _ => migrated.others += rows,
             }
         }
+        // Last: a sequence keeps its number if the transaction is undone.
+        tables.iter().filter(|table| table.numbered).try_for_each(|table| self.continue_numbers(table))?;
         self.progress.complete();
         Ok(migrated)
     }
@@ -167,15 +189,6 @@ impl<'a> Move<'a> {
         }
         self.server.copy_in(&statement, &lines)?;
         self.progress.set_done(self.done);
-        if table.numbered {
-            let last = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?1), 0)";
-            let last: i64 = self.file.query_row(last, [name], |row| row.get(0))?;
-            let sequence = format!("{name}_id_seq");
-            self.server.query(
-                "SELECT setval($1::text::regclass, greatest($2::bigint, 1), $2::bigint > 0)",
-                &[&sequence, &last],
-            )?;
-        }
         Ok(())
     }
 
@@ -183,24 +196,36 @@ impl<'a> Move<'a> {
         let (name, columns) = (table.name, names(table));
         let places = vec!["?"; table.columns.len()].join(", ");
         let mut insert = self.file.prepare(&format!("INSERT INTO {name} ({columns}) VALUES ({places})"))?;
-        self.declare(table)?;
-        loop {
-            let rows = self.fetch(table)?;
-            if rows.is_empty() {
-                break;
+        let (mut done, progress) = (self.done, self.progress);
+        self.server.stream(&selection_of_server(table), |row| {
+            insert.execute(params_from_iter(&cells_of_server(table, row)?))?;
+            done += 1;
+            if done % STEP == 0 {
+                progress.set_done(done);
             }
-            for cells in &rows {
-                insert.execute(params_from_iter(cells))?;
+            Ok(())
+        })?;
+        self.done = done;
+        progress.set_done(done);
+        Ok(())
+    }
+
+    /// Sets the number after which the target assigns the next one to the source's.
+    fn continue_numbers(&mut self, table: &Table) -> Result<(), Fault> {
+        let name = table.name;
+        match self.direction {
+            Direction::ToServer => {
+                let last = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?1), 0)";
+                let last: i64 = self.file.query_row(last, [name], |row| row.get(0))?;
+                let set = "SELECT setval($1::text::regclass, greatest($2::bigint, 1), $2::bigint > 0)";
+                self.server.query(set, &[&format!("{name}_id_seq"), &last])?;
             }
-            self.done += rows.len() as u64;
-            self.progress.set_done(self.done);
-        }
-        self.server.batch(&format!("CLOSE rows_of_{}", table.name))?;
-        if table.numbered {
-            let last = format!("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {name}_id_seq");
-            let last: i64 = self.server.query(&last, &[])?[0].try_get(0)?;
-            self.file.execute("DELETE FROM sqlite_sequence WHERE name = ?1", [name])?;
-            self.file.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)", (name, last))?;
+            Direction::ToFile => {
+                let last = format!("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {name}_id_seq");
+                let last: i64 = self.server.query(&last, &[])?[0].try_get(0)?;
+                self.file.execute("DELETE FROM sqlite_sequence WHERE name = ?1", [name])?;
+                self.file.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)", (name, last))?;
+            }
         }
         Ok(())
     }
@@ -210,66 +235,56 @@ impl<'a> Move<'a> {
         let order = table.key.iter().map(|at| table.columns[*at].name.as_str()).collect::<Vec<_>>().join(", ");
         let mut statement = self.file.prepare(&selection(table, &format!("ORDER BY {order}")))?;
         let mut in_file = statement.query([])?;
-        self.declare(table)?;
-        let mut count = 0;
-        loop {
-            let on_server = self.fetch(table)?;
-            if on_server.is_empty() {
-                break;
+        let (mut count, begin, progress) = (0, self.done, self.progress);
+        self.server.stream(&selection_of_server(table), |row| {
+            let other = cells_of_server(table, row)?;
+            let Some(row) = in_file.next()? else { return Err(differ(table, &other)) };
+            let one = cells_of_file(table, row)?;
+            let same = one.iter().zip(&other).zip(&table.columns).all(|((one, other), column)| {
+                one == other
+                    || matches!((column.kind, one, other), (Kind::Json, Cell::Text(one), Cell::Text(other)) if same_json(one, other))
+            });
+            if !same {
+                return Err(differ(table, &one));
             }
-            for other in on_server {
-                let Some(row) = in_file.next()? else { return Err(differ(table, &other)) };
-                let one = cells_of_file(table, row)?;
-                let same = one.iter().zip(&other).zip(&table.columns).all(|((one, other), column)| {
-                    one == other
-                        || matches!((column.kind, one, other), (Kind::Json, Cell::Text(one), Cell::Text(other)) if same_json(one, other))
-                });
-                if !same {
-                    return Err(differ(table, &one));
-                }
-                count += 1;
+            count += 1;
+            if count % STEP == 0 {
+                progress.set_done(begin + count);
             }
-            self.progress.set_done(self.done + count);
-        }
+            Ok(())
+        })?;
         if let Some(row) = in_file.next()? {
             return Err(differ(table, &cells_of_file(table, row)?));
         }
         self.done += count;
-        self.server.batch(&format!("CLOSE rows_of_{}", table.name))?;
+        progress.set_done(self.done);
         Ok(count)
     }
+}
 
-    /// Begins to read a table on the server, in the order of its key.
-    fn declare(&mut self, table: &Table) -> Result<(), Fault> {
-        let columns = table.columns.iter().map(|column| match column.kind {
-            Kind::Json => format!("{}::text", column.name),
-            Kind::Integer | Kind::Text => column.name.clone(),
-        });
-        let columns = columns.collect::<Vec<_>>().join(", ");
-        let key = table.key.iter().map(|at| match table.columns[*at].kind {
-            Kind::Integer => table.columns[*at].name.clone(),
-            Kind::Text | Kind::Json => format!("{} COLLATE \"C\"", table.columns[*at].name),
-        });
-        let key = key.collect::<Vec<_>>().join(", ");
-        let (name, condition) = (table.name, condition(table));
-        self.server.batch(&format!(
-            "DECLARE rows_of_{name} NO SCROLL CURSOR FOR SELECT {columns} FROM {name} {condition} ORDER BY {key}"
-        ))
-    }
+/// The statement that reads a table of the server, in the order of its key.
+fn selection_of_server(table: &Table) -> String {
+    let columns = table.columns.iter().map(|column| match column.kind {
+        Kind::Json => format!("{}::text", column.name),
+        Kind::Integer | Kind::Text => column.name.clone(),
+    });
+    let columns = columns.collect::<Vec<_>>().join(", ");
+    let key = table.key.iter().map(|at| match table.columns[*at].kind {
+        Kind::Integer => table.columns[*at].name.clone(),
+        Kind::Text | Kind::Json => format!("{} COLLATE \"C\"", table.columns[*at].name),
+    });
+    let key = key.collect::<Vec<_>>().join(", ");
+    format!("SELECT {columns} FROM {} {} ORDER BY {key}", table.name, condition(table))
+}
 
-    fn fetch(&mut self, table: &Table) -> Result<Vec<Vec<Cell>>, Fault> {
-        let rows = self.server.query(&format!("FETCH {BATCH} FROM rows_of_{}", table.name), &[])?;
-        let cells = rows.iter().map(|row| {
-            let cells = table.columns.iter().enumerate().map(|(at, column)| {
-                Ok(match column.kind {
-                    Kind::Integer => row.try_get::<_, Option<i64>>(at)?.map_or(Cell::Null, Cell::Integer),
-                    Kind::Text | Kind::Json => row.try_get::<_, Option<String>>(at)?.map_or(Cell::Null, Cell::Text),
-                })
-            });
-            cells.collect::<Result<Vec<_>, Fault>>()
-        });
-        cells.collect()
-    }
+fn cells_of_server(table: &Table, row: &Row) -> Result<Vec<Cell>, Fault> {
+    let cells = table.columns.iter().enumerate().map(|(at, column)| {
+        Ok(match column.kind {
+            Kind::Integer => row.try_get::<_, Option<i64>>(at)?.map_or(Cell::Null, Cell::Integer),
+            Kind::Text | Kind::Json => row.try_get::<_, Option<String>>(at)?.map_or(Cell::Null, Cell::Text),
+        })
+    });
+    cells.collect()
 }
 
 fn names(table: &Table) -> String {

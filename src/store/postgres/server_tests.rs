@@ -370,14 +370,17 @@ fn each_error_of_the_server_has_its_class() {
     postgres
         .other()
         .batch_execute(
-            "CREATE TABLE classes.k (id bigint PRIMARY KEY, u bigint UNIQUE, j jsonb, c bigint CHECK (c > 0));
+            "CREATE TABLE classes.k (id bigint CONSTRAINT task_runs_pkey PRIMARY KEY, u bigint UNIQUE, j jsonb, c bigint CHECK (c > 0));
              INSERT INTO classes.k VALUES (1, 1);
+             CREATE TABLE classes.audit (id bigint PRIMARY KEY);
+             INSERT INTO classes.audit VALUES (1);
              CREATE SEQUENCE classes.short MAXVALUE 2; SELECT nextval('classes.short'), nextval('classes.short')",
         )
         .unwrap();
     for (statement, expected) in [
         ("INSERT INTO k VALUES (1, 2)", Class::Id),
         ("INSERT INTO k VALUES (2, 1)", Class::Item),
+        ("INSERT INTO audit VALUES (1)", Class::Item),
         ("INSERT INTO k VALUES (2, 2, NULL, 0)", Class::Item),
         (r#"INSERT INTO k VALUES (2, 2, '"\u0000"')"#, Class::Item),
         ("SELECT nextval('short')", Class::Space),

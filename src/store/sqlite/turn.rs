@@ -4,6 +4,8 @@
 //! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the transaction is rolled back and
 //! repeated with a savepoint around each item: the bad one is set aside with an event, the others are written.
 
+mod items;
+
 use std::collections::BTreeSet;
 
 use rusqlite::Transaction;
@@ -20,7 +22,7 @@ use crate::rules::resolve::Rest;
 use crate::rules::retention::Limits;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::{self, Backing, SqliteStore, Whose};
+use crate::store::sqlite::connection::{self, Backing, SqliteStore};
 use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
@@ -272,93 +274,6 @@ impl<'a> Turning<'a> {
         })
     }
 
-    /// Writes one item. Returns the fault if it could not be written: its changes are rolled back then.
-    fn attempt(&mut self, item: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<Option<Fault>, Fault> {
-        self.budget = self.budget.saturating_sub(1);
-        if self.mode == Mode::Together {
-            return item(self).map(|()| None);
-        }
-        let written = &self.written;
-        let (claims, events, completed) = (written.claims.len(), written.events.len(), written.once.completed.len());
-        let slots = self.slots;
-        self.write_elsewhere(Whose::OfAll)?;
-        self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
-        let failed = match item(self).and_then(|()| self.write_elsewhere(Whose::OfItem)) {
-            Ok(()) => None,
-            Err(fault) if fault.is_about_the_item() || (self.work.newer && fault.is_about_the_tables()) => {
-                self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
-                self.backing.as_mut().map_or(Ok(()), |backing| backing.undone(self.tx))?;
-                self.written.claims.truncate(claims);
-                self.written.events.truncate(events);
-                self.written.once.starting.clear();
-                self.written.once.completed.truncate(completed);
-                self.slots = slots;
-                Some(fault)
-            }
-            Err(fault) => return Err(fault),
-        };
-        self.tx.prepare_cached("RELEASE item")?.execute([])?;
-        Ok(failed)
-    }
-
-    /// Has rows that are stored elsewhere written there, so that one item's fault is known as its own.
-    fn write_elsewhere(&mut self, whose: Whose) -> Result<(), Fault> {
-        let tx = self.tx;
-        self.backing.as_mut().map_or(Ok(()), |backing| backing.write(tx, whose))
-    }
-
-    /// Writes one item, or sets it aside.
-    fn item(&mut self, item: Item, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
-        if self.rests(item) {
-            return Ok(());
-        }
-        self.attempt(write)?.map_or(Ok(()), |fault| self.set_aside(item, &fault))
-    }
-
-    fn rests(&self, item: Item) -> bool {
-        !self.work.full && self.memory.aside.contains(&item)
-    }
-
-    fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
-        if self.memory.aside.insert(item) && !self.memory.retried.contains(&item) {
-            let item = match item {
-                Item::Task(task) => format!("task {:?}", tasks::name(self.tx, task)?),
-                item => item.to_string(),
-            };
-            let reason = fault.to_string();
-            if !self.work.newer {
-                owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
-            }
-            self.written.events.push(Event::SetAside { item, reason });
-        }
-        Ok(())
-    }
-
-    /// Writes an item of one task. A task whose item fails becomes invalid until it is changed. If this machine's zone data
-    /// does not know the zone, the row stays as it is for schedulers that know it; this one tries again in its next full turn.
-    fn task(&mut self, task: i64, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
-        if self.rests(Item::Task(task)) {
-            return Ok(());
-        }
-        let Some(fault) = self.attempt(write)? else { return Ok(()) };
-        if fault.is_about_this_machine() {
-            return self.leave(task, &fault);
-        }
-        let (tx, now, reason) = (self.tx, self.work.now, fault.to_string());
-        self.item(Item::Task(task), |turn| {
-            tasks::invalidate(tx, task, &reason, now)?;
-            owners::record(tx, now, "invalid", Some(task), None, Some(&reason))?;
-            turn.written.events.push(Event::Invalid { task: tasks::name(tx, task)?, reason });
-            Ok(())
-        })
-    }
-
-    /// Leaves a task to schedulers that know its time zone.
-    fn leave(&mut self, task: i64, fault: &Fault) -> Result<(), Fault> {
-        self.memory.zoneless.insert(task, tasks::zone(self.tx, task)?);
-        self.set_aside(Item::Task(task), fault)
-    }
-
     /// Settles what has finished. Consecutive runs of short handlers have the same times: one statement settles all of them.
     fn settle_all(&mut self) -> Result<(), Fault> {
         let mut success = Success::new(self.tx)?;
@@ -385,16 +300,10 @@ impl<'a> Turning<'a> {
             let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
             settle::settle(&mut cx, success, owner, finished, &mut turn.memory.random)
         };
-        self.written.tried_on_dead = false;
-        let Some(fault) = self.attempt(|turn| store(turn, finished))? else { return Ok(()) };
-        if self.backing.is_some() && self.written.tried_on_dead {
-            // What another store refuses is known only now: perhaps the run of the `on_dead` task.
-            self.written.on_dead_refused = Some(fault.to_string());
-            let again = self.attempt(|turn| store(turn, finished));
-            self.written.on_dead_refused = None;
-            if again?.is_none() {
-                return Ok(());
-            }
+        let Some(fault) = self.attempt_end(|turn| store(turn, finished))? else { return Ok(()) };
+        if self.is_passing(&fault) {
+            self.done.unwritten.push(finished.clone());
+            return self.set_aside(Item::Outcome(finished.claim.run_id), &fault);
         }
         let outcome = match &finished.outcome {
             Outcome::Failed { how, retry, .. } => {
@@ -430,19 +339,24 @@ impl<'a> Turning<'a> {
                 continue;
             }
             let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
-            self.item(Item::Lost(lost.run), |turn| {
-                let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
-                if never_began {
-                    return settle::recover_unbegun(&mut cx, &fence);
-                }
-                if presence == Presence::LeftGroup {
-                    owners::record(tx, now, "left_group", Some(lost.task_id), Some(lost.run), None)?;
-                    let Lost { run, task, attempt, .. } = lost;
-                    cx.written.events.push(Event::LeftGroup { run, task, attempt });
-                }
-                settle::recover(&mut cx, &fence, &mut turn.memory.random)
-            })?;
-            rests |= self.memory.aside.contains(&Item::Lost(fence.run));
+            let item = Item::Lost(lost.run);
+            if !self.rests(item)
+                && let Some(fault) = self.attempt_end(|turn| {
+                    let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
+                    if never_began {
+                        return settle::recover_unbegun(&mut cx, &fence);
+                    }
+                    if presence == Presence::LeftGroup {
+                        owners::record(tx, now, "left_group", Some(lost.task_id), Some(lost.run), None)?;
+                        let Lost { run, ref task, attempt, .. } = lost;
+                        cx.written.events.push(Event::LeftGroup { run, task: task.clone(), attempt });
+                    }
+                    settle::recover(&mut cx, &fence, &mut turn.memory.random)
+                })?
+            {
+                self.set_aside(item, &fault)?;
+            }
+            rests |= self.memory.aside.contains(&item);
         }
         if rests {
             self.done.resting.insert(owner.to_owned());

@@ -1,9 +1,10 @@
 //! Rows that an application has locked, and holds: only they wait.
 
 use std::path::Path;
+use std::time::Duration;
 
 use duly::testing::{ManualClock, Stepper};
-use duly::{Client, NewTask, Outcome, RunStatus};
+use duly::{Client, NewTask, Outcome, Overlap, RunStatus, TaskStatus};
 
 use crate::fixtures::on_server::session;
 use crate::fixtures::{NOON, at, seconds};
@@ -67,4 +68,117 @@ fn a_lock_that_an_application_holds_stops_only_what_it_locks() {
     }
     assert_eq!(status(&client, "held"), Some(RunStatus::Running));
     assert_eq!(status(&client, "early"), Some(RunStatus::Succeeded));
+}
+
+fn owner_alone(address: &str, folder: &Path) -> Stepper {
+    let builder = Stepper::builder(address, at(NOON)).state_folder(folder).accept("work").workers(50);
+    builder.busy_timeout(Duration::from_millis(100)).poll(seconds(1)).lease(seconds(60)).start().expect("a stepper")
+}
+
+fn steps(owner: &mut Stepper, count: usize) {
+    for _ in 0..count {
+        owner.clock().advance(seconds(1));
+        owner.step().expect("a turn");
+    }
+}
+
+fn told(address: &str, kind: &str) -> Vec<String> {
+    let told = "SELECT detail FROM scheduler_events WHERE kind = $1 ORDER BY id";
+    session(address).query(told, &[&kind]).expect("events").iter().map(|row| row.get(0)).collect()
+}
+
+#[test]
+fn a_task_whose_run_is_locked_does_not_become_invalid() {
+    let Some(address) = database() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let mut owner = owner_alone(&address, home.path());
+    let client = owner.client().clone();
+    client.add(NewTask::interval("held", seconds(30)).handler("work").overlap(Overlap::CancelRunning)).expect("a task");
+    steps(&mut owner, 30);
+    assert_eq!(status(&client, "held"), Some(RunStatus::Running));
+
+    // Its next occurrence asks the run to stop.
+    let mut application = session(&address);
+    let lock = "SET duly.store = 'on'; BEGIN; UPDATE task_runs SET priority = priority WHERE status = 'running'";
+    application.batch_execute(lock).expect("a lock");
+    steps(&mut owner, 60);
+    let task = client.task("held").expect("an answer").expect("a task");
+    assert_eq!((task.status, &task.invalid_reason), (TaskStatus::Active, &None));
+    assert_eq!(told(&address, "invalid"), [""; 0]);
+    let aside = told(&address, "set_aside");
+    assert!(aside.len() == 1 && aside[0].starts_with("task \"held\": another transaction holds"), "{aside:?}");
+
+    application.batch_execute("COMMIT").expect("the end of its lock");
+    steps(&mut owner, 25);
+    assert!(owner.stopped().contains(&1), "the run is asked to stop: {:?}", owner.stopped());
+}
+
+#[test]
+fn a_task_whose_run_would_have_the_id_of_another_row_does_not_become_invalid() {
+    let Some(address) = database() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let mut owner = owner_alone(&address, home.path());
+    let client = owner.client().clone();
+    client.add(NewTask::manual("other").handler("nowhere")).expect("a task");
+    // As a restored table, whose sequence was not restored.
+    let restored = "SET duly.store = 'on';
+        INSERT INTO task_runs (id, task_id, handler, scheduled_for, origin, status, run_at, finished_at)
+        OVERRIDING SYSTEM VALUE
+        SELECT i, 1, 'nowhere', 1800000000000, 'manual', 'cancelled', 1800000000000, 1800000000000 FROM generate_series(1, 12) i";
+    session(&address).batch_execute(restored).expect("rows");
+    client.add(NewTask::once("due", at(NOON).plus(seconds(1))).handler("work")).expect("a task");
+    for _ in 0..300 {
+        steps(&mut owner, 1);
+        let task = client.task("due").expect("an answer").expect("a task");
+        assert_eq!(task.invalid_reason, None);
+    }
+    assert_eq!(status(&client, "due"), Some(RunStatus::Running));
+    let aside = told(&address, "set_aside");
+    assert!(aside.len() == 1 && aside[0].starts_with("task \"due\": duplicate key"), "{aside:?}");
+}
+
+#[test]
+fn an_outcome_waits_for_a_lock_as_a_whole() {
+    let Some(address) = database() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let mut owner = owner_alone(&address, home.path());
+    let client = owner.client().clone();
+    client.add(NewTask::manual("alarm").handler("elsewhere")).expect("a task");
+    client.add(NewTask::once("dies", at(NOON)).handler("work").at_most_once().on_dead("alarm")).expect("a task");
+    let claim = owner.step().expect("a turn").pop().expect("a run");
+
+    let mut application = session(&address);
+    let lock = "SET duly.store = 'on'; BEGIN; UPDATE scheduled_tasks SET priority = priority WHERE name = 'alarm'";
+    application.batch_execute(lock).expect("a lock");
+    owner.finish(&claim, Outcome::failed("no luck"));
+    steps(&mut owner, 45);
+    assert_eq!(status(&client, "dies"), Some(RunStatus::Running), "its end cannot be recorded as a whole yet");
+    assert_eq!((told(&address, "on_dead").len(), told(&address, "set_aside").len()), (0, 1));
+
+    application.batch_execute("COMMIT").expect("the end of its lock");
+    steps(&mut owner, 25);
+    let run = client.history("dies", 1).expect("its runs").pop().expect("a run");
+    assert_eq!((run.status, run.error.as_deref()), (RunStatus::Dead, Some("no luck")));
+    assert_eq!(status(&client, "alarm"), Some(RunStatus::Queued));
+}
+
+#[test]
+fn a_lost_run_whose_on_dead_run_is_refused_is_recovered_without_it() {
+    let Some(address) = database() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let mut owner = owner_alone(&address, home.path());
+    let client = owner.client().clone();
+    client.add(NewTask::manual("alarm").handler("work")).expect("a task");
+    client.add(NewTask::once("dies", at(NOON)).handler("work").at_most_once().on_dead("alarm")).expect("a task");
+    assert_eq!(owner.step().expect("a turn").len(), 1);
+    let refuses = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not in my db'; END $$;
+                   CREATE TRIGGER no BEFORE INSERT ON task_runs FOR EACH ROW WHEN (NEW.origin = 'on_dead')
+                   EXECUTE FUNCTION refuse()";
+    session(&address).batch_execute(refuses).expect("a trigger");
+    owner.crash();
+    let mut owner = owner_alone(&address, home.path());
+    steps(&mut owner, 2);
+    assert_eq!(status(&client, "dies"), Some(RunStatus::Dead));
+    let told = told(&address, "on_dead");
+    assert!(told.len() == 1 && told[0].contains("not in my db"), "{told:?}");
 }

@@ -1,5 +1,7 @@
 //! What is asked of a server outside of the operations, and how rows get there in bulk.
 
+use postgres::Row;
+
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::{MILLIS, Server, gone};
@@ -27,6 +29,12 @@ impl Server {
     pub(crate) fn data_version(&mut self) -> Result<i64, Fault> {
         let rows = self.query("SELECT hashtextextended(pg_current_snapshot()::text, 0)", &[])?;
         Ok(rows.first().map_or(Ok(0), |row| row.try_get(0))?)
+    }
+
+    /// Passes on each row of the answer of the open transaction: see [`Client::stream`](crate::store::postgres::client::Client::stream).
+    pub(crate) fn stream(&mut self, statement: &str, each: impl FnMut(&Row) -> Result<(), Fault>) -> Result<(), Fault> {
+        self.round_trips += 1;
+        self.link.as_mut().ok_or_else(gone)?.client.stream(statement, each)
     }
 
     /// Runs a `COPY .. FROM STDIN` with these lines.

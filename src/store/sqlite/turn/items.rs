@@ -1,0 +1,127 @@
+//! Writes the items of a turn one by one: what cannot be written is set aside, or its task becomes invalid, and the others are written.
+
+use crate::error::Result;
+use crate::model::event::Event;
+use crate::store::fault::Fault;
+use crate::store::sqlite::connection::Whose;
+use crate::store::sqlite::turn::{Mode, Turning};
+use crate::store::sqlite::{owners, tasks};
+use crate::store::turn_io::Item;
+
+impl Turning<'_> {
+    /// Writes one item. Returns the fault if it could not be written: its changes are rolled back then.
+    pub(super) fn attempt(
+        &mut self,
+        item: impl FnOnce(&mut Self) -> Result<(), Fault>,
+    ) -> Result<Option<Fault>, Fault> {
+        self.budget = self.budget.saturating_sub(1);
+        if self.mode == Mode::Together {
+            return item(self).map(|()| None);
+        }
+        let written = &self.written;
+        let (claims, events, completed) = (written.claims.len(), written.events.len(), written.once.completed.len());
+        let slots = self.slots;
+        self.write_elsewhere(Whose::OfAll)?;
+        self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
+        let failed = match item(self).and_then(|()| self.write_elsewhere(Whose::OfItem)) {
+            Ok(()) => None,
+            Err(fault) if fault.is_about_the_item() || (self.work.newer && fault.is_about_the_tables()) => {
+                self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
+                self.backing.as_mut().map_or(Ok(()), |backing| backing.undone(self.tx))?;
+                self.written.claims.truncate(claims);
+                self.written.events.truncate(events);
+                self.written.once.starting.clear();
+                self.written.once.completed.truncate(completed);
+                self.slots = slots;
+                Some(fault)
+            }
+            Err(fault) => return Err(fault),
+        };
+        self.tx.prepare_cached("RELEASE item")?.execute([])?;
+        Ok(failed)
+    }
+
+    /// As [`Turning::attempt`], for the end of a run. What another store refuses is known only when all is written there: perhaps the run
+    /// of the `on_dead` task, without which the end is tried again.
+    pub(super) fn attempt_end(
+        &mut self,
+        mut end: impl FnMut(&mut Self) -> Result<(), Fault>,
+    ) -> Result<Option<Fault>, Fault> {
+        self.written.tried_on_dead = false;
+        let Some(fault) = self.attempt(&mut end)? else { return Ok(None) };
+        if self.backing.is_none() || !self.written.tried_on_dead || self.is_passing(&fault) {
+            return Ok(Some(fault));
+        }
+        self.written.on_dead_refused = Some(fault.to_string());
+        let again = self.attempt(end);
+        self.written.on_dead_refused = None;
+        Ok(again?.map(|again| if self.is_passing(&again) { again } else { fault }))
+    }
+
+    /// Has rows that are stored elsewhere written there, so that one item's fault is known as its own.
+    fn write_elsewhere(&mut self, whose: Whose) -> Result<(), Fault> {
+        let tx = self.tx;
+        self.backing.as_mut().map_or(Ok(()), |backing| backing.write(tx, whose))
+    }
+
+    /// Writes one item, or sets it aside.
+    pub(super) fn item(&mut self, item: Item, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
+        if self.rests(item) {
+            return Ok(());
+        }
+        self.attempt(write)?.map_or(Ok(()), |fault| self.set_aside(item, &fault))
+    }
+
+    pub(super) fn rests(&self, item: Item) -> bool {
+        !self.work.full && self.memory.aside.contains(&item)
+    }
+
+    pub(super) fn set_aside(&mut self, item: Item, fault: &Fault) -> Result<(), Fault> {
+        if self.memory.aside.insert(item) && !self.memory.retried.contains(&item) {
+            let item = match item {
+                Item::Task(task) => format!("task {:?}", tasks::name(self.tx, task)?),
+                item => item.to_string(),
+            };
+            let reason = fault.to_string();
+            if !self.work.newer {
+                owners::record(self.tx, self.work.now, "set_aside", None, None, Some(&format!("{item}: {reason}")))?;
+            }
+            self.written.events.push(Event::SetAside { item, reason });
+        }
+        Ok(())
+    }
+
+    /// Returns whether the fault says nothing about the item: another program holds a row, or has given a row of its own the id of a
+    /// new one. Then the item is only set aside, whole.
+    pub(super) fn is_passing(&self, fault: &Fault) -> bool {
+        fault.is_about_a_lock() || (self.backing.is_some() && fault.is_about_the_id())
+    }
+
+    /// Writes an item of one task. A task whose item fails becomes invalid until it is changed. If this machine's zone data
+    /// does not know the zone, the row stays as it is for schedulers that know it; this one tries again in its next full turn.
+    pub(super) fn task(&mut self, task: i64, write: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<(), Fault> {
+        if self.rests(Item::Task(task)) {
+            return Ok(());
+        }
+        let Some(fault) = self.attempt(write)? else { return Ok(()) };
+        if fault.is_about_this_machine() {
+            return self.leave(task, &fault);
+        }
+        if self.is_passing(&fault) {
+            return self.set_aside(Item::Task(task), &fault);
+        }
+        let (tx, now, reason) = (self.tx, self.work.now, fault.to_string());
+        self.item(Item::Task(task), |turn| {
+            tasks::invalidate(tx, task, &reason, now)?;
+            owners::record(tx, now, "invalid", Some(task), None, Some(&reason))?;
+            turn.written.events.push(Event::Invalid { task: tasks::name(tx, task)?, reason });
+            Ok(())
+        })
+    }
+
+    /// Leaves a task to schedulers that know its time zone.
+    fn leave(&mut self, task: i64, fault: &Fault) -> Result<(), Fault> {
+        self.memory.zoneless.insert(task, tasks::zone(self.tx, task)?);
+        self.set_aside(Item::Task(task), fault)
+    }
+}
