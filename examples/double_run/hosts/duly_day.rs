@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::Result;
 use super::day::{BACK_AFTER, BEHIND, Day, FROZEN, OCCURRENCES, TROUBLED, moments, time_of};
-use super::server::{Bouncer, Database, Pool, Server};
+use super::server::{Database, Pool, Server};
 use crate::bench::day::minutes;
 use crate::bench::journal::{Journal, What};
 
@@ -32,8 +32,8 @@ pub(crate) fn live(server: &Server, day: Day) -> Result<Lived> {
 /// Tries to start a scheduler behind pgbouncer. Returns why it does not start; `None` where pgbouncer is not installed.
 pub(crate) fn behind_a_pool(server: &Server) -> Result<Option<String>> {
     let (database, home) = (server.database()?, tempfile::tempdir()?);
-    let Pool::Bouncer(Bouncer { address, .. }) = &database.pool()? else { return Ok(None) };
-    match Scheduler::builder(address).state_folder(home.path()).handler("work", work).start() {
+    let Pool::Bouncer(bouncer) = database.pool()? else { return Ok(None) };
+    match Scheduler::builder(&bouncer.address).state_folder(home.path()).handler("work", work).start() {
         Ok(_) => Err("a scheduler starts behind a pool in transaction mode".into()),
         Err(error) => Ok(Some(error.to_string())),
     }

@@ -163,12 +163,10 @@ impl World<'_> {
 
     /// What befalls the hosts at this minute.
     fn trouble(&mut self, now: Timestamp) -> Result<()> {
-        if self.powerless.as_ref().is_some_and(|(_, until)| *until <= now) {
-            if let Some((session, _)) = self.powerless.take() {
-                let backend = session.backend;
-                drop(session);
-                self.database.wait_for_end(backend)?;
-            }
+        if let Some((session, _)) = self.powerless.take_if(|(_, until)| *until <= now) {
+            let backend = session.backend;
+            drop(session);
+            self.database.wait_for_end(backend)?;
         }
         let a_minute_later = now == time_of(TROUBLED).plus(minutes(1));
         let (database, pool) = (self.database, self.pool);

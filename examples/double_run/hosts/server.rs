@@ -141,7 +141,7 @@ impl Database<'_> {
     pub(crate) fn pool(&self) -> Result<Pool> {
         let program = folders().into_iter().chain(["/usr/sbin".into()]).map(|folder| folder.join("pgbouncer"));
         match program.into_iter().find(|program| program.is_file()) {
-            Some(program) if cfg!(unix) => Ok(Pool::Bouncer(Bouncer::start(&program, self)?)),
+            Some(program) if cfg!(unix) => Ok(Pool::Bouncer(Box::new(Bouncer::start(&program, self)?))),
             _ => {
                 let sessions = (0..3).map(|_| self.config()?.connect(NoTls).map_err(Into::into));
                 Ok(Pool::Own(Arc::new(Mutex::new(sessions.collect::<Result<_>>()?))))
@@ -226,7 +226,7 @@ fn last_value(client: &mut Client, sql: &str) -> Result<Option<String>> {
 
 /// A pool that hands out the sessions of the server for one transaction each.
 pub(crate) enum Pool {
-    Bouncer(Bouncer),
+    Bouncer(Box<Bouncer>),
     /// Where pgbouncer is not installed.
     Own(Arc<Mutex<Vec<Client>>>),
 }
