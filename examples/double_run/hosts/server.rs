@@ -1,5 +1,6 @@
 //! The server: a database for each day, the sessions of the hosts, and a pool in front of them.
 
+use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -304,8 +305,8 @@ impl Drop for Bouncer {
     }
 }
 
-/// The error of the server in a sentence.
+/// The error of the server, or of the connection to it, in a sentence.
 fn told(error: &postgres::Error) -> String {
-    let told = error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
-    format!("the server refuses: {told}")
+    let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    format!("the server: {}", error.as_db_error().map_or(&*cause, |error| error.message()))
 }
