@@ -191,3 +191,32 @@ fn the_example_prints_the_headline() {
         assert!(stdout.lines().any(|line| line.trim() == fact), "{fact:?} is not in\n{stdout}");
     }
 }
+
+/// The example compares each count with what it expects, and fails if one differs.
+#[cfg(feature = "postgres")]
+#[test]
+fn on_several_hosts_each_guard_has_its_day_and_duly_starts_once_on_all() {
+    let Some(server) = crate::postgres::server() else {
+        crate::fixtures::skip("no PostgreSQL");
+        return;
+    };
+    let Some(example) = example("double_run") else { return };
+    let output = Command::new(example).args(["--postgres", server]).output().expect("the example");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stderr.is_empty(), "{:?}\n{stdout}{stderr}", output.status);
+    // The table of the documentation is the page's.
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guards.md")).expect("the page");
+    let rows: Vec<&str> = stdout.lines().filter(|line| line.starts_with("  ")).map(str::trim_end).collect();
+    assert!(rows.len() > 25, "{stdout}");
+    for row in rows {
+        assert!(docs.contains(row.trim_start()), "{row:?} is not in docs/guards.md");
+    }
+}
+
+#[test]
+fn the_example_refuses_what_it_does_not_know() {
+    let Some(example) = example("double_run") else { return };
+    let output = Command::new(example).arg("--mysql").output().expect("the example");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).starts_with("usage: "));
+}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Takes `$1`, the folder of the programs, and `$2`, the next script. PostgreSQL refuses to run as root.
-const AS_USER: &str = r#"
+pub(crate) const AS_USER: &str = r#"
     cd /
     [ "$(id -u)" = 0 ] || exec sh -c "$2" guard "$1"
     user=postgres
