@@ -94,6 +94,9 @@ mod handler_failures;
 mod help_examples;
 /// Look-ups of runs, of the next occurrences and of the scheduler's state.
 mod history;
+/// Three hosts in network namespaces, and a server with a standby: killed, frozen, cut off, promoted.
+#[cfg(all(feature = "postgres", target_os = "linux"))]
+mod host_faults;
 /// Repeated requests, one after another and from twenty processes at once.
 mod idempotency;
 /// Reserved ids of tasks that one client adds one by one.

@@ -22,7 +22,7 @@ mod row_locks;
 /// A client within an async runtime.
 #[cfg(feature = "tokio")]
 mod runtime;
-mod server;
+pub(crate) mod server;
 /// The tables, made and examined.
 mod tables;
 /// What other programs write.

@@ -48,8 +48,8 @@ pub(crate) struct OwnServer {
 
 /// The process that stops the server when its input ends: with this process.
 pub(crate) struct Guard {
-    process: Child,
-    answers: BufReader<ChildStdout>,
+    pub(crate) process: Child,
+    pub(crate) answers: BufReader<ChildStdout>,
 }
 
 impl OwnServer {
@@ -80,7 +80,12 @@ pub(crate) fn is_installed() -> bool {
 
 /// Returns the folder of the programs that make and start a server.
 pub(crate) fn programs() -> Option<PathBuf> {
-    folders().into_iter().find(|folder| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file())
+    folder_of(&["initdb", "pg_ctl"])
+}
+
+/// Returns the first folder that holds all these programs.
+pub(crate) fn folder_of(programs: &[&str]) -> Option<PathBuf> {
+    folders().into_iter().find(|folder| programs.iter().all(|program| folder.join(program).is_file()))
 }
 
 /// Returns the folders that may hold PostgreSQL's programs, the newest release first after those of `PATH`.
@@ -95,15 +100,20 @@ pub(crate) fn folders() -> Vec<PathBuf> {
     folders
 }
 
-#[cfg(unix)]
 pub(crate) fn start(programs: &Path, settings: &str) -> Option<(PathBuf, Guard)> {
+    start_script(Command::new("sh"), programs, GUARD, settings)
+}
+
+/// Starts a script that prints the folder of its servers and obeys its input. `shell`: a shell without its arguments.
+#[cfg(unix)]
+pub(crate) fn start_script(mut shell: Command, programs: &Path, script: &str, settings: &str) -> Option<(PathBuf, Guard)> {
     use std::os::unix::process::CommandExt;
 
     // In a process group of its own: an interrupt at the terminal ends the tests, and by that the guard's input.
-    let mut guard = Command::new("sh")
+    let mut guard = shell
         .args(["-c", AS_USER, "guard"])
         .arg(programs)
-        .arg(GUARD)
+        .arg(script)
         .env("DULY_SERVER_SETTINGS", settings)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -124,6 +134,6 @@ pub(crate) fn start(programs: &Path, settings: &str) -> Option<(PathBuf, Guard)>
 }
 
 #[cfg(not(unix))]
-pub(crate) fn start(_programs: &Path, _settings: &str) -> Option<(PathBuf, Guard)> {
+pub(crate) fn start_script(_shell: Command, _programs: &Path, _script: &str, _settings: &str) -> Option<(PathBuf, Guard)> {
     None
 }

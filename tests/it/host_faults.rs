@@ -1,0 +1,397 @@
+//! Three hosts with a scheduler each, in network namespaces of their own, and a server with a synchronous standby. In each of
+//! `DULY_ROUNDS` rounds one of them meets a fault, which overlaps with those before: killed, powered off, frozen, also in the middle of
+//! a turn, cut off in both directions or in one, behind a link that loses or slows what it carries, with a clock that is hours off;
+//! the server restarted, or its standby promoted. Afterwards the journal of the commands agrees with the tables.
+//!
+//! `DULY_SEED` repeats the choices; their timing depends on the machine. Needs root.
+
+mod cluster;
+mod host;
+mod network;
+mod recovery;
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use duly::{Client, Misfire, NewTask, Overlap, RetryPolicy, RunStatus, Timestamp};
+use rustix::process::Signal;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::fixtures::{eventually, overdue, seconds};
+use crate::host_faults::cluster::Cluster;
+use crate::host_faults::host::{Host, NUMBER, name, set_clock};
+use crate::host_faults::network::{Network, Works};
+use crate::host_faults::recovery::Recoveries;
+use crate::selftest::checker::{self, Counts, Expectation, Line, Tables};
+
+/// Rounds without `DULY_ROUNDS`, and how long one takes.
+const ROUNDS: u32 = 8;
+const PACE: Duration = Duration::from_millis(1500);
+
+const HOSTS: usize = 3;
+
+/// Tasks that each round adds beside its probe.
+const ADDED: u32 = 3;
+
+/// Limit for finishing all work after the last fault: a lease, and what it was longer than a link was cut.
+const DONE_LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// SIGKILL for the scheduler. Its guard ends its commands, and it is started again.
+    Killed,
+    /// All processes of the host end at once. It starts with another boot id.
+    PoweredOff,
+    /// SIGSTOP for the scheduler.
+    Frozen,
+    /// The same while it holds the lock of the schema.
+    FrozenInTurn,
+    /// The link is cut.
+    CutOff,
+    /// What the host sends is lost.
+    CutToServer,
+    /// What the server sends is lost.
+    CutToHost,
+    /// The link is cut and mended many times.
+    Lossy,
+    /// The link is slow.
+    Slow,
+    /// The clock of the host is up to two hours off.
+    ClockOff,
+    Restarted,
+    Promoted,
+}
+
+const KINDS: [Kind; 12] = [
+    Kind::Killed,
+    Kind::PoweredOff,
+    Kind::Frozen,
+    Kind::FrozenInTurn,
+    Kind::CutOff,
+    Kind::CutToServer,
+    Kind::CutToHost,
+    Kind::Lossy,
+    Kind::Slow,
+    Kind::ClockOff,
+    Kind::Restarted,
+    Kind::Promoted,
+];
+
+/// What a host suffers, and until when.
+#[derive(Clone, Copy)]
+struct Suffers {
+    kind: Kind,
+    until: Instant,
+}
+
+struct Scenario {
+    // Dropped in this order: the hosts while their server and network exist.
+    hosts: Vec<Host>,
+    client: Client,
+    cluster: Cluster,
+    network: Network,
+    suffers: [Option<Suffers>; HOSTS],
+    recoveries: Recoveries,
+    /// The number of the newest scheduler.
+    schedulers: u32,
+    random: fastrand::Rng,
+    journal: File,
+    expectations: Vec<Expectation>,
+    home: TempDir,
+}
+
+/// A shell line that records its begin and its end. Beside another attempt of its run it writes a line that the checker refuses.
+fn line(home: &Path, millis: u64) -> String {
+    let home = home.display();
+    format!(
+        "me=\"$DULY_RUN_ID $DULY_ATTEMPT\"; trap 'echo \"ended $me\" >>{home}/journal; exit 1' TERM
+         exec 9>>{home}/lock-$DULY_RUN_ID; flock -n 9 || echo \"overlap $me\" >>{home}/journal
+         echo \"began $me ${NUMBER} $DULY_SCHEDULED_FOR $DULY_TASK\" >>{home}/journal
+         sleep {}.{:03}; echo \"ended $me\" >>{home}/journal",
+        millis / 1000,
+        millis % 1000
+    )
+}
+
+fn task(task: NewTask, home: &Path, millis: u64) -> NewTask {
+    let retry = RetryPolicy { max_attempts: 100_000, backoff: Duration::from_millis(20), max_backoff: seconds(1) };
+    task.handler("command").payload(json!({ "argv": ["sh", "-c", line(home, millis)] })).retry(retry)
+}
+
+/// The tasks with a schedule, and what is expected of them.
+fn grids(home: &Path, from: Timestamp, to: Timestamp) -> Vec<(NewTask, Expectation)> {
+    let grid = |name: &str, every: u64, millis: u64, overlap: Overlap, at_most_once: bool| {
+        let every = seconds(every);
+        let new = NewTask::interval(name, every).starts_at(from).ends_at(to).overlap(overlap);
+        let mut new = task(new.misfire(Misfire::RunOnce, seconds(5)), home, millis);
+        if at_most_once {
+            new = new.at_most_once();
+        }
+        let due = std::iter::successors(Some(from), |at| Some(at.plus(every))).take_while(|at| *at <= to);
+        let due: BTreeSet<Timestamp> = due.collect();
+        (new, Expectation { task: name.to_owned(), due: Some(due), at_most_once, alone: true })
+    };
+    vec![
+        grid("tick", 1, 10, Overlap::BufferAll, false),
+        grid("alone", 2, 700, Overlap::Skip, false),
+        grid("once", 3, 100, Overlap::Skip, true),
+        grid("long", 15, 9_000, Overlap::BufferOne, false),
+    ]
+}
+
+impl Scenario {
+    fn begin(seed: u64, length: Duration) -> Option<Scenario> {
+        let network = Network::new(HOSTS)?;
+        let Some(cluster) = Cluster::start(&network) else {
+            crate::fixtures::skip("no PostgreSQL");
+            return None;
+        };
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let client = Client::open(cluster.address()).expect("a client");
+        let from = client.now().plus(seconds(3));
+        let (new, expectations): (Vec<_>, Vec<_>) = grids(home.path(), from, from.plus(length)).into_iter().unzip();
+        client.add_all(new).expect("tasks");
+        let journal = OpenOptions::new().append(true).create_new(true).open(home.path().join("journal")).expect("a file");
+        let mut scenario = Scenario {
+            hosts: Vec::new(),
+            client,
+            cluster,
+            network,
+            suffers: [None; HOSTS],
+            recoveries: Recoveries::default(),
+            schedulers: 0,
+            random: fastrand::Rng::with_seed(seed),
+            journal,
+            expectations,
+            home,
+        };
+        for number in 0..HOSTS {
+            set_clock(scenario.home.path(), number, 0);
+            let host = Host::boot(&scenario.network, number, scenario.home.path());
+            scenario.hosts.push(host);
+            scenario.start(number);
+        }
+        Some(scenario)
+    }
+
+    fn start(&mut self, host: usize) {
+        self.schedulers += 1;
+        self.hosts[host].start(self.schedulers);
+    }
+
+    /// From now on what this scheduler has begun may begin again.
+    fn record_kill(&mut self, host: usize) {
+        let line = Line::Killed { process: self.hosts[host].scheduler }.to_string();
+        self.journal.write_all(line.as_bytes()).expect("a line");
+    }
+
+    fn between(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.random.u64(from..=to))
+    }
+
+    /// Adds a task for now, also if answers are lost.
+    fn add(&self, name: &str, millis: u64) {
+        let new = task(overdue(name), self.home.path(), millis);
+        eventually("the task is added", || {
+            self.client.add(new.clone()).is_ok() || self.client.task(name).is_ok_and(|task| task.is_some())
+        });
+    }
+
+    /// Begins the fault of a round.
+    fn take_round(&mut self, round: u32) {
+        for number in 0..ADDED {
+            let takes = [10, 300, 2_000][number as usize];
+            self.add(&format!("task-{round}-{number}"), takes);
+        }
+        let mut kind = KINDS[self.random.usize(..KINDS.len())];
+        let host = self.random.usize(..HOSTS);
+        if self.suffers[host].is_some() && !matches!(kind, Kind::Restarted | Kind::Promoted) {
+            self.heal(host);
+        }
+        let of_host = format!(
+            "SELECT r.id || ' ' || r.attempt FROM duly.task_runs r JOIN duly.scheduler_instances i ON i.id = r.locked_by
+              WHERE r.status = 'running' AND i.host = '{}'",
+            name(host)
+        );
+        let claims = BTreeSet::from_iter(self.cluster.ask(&of_host));
+        let mut since = Instant::now();
+        let length = match kind {
+            Kind::Killed | Kind::PoweredOff => self.between(0, 3_000),
+            // Some are longer than the lease.
+            Kind::CutOff | Kind::CutToServer | Kind::CutToHost if self.random.u8(..3) == 0 => self.between(30_000, 45_000),
+            _ => self.between(500, 12_000),
+        };
+        match kind {
+            Kind::Killed => {
+                self.record_kill(host);
+                self.hosts[host].kill();
+            }
+            Kind::PoweredOff => {
+                self.record_kill(host);
+                self.hosts[host].power_off();
+            }
+            Kind::Frozen => self.hosts[host].signal(Signal::STOP),
+            Kind::FrozenInTurn => {
+                if !self.freeze_in_turn(host) {
+                    kind = Kind::Frozen;
+                }
+                since = Instant::now();
+            }
+            Kind::CutOff => self.network.set(host, Works::NEITHER),
+            Kind::CutToServer => self.network.set(host, Works { to_server: false, to_host: true }),
+            Kind::CutToHost => self.network.set(host, Works { to_server: true, to_host: false }),
+            Kind::Slow => self.network.slow(host, ["64kbit", "256kbit", "2mbit"][self.random.usize(..3)]),
+            Kind::ClockOff => {
+                let off = self.random.i64(-7_200..=7_200);
+                set_clock(self.home.path(), host, off);
+            }
+            Kind::Restarted => self.cluster.restart(),
+            Kind::Promoted => self.cluster.promote(),
+            Kind::Lossy => {}
+        }
+        if !matches!(kind, Kind::Restarted | Kind::Promoted) {
+            self.suffers[host] = Some(Suffers { kind, until: since + length });
+        }
+        let probe = format!("probe-{round}");
+        self.add(&probe, 0);
+        self.recoveries.begin(kind, since, claims, probe);
+    }
+
+    /// Stops the scheduler of a host. Returns whether it holds the lock of the schema.
+    fn freeze_in_turn(&mut self, host: usize) -> bool {
+        let holds = format!(
+            "SELECT a.pid::text FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+              WHERE l.locktype = 'advisory' AND l.classid = 1685417081 AND l.granted AND a.client_addr = '10.77.{host}.2'"
+        );
+        let begin = Instant::now();
+        while begin.elapsed() < seconds(3) {
+            if self.cluster.ask(&holds).is_empty() {
+                continue;
+            }
+            self.hosts[host].signal(Signal::STOP);
+            // What was on its way to the server has arrived.
+            std::thread::sleep(Duration::from_millis(50));
+            if !self.cluster.ask(&holds).is_empty() {
+                return true;
+            }
+            self.hosts[host].signal(Signal::CONT);
+        }
+        self.hosts[host].signal(Signal::STOP);
+        false
+    }
+
+    /// Ends what a host suffers.
+    fn heal(&mut self, host: usize) {
+        let Some(Suffers { kind, .. }) = self.suffers[host].take() else { return };
+        match kind {
+            Kind::Killed => self.start(host),
+            Kind::PoweredOff => {
+                self.hosts[host] = Host::boot(&self.network, host, self.home.path());
+                self.start(host);
+            }
+            Kind::Frozen | Kind::FrozenInTurn => self.hosts[host].signal(Signal::CONT),
+            Kind::Slow => self.network.fast(host),
+            Kind::ClockOff => set_clock(self.home.path(), host, 0),
+            _ => self.network.set(host, Works::BOTH),
+        }
+    }
+
+    /// Ends the faults whose time is up, and notes what has recovered.
+    fn advance(&mut self) {
+        for host in 0..HOSTS {
+            match self.suffers[host] {
+                Some(fault) if fault.until <= Instant::now() => self.heal(host),
+                Some(Suffers { kind: Kind::Lossy, .. }) => {
+                    let works = if self.random.bool() { Works::BOTH } else { Works::NEITHER };
+                    self.network.set(host, works);
+                }
+                // It gives up if it finds no server when it starts.
+                None if !self.hosts[host].is_up() => self.start(host),
+                _ => {}
+            }
+        }
+        let running = self.cluster.ask("SELECT id || ' ' || attempt FROM duly.task_runs WHERE status = 'running'");
+        let ended = "SELECT t.name FROM duly.task_runs r JOIN duly.scheduled_tasks t ON t.id = r.task_id
+                      WHERE t.name LIKE 'probe-%' AND r.status = 'succeeded'";
+        let ended = self.cluster.ask(ended);
+        self.recoveries.observe(&BTreeSet::from_iter(running), &BTreeSet::from_iter(ended));
+    }
+
+    fn wait_until_done(&mut self) -> Duration {
+        let left = "SELECT t.name || coalesce(' is due at ' || t.next_run, ' is ' || t.status) FROM duly.scheduled_tasks t
+                     WHERE t.status NOT IN ('completed', 'manual')
+                    UNION ALL SELECT 'run ' || r.id || ' is ' || r.status || coalesce(', of ' || r.locked_by, '')
+                      FROM duly.task_runs r WHERE r.status IN ('queued', 'running', 'failed')";
+        let begin = Instant::now();
+        loop {
+            self.advance();
+            let rows = self.cluster.ask(left);
+            if rows.is_empty() {
+                return begin.elapsed();
+            }
+            assert!(begin.elapsed() < DONE_LIMIT, "not done {DONE_LIMIT:?} after the last fault: {rows:#?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Stops the schedulers, and compares the journal with the tables.
+    fn check(&mut self, rounds: u32) -> Counts {
+        self.hosts.iter().for_each(|host| host.signal(Signal::TERM));
+        eventually("the schedulers have ended", || self.hosts.iter().all(|host| !host.is_up()));
+        let text = std::fs::read_to_string(self.home.path().join("journal")).expect("the journal");
+        let (lines, torn) = checker::parse(&text);
+        assert!(torn.is_empty(), "{torn:#?}");
+        // The tables themselves, not what a session of before a promotion has read.
+        let client = Client::open(self.cluster.address()).expect("a client");
+        let tables = Tables::read(&client).expect("the tables");
+        let faults = checker::check(&lines, &tables, &self.expectations);
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert!(faults.is_empty(), "{faults:#?}");
+        for run in &tables.runs {
+            // The clocks of the hosts decide nothing: by the server's, nothing is early, and nothing an hour late.
+            if let Some(started) = run.started_at.filter(|_| run.status == RunStatus::Succeeded) {
+                assert!(started >= run.scheduled_for, "early: {run:?}");
+                let is_due = run.task.starts_with("task-") || run.task.starts_with("probe-");
+                assert!(is_due || started.since(run.scheduled_for) < seconds(600), "late: {run:?}");
+            }
+        }
+        let mut done = |kind: &str| {
+            let count = "SELECT count(*)::text FROM duly.task_runs r JOIN duly.scheduled_tasks t ON t.id = r.task_id";
+            self.cluster.ask(&format!("{count} WHERE t.name LIKE '{kind}-%' AND r.status = 'succeeded'"))
+        };
+        assert_eq!((done("task"), done("probe")), (vec![(rounds * ADDED).to_string()], vec![rounds.to_string()]));
+        let findings = client.doctor().expect("the rules of the rows");
+        assert!(findings.is_empty(), "{findings:?}");
+        let aside = "SELECT detail FROM duly.scheduler_events WHERE kind IN ('set_aside', 'invalid')";
+        assert_eq!(self.cluster.ask(aside), [""; 0]);
+        Counts::of(&lines, &tables)
+    }
+}
+
+#[test]
+fn three_hosts_start_each_occurrence_once_under_faults_of_hosts_network_and_server() {
+    let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
+    let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
+    println!("{rounds} rounds, DULY_SEED={seed}");
+    let Some(mut scenario) = Scenario::begin(seed, PACE * rounds) else { return };
+    for round in 0..rounds {
+        let begin = Instant::now();
+        scenario.take_round(round);
+        while begin.elapsed() < PACE {
+            scenario.advance();
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+    for host in 0..HOSTS {
+        scenario.heal(host);
+    }
+    let settled = scenario.wait_until_done();
+    let counts = scenario.check(rounds);
+    scenario.recoveries.print();
+    println!("{counts:?}, {} schedulers, all done {:.1} s after the last fault", scenario.schedulers, settled.as_secs_f64());
+    assert!(counts.starts > 0, "no attempt has started");
+}
