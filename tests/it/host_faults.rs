@@ -29,7 +29,7 @@ use crate::host_faults::recovery::Recoveries;
 use crate::selftest::checker::{self, Counts, Expectation, Line, Tables};
 
 /// Rounds without `DULY_ROUNDS`, and how long one takes.
-const ROUNDS: u32 = 8;
+const ROUNDS: u32 = 5;
 const PACE: Duration = Duration::from_millis(1500);
 
 const HOSTS: usize = 3;
@@ -155,7 +155,8 @@ impl Scenario {
         let from = client.now().plus(seconds(3));
         let (new, expectations): (Vec<_>, Vec<_>) = grids(home.path(), from, from.plus(length)).into_iter().unzip();
         client.add_all(new).expect("tasks");
-        let journal = OpenOptions::new().append(true).create_new(true).open(home.path().join("journal")).expect("a file");
+        let journal =
+            OpenOptions::new().append(true).create_new(true).open(home.path().join("journal")).expect("a file");
         let mut scenario = Scenario {
             hosts: Vec::new(),
             client,
@@ -222,7 +223,9 @@ impl Scenario {
         let length = match kind {
             Kind::Killed | Kind::PoweredOff => self.between(0, 3_000),
             // Some are longer than the lease.
-            Kind::CutOff | Kind::CutToServer | Kind::CutToHost if self.random.u8(..3) == 0 => self.between(30_000, 45_000),
+            Kind::CutOff | Kind::CutToServer | Kind::CutToHost if self.random.u8(..3) == 0 => {
+                self.between(30_000, 45_000)
+            }
             _ => self.between(500, 12_000),
         };
         match kind {
@@ -322,7 +325,8 @@ impl Scenario {
     }
 
     fn wait_until_done(&mut self) -> Duration {
-        let left = "SELECT t.name || coalesce(' is due at ' || t.next_run, ' is ' || t.status) FROM duly.scheduled_tasks t
+        let left =
+            "SELECT t.name || coalesce(' is due at ' || t.next_run, ' is ' || t.status) FROM duly.scheduled_tasks t
                      WHERE t.status NOT IN ('completed', 'manual')
                     UNION ALL SELECT 'run ' || r.id || ' is ' || r.status || coalesce(', of ' || r.locked_by, '')
                       FROM duly.task_runs r WHERE r.status IN ('queued', 'running', 'failed')";
@@ -392,6 +396,10 @@ fn three_hosts_start_each_occurrence_once_under_faults_of_hosts_network_and_serv
     let settled = scenario.wait_until_done();
     let counts = scenario.check(rounds);
     scenario.recoveries.print();
-    println!("{counts:?}, {} schedulers, all done {:.1} s after the last fault", scenario.schedulers, settled.as_secs_f64());
+    println!(
+        "{counts:?}, {} schedulers, all done {:.1} s after the last fault",
+        scenario.schedulers,
+        settled.as_secs_f64()
+    );
     assert!(counts.starts > 0, "no attempt has started");
 }

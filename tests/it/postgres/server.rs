@@ -106,7 +106,12 @@ pub(crate) fn start(programs: &Path, settings: &str) -> Option<(PathBuf, Guard)>
 
 /// Starts a script that prints the folder of its servers and obeys its input. `shell`: a shell without its arguments.
 #[cfg(unix)]
-pub(crate) fn start_script(mut shell: Command, programs: &Path, script: &str, settings: &str) -> Option<(PathBuf, Guard)> {
+pub(crate) fn start_script(
+    mut shell: Command,
+    programs: &Path,
+    script: &str,
+    settings: &str,
+) -> Option<(PathBuf, Guard)> {
     use std::os::unix::process::CommandExt;
 
     // In a process group of its own: an interrupt at the terminal ends the tests, and by that the guard's input.
@@ -134,6 +139,11 @@ pub(crate) fn start_script(mut shell: Command, programs: &Path, script: &str, se
 }
 
 #[cfg(not(unix))]
-pub(crate) fn start_script(_shell: Command, _programs: &Path, _script: &str, _settings: &str) -> Option<(PathBuf, Guard)> {
+pub(crate) fn start_script(
+    _shell: Command,
+    _programs: &Path,
+    _script: &str,
+    _settings: &str,
+) -> Option<(PathBuf, Guard)> {
     None
 }
