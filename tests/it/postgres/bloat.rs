@@ -32,7 +32,7 @@ fn the_tables_stay_bounded_while_tasks_come_and_go() {
     // A short test cannot wait for a minute.
     let settings = if rounds > ROUNDS { "" } else { "-c autovacuum_naptime=1s" };
     let Some((folder, _guard)) = start(&programs, settings) else { return };
-    let address = std::env::var("DULY_BLOAT").unwrap_or_else(|_| address(&folder));
+    let address = address(&folder);
     let home = tempfile::tempdir().expect("a folder");
     // Nothing is kept for longer than retention needs to come by.
     let keep = Retention { once: Duration::ZERO, runs: Duration::ZERO, least_runs: 0, ..Retention::default() };
