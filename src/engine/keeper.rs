@@ -86,7 +86,10 @@ impl Keeper {
     pub(crate) fn restart(&self, session: Box<dyn OwnerSession>, since: Duration) -> Result<()> {
         self.news.register.store(false, Ordering::SeqCst);
         self.fence.restart(since);
-        self.start_heart(session)
+        self.start_heart(session).inspect_err(|_| {
+            self.fence.end();
+            self.news.register.store(true, Ordering::SeqCst);
+        })
     }
 
     /// Returns the time by which leases are counted.
@@ -172,6 +175,10 @@ impl Heart {
     /// Takes the answer to a heartbeat. Returns whether the session goes on.
     fn take(&self, beat: &Beat, sent: Duration, failed_before: bool) -> bool {
         if beat.promoted {
+            log::warn!(
+                "the server was promoted: what it had not received before is lost, and such runs start again; running attempts are \
+                 stopped and count as lost"
+            );
             // In this order: the loop that registers again begins a new lease, which must not be ended.
             self.fence.end();
             self.news.register.store(true, Ordering::SeqCst);

@@ -236,10 +236,8 @@ impl Poller {
     /// Only if going on would be wrong: the file or its log was removed or replaced, or the file was overwritten; or its tables are
     /// of a newer version, and no run of this owner is left; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
-        #[cfg(feature = "postgres")]
-        let finished = self.supersede(finished);
-        for (run, slot, event) in finished::split_recorded(finished, &mut self.outbox) {
-            self.held.remove(&run);
+        for (claim, slot, event) in finished::split_recorded(finished, &mut self.outbox) {
+            self.forget(&claim);
             self.lock.free_slots(slot.into_iter());
             self.emit(&event);
         }
@@ -430,7 +428,8 @@ impl Poller {
             done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
         self.held.extend(done.claims.iter().map(|claim| claim.run_id));
-        if self.held.len() == self.aside.len()
+        let owner = &self.registration.owner;
+        if self.held.len() == self.aside.iter().filter(|finished| !finished.claim.is_of_other(owner)).count()
             && self.outbox.is_empty()
             && let Some(error) = self.newer.take()
         {
@@ -450,19 +449,15 @@ impl Poller {
 
     /// Forgets what a turn has written.
     fn clear_written(&mut self, now: Now, input: &Input, done: &mut Done) {
-        let settled = self.outbox.drain(..input.outcomes).filter_map(|finished| {
-            self.held.remove(&finished.claim.run_id);
-            // Slot and input of an attempt stay until its outcome is stored.
-            let is_same = |unwritten: &Finished| Arc::ptr_eq(&unwritten.claim, &finished.claim);
-            if done.unwritten.iter().any(is_same) {
-                return None;
+        for finished in self.outbox.drain(..input.outcomes).collect::<Vec<_>>() {
+            // Claim, slot and input of an attempt stay until its outcome is stored.
+            if !done.unwritten.iter().any(|unwritten| Arc::ptr_eq(&unwritten.claim, &finished.claim)) {
+                self.forget(&finished.claim);
+                finished.remove_input();
+                self.lock.free_slots(finished.slot.into_iter());
             }
-            finished.remove_input();
-            finished.slot
-        });
-        self.lock.free_slots(settled);
+        }
         self.aside.append(&mut done.unwritten);
-        self.held.extend(self.aside.iter().map(|finished| finished.claim.run_id));
         self.reports.clear();
         self.ended.clear();
         self.clock.recorded();

@@ -164,18 +164,23 @@ impl OwnerLock {
         }
     }
 
-    /// Continues under another id, with another file. The old file stays, and is locked until [`OwnerLock::release_former`].
+    /// Continues under another id, with another file. The file of the id that is `registered` stays, and is locked until
+    /// [`OwnerLock::release_former`]; that of an id whose registration failed is removed.
     #[cfg(feature = "postgres")]
-    pub(crate) fn change_owner(&self, owner: &str) -> Result<()> {
+    pub(crate) fn change_owner(&self, owner: &str, registered: &str) -> Result<()> {
         let mut held = self.held();
-        let (before, old) = (self.path(), held.file.clone());
+        let (before, old, was_registered) = (self.path(), held.file.clone(), self.id() == registered);
         let set = |path| *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
         set(self.folder.join(owner));
         if let Err(error) = self.create(&mut held) {
             set(before);
             return Err(Error::store("take the owner's lock", error));
         }
-        held.former.extend(old);
+        if was_registered {
+            held.former.extend(old);
+        } else {
+            let _ = std::fs::remove_file(&before);
+        }
         Ok(())
     }
 

@@ -116,12 +116,12 @@ fn longer_than(limit: Duration) -> String {
     format!("it took longer than {}", humantime::format_duration(limit))
 }
 
-/// Moves the attempts without a stored outcome to `unsettled`. For each of the others, returns its run, its slot and
+/// Moves the attempts without a stored outcome to `unsettled`. For each of the others, returns its claim, its slot and
 /// the event to emit.
 pub(crate) fn split_recorded(
     finished: Vec<Finished>,
     unsettled: &mut VecDeque<Finished>,
-) -> Vec<(i64, Option<Place>, Event)> {
+) -> Vec<(Arc<Claim>, Option<Place>, Event)> {
     let mut events = Vec::new();
     for mut finished in finished {
         let Some(Recorded { error, next_due }) = finished.recorded.take() else {
@@ -131,7 +131,7 @@ pub(crate) fn split_recorded(
         let took = finished.duration.unwrap_or_default();
         let (claim, status, next_attempt) = (finished.claim, RunStatus::Succeeded, None);
         events.push((
-            claim.run_id,
+            claim.clone(),
             finished.slot,
             Event::Finished { claim, status, error, took, next_attempt, next_due },
         ));

@@ -404,7 +404,6 @@ impl Claim {
     }
 
     /// Returns whether another owner has claimed it.
-    #[cfg(feature = "postgres")]
     pub(crate) fn is_of_other(&self, owner: &str) -> bool {
         self.owner.as_deref().is_some_and(|claimed_by| claimed_by != owner)
     }

@@ -213,9 +213,11 @@ impl Scenario {
         if self.suffers[host].is_some() && !matches!(kind, Kind::Restarted | Kind::Promoted) {
             self.heal(host);
         }
+        // Of its newest owner: what an earlier one had may still wait for a lease.
         let of_host = format!(
-            "SELECT r.id || ' ' || r.attempt FROM duly.task_runs r JOIN duly.scheduler_instances i ON i.id = r.locked_by
-              WHERE r.status = 'running' AND i.host = '{}'",
+            "SELECT r.id || ' ' || r.attempt FROM duly.task_runs r
+              WHERE r.status = 'running' AND r.locked_by =
+                    (SELECT i.id FROM duly.scheduler_instances i WHERE i.host = '{}' ORDER BY i.started_at DESC LIMIT 1)",
             name(host)
         );
         let claims = BTreeSet::from_iter(self.cluster.ask(&of_host));
@@ -402,4 +404,42 @@ fn three_hosts_start_each_occurrence_once_under_faults_of_hosts_network_and_serv
         settled.as_secs_f64()
     );
     assert!(counts.starts > 0, "no attempt has started");
+}
+
+#[test]
+fn a_promoted_standby_without_the_last_commits_starts_their_runs_again_and_lacks_their_tasks() {
+    let Some(network) = Network::new(1) else { return };
+    let Some(mut cluster) = Cluster::start(&network) else { return crate::fixtures::skip("no PostgreSQL") };
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let client = Client::open(cluster.address()).expect("a client");
+    set_clock(home.path(), 0, 0);
+    let mut host = Host::boot(&network, 0, home.path());
+    host.start(1);
+    let succeeded = |cluster: &mut Cluster, name: &str| {
+        let query = "SELECT r.status FROM duly.task_runs r JOIN duly.scheduled_tasks t ON t.id = r.task_id";
+        cluster.ask(&format!("{query} WHERE t.name = '{name}'")) == ["succeeded"]
+    };
+    client.add(task(overdue("kept"), home.path(), 0)).expect("a task");
+    eventually("it has run", || succeeded(&mut cluster, "kept"));
+    let soon = client.now().plus(seconds(4));
+    client.add(task(NewTask::once("again", soon).at_most_once(), home.path(), 0)).expect("a task");
+    cluster.detach();
+    assert_eq!(cluster.ask("SELECT id::text FROM duly.task_runs WHERE status <> 'succeeded'"), [""; 0], "not due yet");
+    client.add(task(overdue("gone"), home.path(), 0)).expect("a task");
+    for name in ["gone", "again"] {
+        eventually("it has run on the first primary", || succeeded(&mut cluster, name));
+    }
+    cluster.promote();
+    eventually("it has run on the second primary", || succeeded(&mut cluster, "again"));
+    assert_eq!(cluster.ask("SELECT name FROM duly.scheduled_tasks ORDER BY name"), ["again", "kept"]);
+    host.signal(Signal::TERM);
+    eventually("the scheduler has ended", || !host.is_up());
+    let text = std::fs::read_to_string(home.path().join("journal")).expect("the journal");
+    let (lines, torn) = checker::parse(&text);
+    assert!(torn.is_empty(), "{torn:#?}");
+    let starts =
+        |name: &str| lines.iter().filter(|line| matches!(line, Line::Began { task, .. } if task == name)).count();
+    assert_eq!((starts("kept"), starts("again"), starts("gone")), (1, 2, 1));
+    let log = host.log();
+    assert!(log.contains("promoted"), "the promotion is reported: {log}");
 }

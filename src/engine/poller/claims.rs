@@ -9,6 +9,15 @@ use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome, Run};
 
 impl Poller {
+    /// The end of an attempt is stored.
+    pub(super) fn forget(&mut self, claim: &Claim) {
+        #[cfg(feature = "postgres")]
+        if claim.is_of_other(&self.registration.owner) {
+            return self.forget_former();
+        }
+        self.held.remove(&claim.run_id);
+    }
+
     /// Returns the runs that this owner holds and another has taken over: their handlers are asked to stop. Claims of which it never
     /// learned, because the answer of a server was lost, are returned to the queue. `new`: those of this turn.
     pub(super) fn lost_claims(&mut self, new: &[Arc<Claim>], now: Now) -> Result<Vec<i64>> {

@@ -1,6 +1,5 @@
 //! An owner on a server: its session, and what it does when the server continues another history.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::clock::Now;
@@ -9,8 +8,6 @@ use crate::engine::poller::Poller;
 use crate::engine::wake_time::WakeTime;
 use crate::error::Result;
 use crate::host::owner_lock;
-use crate::model::event::Event;
-use crate::model::finished::{Finished, split_recorded};
 use crate::model::run::Claim;
 use crate::store::OwnerSession;
 use crate::store::turn_io::{Registered, Registration};
@@ -27,12 +24,12 @@ impl Poller {
     }
 
     /// Registers under another id: the claims are lost, because the server may lack the commits by which they were made. Outcomes that
-    /// are not written yet are superseded, and those of attempts that still run will be: see [`Poller::supersede`].
-    /// `running`: how many those are. The lock of the earlier owner is held until they have returned: without it others recover its runs.
+    /// are not written yet, and those of the `running` attempts that have not returned, are stored under the id that claimed them, where the
+    /// server has that claim. The lock of that id is held until then: without it others recover its runs.
     pub(crate) fn register_again(&mut self, now: Now, running: usize) -> Result<()> {
         let mut random = fastrand::Rng::new();
         let registration = Registration { owner: owner_lock::new_owner(&mut random), ..self.registration.clone() };
-        self.lock.change_owner(&registration.owner)?;
+        self.lock.change_owner(&registration.owner, &self.registration.owner)?;
         let Registered { others, not_stopped, .. } = self.store.register(&registration, random, now.wall)?;
         let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
         peers.update(&others, &[], now.monotonic);
@@ -41,12 +38,10 @@ impl Poller {
             "the server continues another history: this scheduler has registered again, and its claims are lost"
         );
         (self.registration, self.peers, self.horizon) = (registration, peers, WakeTime::default());
-        self.former = running;
+        self.former = running + self.outbox.len() + self.aside.len();
         self.release_former();
         self.reports.clear();
         self.held.clear();
-        let unwritten: Vec<Finished> = self.outbox.drain(..).chain(self.aside.drain(..)).collect();
-        unwritten.into_iter().for_each(|finished| self.supersede_one(finished));
         self.next_heartbeat = now.monotonic;
         Ok(())
     }
@@ -59,17 +54,10 @@ impl Poller {
         }
     }
 
-    /// Takes out the ends of attempts that an earlier owner claimed: this owner may have claimed the same attempt of a run again, and they
-    /// are not its ends.
-    pub(super) fn supersede(&mut self, finished: Vec<Finished>) -> Vec<Finished> {
-        let owner = &self.registration.owner;
-        let (stale, own): (Vec<_>, Vec<_>) = finished.into_iter().partition(|one| one.claim.is_of_other(owner));
-        if !stale.is_empty() {
-            self.former = self.former.saturating_sub(stale.len());
-            self.release_former();
-        }
-        stale.into_iter().for_each(|finished| self.supersede_one(finished));
-        own
+    /// The end of an attempt is stored that an earlier owner claimed.
+    pub(super) fn forget_former(&mut self) {
+        self.former = self.former.saturating_sub(1);
+        self.release_former();
     }
 
     fn release_former(&self) {
@@ -77,24 +65,11 @@ impl Poller {
             self.lock.release_former();
         }
     }
-
-    fn supersede_one(&mut self, finished: Finished) {
-        let mut superseded = VecDeque::new();
-        // One whose handler has committed it was still the claim of the earlier owner then.
-        for (_, slot, event) in split_recorded(vec![finished], &mut superseded) {
-            self.lock.free_slots(slot.into_iter());
-            self.emit(&event);
-        }
-        for finished in superseded {
-            self.lock.free_slots(finished.slot.into_iter());
-            finished.remove_input();
-            self.emit(&Event::Superseded { claim: finished.claim });
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -113,30 +88,82 @@ mod tests {
 
     const NOON: Now = Now { wall: Timestamp::from_millis(1_805_025_600_000), monotonic: Duration::from_secs(100) };
 
+    /// A poller with the runs of these tasks, claimed by `a-1` as on a server.
+    fn with_claims(database: &Path, tasks: &[&str]) -> (Poller, Vec<Arc<Claim>>) {
+        let mut store = SqliteStore::open(database, Missing::Create, Durability::MayRepeatAfterPowerLoss).unwrap();
+        for name in tasks {
+            let task = NewTask::once(*name, NOON.wall).handler("work").into_definition(NOON.wall).unwrap();
+            store.add(task, Existing::Refuse, NOON.wall).unwrap();
+        }
+        let parts = Parts {
+            store: Box::new(store),
+            database: database.to_owned(),
+            owner: "a-1".to_owned(),
+            handlers: ["work".to_owned()].into(),
+            settings: Settings::default(),
+            observers: Vec::new(),
+            random: fastrand::Rng::with_seed(1),
+        };
+        let mut poller = Poller::new(parts, NOON).unwrap();
+        let all = Slots { room: tasks.len(), idle: tasks.len() };
+        let claims = poller.turn(NOON, Vec::new(), Some(all)).unwrap().claims;
+        // On a server they are signed.
+        let sign = |claim: &Arc<Claim>| Arc::new(Claim { owner: Some("a-1".into()), ..(**claim).clone() });
+        (poller, claims.iter().map(sign).collect())
+    }
+
+    #[test]
+    fn what_ended_before_a_promotion_or_ends_after_it_is_stored_under_the_id_that_claimed_it() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        let (mut poller, claims) = with_claims(&database, &["one", "two"]);
+        let end = |claim: &Arc<Claim>| Finished::new(claim.clone(), Outcome::succeeded(), NOON, NOON);
+        let other = rusqlite::Connection::open(&database).unwrap();
+        let count = |status: &str| {
+            let count = "SELECT count(*) FROM task_runs WHERE status = ?1";
+            other.query_row(count, [status], |row| row.get::<_, u32>(0)).unwrap()
+        };
+        // The outcome of one waits, because the file is locked.
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        poller.turn(NOON, vec![end(&claims[0])], Some(Slots::default())).unwrap();
+        other.execute_batch("ROLLBACK").unwrap();
+        poller.register_again(NOON, 1).unwrap();
+        let later = Now { wall: NOON.wall.plus(Duration::from_secs(9)), monotonic: Duration::from_secs(109) };
+        poller.turn(later, Vec::new(), Some(Slots::default())).unwrap();
+        assert_eq!((count("succeeded"), count("running")), (1, 1));
+        let is_alive = || matches!(standing(&database, "a-1"), Standing::Alive { .. });
+        assert!(is_alive(), "one has not returned");
+        poller.turn(later, vec![end(&claims[1])], Some(Slots::default())).unwrap();
+        assert_eq!((count("succeeded"), count("running")), (2, 0));
+        assert!(!is_alive());
+    }
+
+    #[test]
+    fn a_registration_that_fails_leaves_no_file() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        let (mut poller, _) = with_claims(&database, &["one"]);
+        let other = rusqlite::Connection::open(&database).unwrap();
+        let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON scheduler_instances BEGIN SELECT raise(ABORT, 'no'); END";
+        other.execute_batch(refuse).unwrap();
+        let folder = poller.lock().folder().to_owned();
+        let files = || std::fs::read_dir(&folder).unwrap().count();
+        for _ in 0..5 {
+            poller.register_again(NOON, 1).unwrap_err();
+        }
+        assert_eq!(files(), 2, "that of the owner, and the newest");
+        other.execute_batch("DROP TRIGGER refuse").unwrap();
+        poller.register_again(NOON, 1).unwrap();
+        assert_eq!(files(), 2);
+        assert!(matches!(standing(&database, "a-1"), Standing::Alive { .. }), "its handler has not returned");
+    }
+
     #[test]
     fn what_an_earlier_owner_has_claimed_is_not_the_new_owners() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("t.db");
-        let open = |missing| SqliteStore::open(&database, missing, Durability::MayRepeatAfterPowerLoss).unwrap();
-        let mut store = open(Missing::Create);
-        let task = NewTask::once("one", NOON.wall).handler("work").into_definition(NOON.wall).unwrap();
-        store.add(task, Existing::Refuse, NOON.wall).unwrap();
-        let mut poller = Poller::new(
-            Parts {
-                store: Box::new(store),
-                database: database.clone(),
-                owner: "a-1".to_owned(),
-                handlers: ["work".to_owned()].into(),
-                settings: Settings::default(),
-                observers: Vec::new(),
-                random: fastrand::Rng::with_seed(1),
-            },
-            NOON,
-        )
-        .unwrap();
-        let claims = poller.turn(NOON, Vec::new(), Some(Slots { room: 1, idle: 1 })).unwrap().claims;
-        // On a server it is signed.
-        let claim = Arc::new(Claim { owner: Some("a-1".into()), ..(*claims[0]).clone() });
+        let (mut poller, claims) = with_claims(&database, &["one"]);
+        let claim = claims[0].clone();
         poller.register_again(NOON, 1).unwrap();
         let owner = poller.owner().to_owned();
         assert_ne!(owner, "a-1");

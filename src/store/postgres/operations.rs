@@ -483,6 +483,7 @@ impl Store for PostgresStore {
 impl PostgresStore {
     fn try_register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
         self.bench.lock().rows.server.count_anew();
+        self.rewound = None;
         self.end_session();
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = Session::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);

@@ -33,6 +33,8 @@ pub(crate) fn settle(
     random: &mut fastrand::Rng,
 ) -> Result<(), Fault> {
     let (tx, claim) = (cx.tx, &*finished.claim);
+    // One of an earlier id of this scheduler ends under that id.
+    let owner = claim.owner.as_deref().unwrap_or(owner);
     let fence = Fence { run: claim.run_id, owner, attempt: claim.attempt };
     if finished.output.is_some() || finished.exit_code.is_some() {
         // If the claim no longer holds, the statement that settles the run reports it.

@@ -288,8 +288,12 @@ impl<'a> Turning<'a> {
     /// Settles what has finished. Consecutive runs of short handlers have the same times: one statement settles all of them.
     fn settle_all(&mut self) -> Result<(), Fault> {
         let mut success = Success::new(self.tx)?;
-        let (mut plain, others): (Vec<_>, Vec<_>) =
-            self.work.finished.iter().partition(|finished| self.mode == Mode::Together && settle::is_plain(finished));
+        let (owner, together) = (self.work.owner, self.mode == Mode::Together);
+        let (mut plain, others): (Vec<_>, Vec<_>) = self
+            .work
+            .finished
+            .iter()
+            .partition(|finished| together && settle::is_plain(finished) && !finished.claim.is_of_other(owner));
         plain.sort_unstable_by_key(|finished| finished.claim.run_id);
         for span in plain.chunk_by(|before, next| settle::continues(before, next)) {
             if span.len() < SPAN {

@@ -13,7 +13,7 @@ use crate::postgres::server::{Guard, folder_of, start_script};
 pub(crate) const PORTS: [u16; 2] = [5430, 5431];
 
 /// Starts both, prints their folder, and obeys the lines of its input until that ends: `restart` crashes the primary and starts it
-/// again; `promote` stops the primary as a crash does, promotes the standby, and makes the other one its standby.
+/// again; `detach` ends the replication; `promote` stops the primary as a crash does, promotes the standby, and makes the other one its standby.
 const SCRIPT: &str = r#"
     umask 077
     folder=$(mktemp -d /tmp/duly-pg.XXXXXX) || exit 1
@@ -38,6 +38,12 @@ const SCRIPT: &str = r#"
     while read -r line; do
         case $line in
         restart) "$bin/pg_ctl" -D "$folder/$first" -m immediate stop >>"$log" 2>&1; serve $first; echo "done: $?" ;;
+        detach)
+            sql $first "ALTER SYSTEM RESET synchronous_standby_names" && sql $first "SELECT pg_reload_conf()" &&
+                sql $second "ALTER SYSTEM SET primary_conninfo = ''" && sql $second "SELECT pg_reload_conf()"
+            code=$?
+            while [ "$("$bin/psql" -XAtq -h "$folder" -p $first -U postgres -c 'SELECT count(*) FROM pg_stat_replication')" != 0 ]; do :; done
+            echo "done: $code" ;;
         promote)
             "$bin/pg_ctl" -D "$folder/$first" -m immediate stop >>"$log" 2>&1
             echo "synchronous_standby_names = ''" >>"$folder/$second/postgresql.auto.conf"
@@ -73,6 +79,11 @@ impl Cluster {
     /// Crashes the primary, and starts it again.
     pub(crate) fn restart(&mut self) {
         self.order("restart");
+    }
+
+    /// Ends the replication: the standby gets nothing more.
+    pub(crate) fn detach(&mut self) {
+        self.order("detach");
     }
 
     /// Crashes the primary, and promotes its standby. Returns when it has a standby again.
