@@ -226,3 +226,32 @@ fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|superseded", "2|cancelled"]);
     assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
 }
+
+#[test]
+fn refused_runs_of_a_dead_owner_hold_up_neither_the_others_nor_the_loop() {
+    let db = TestDb::new();
+    let mut dead = db.builder(BEFORE).accept("work").workers(600).start().unwrap();
+    dead.client().add_all((0..600).map(|number| overdue(&format!("task-{number}")).handler("work"))).unwrap();
+    while dead.running().len() < 600 {
+        dead.step().unwrap();
+    }
+    dead.crash();
+    // More than a turn writes.
+    let refuse = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN OLD.id <= 550
+                  BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    db.plain().execute_batch(refuse).unwrap();
+    let mut next = db.builder(BEFORE).accept("work").workers(0).start().unwrap();
+    for _ in 0..4 {
+        next.step().unwrap();
+    }
+    let running = "SELECT count(*) || ' up to ' || max(id) FROM task_runs WHERE status = 'running'";
+    assert_eq!(db.ask(running), "550 up to 550");
+    assert!(!next.sleeps().is_zero(), "or it would turn without end");
+    db.plain().execute_batch("DROP TRIGGER no").unwrap();
+    for _ in 0..3 {
+        next.clock().advance(minutes(1));
+        next.step().unwrap();
+    }
+    assert_eq!(db.count(RunStatus::Running), 0);
+    db.assert_sound();
+}

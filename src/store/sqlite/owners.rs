@@ -283,16 +283,15 @@ pub(crate) fn running(tx: &Transaction<'_>) -> rusqlite::Result<HashSet<(i64, u3
 const LOST: &str = "
     SELECT r.id, r.attempt, t.name, r.handler, r.process, t.id
       FROM task_runs r INDEXED BY task_runs_running JOIN scheduled_tasks t ON t.id = r.task_id
-     WHERE r.status = 'running' AND r.locked_by = :owner LIMIT :limit";
+     WHERE r.status = 'running' AND r.locked_by = :owner";
 
 /// Returns the running runs of a dead owner.
-pub(crate) fn lost(tx: &Transaction<'_>, owner: &str, limit: usize) -> rusqlite::Result<Vec<Lost>> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+pub(crate) fn lost(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<Lost>> {
     let read = |row: &rusqlite::Row<'_>| {
         let (run, attempt, task, handler) = (row.get(0)?, row.get(1)?, row::shown(row, 2)?, row::shown(row, 3)?);
         Ok(Lost { run, attempt, task_id: row.get(5)?, task, handler, process: row::shown_if_any(row, 4)? })
     };
-    tx.prepare_cached(LOST)?.query_map(named_params! { ":owner": owner, ":limit": limit }, read)?.collect()
+    tx.prepare_cached(LOST)?.query_map(named_params! { ":owner": owner }, read)?.collect()
 }
 
 const ANY_RUNNING: &str = "

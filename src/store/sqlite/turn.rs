@@ -340,10 +340,14 @@ impl<'a> Turning<'a> {
     /// turns. Until then its owner's lock file stays, because it says which attempts had begun.
     fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
         let (tx, now, owner) = (self.tx, self.work.now, &*dead.owner);
-        let lost = owners::lost(tx, owner, self.budget)?;
-        self.done.more_lost |= lost.len() >= self.budget;
-        let (mut all, mut rests) = (lost.len() < self.budget, false);
-        for lost in lost {
+        let (mut all, mut rests) = (true, false);
+        // All of them: those that wait, or were set aside, must not keep the others from being reached.
+        for lost in owners::lost(tx, owner)? {
+            if self.budget == 0 {
+                self.done.more_lost = true;
+                all = false;
+                break;
+            }
             let doubt = self.work.doubts.get(&(lost.run, lost.attempt));
             let presence = presence(&lost.orphan(self.work.database), doubt.map(String::as_str));
             // The slots count only where nothing else shows that the attempt began.
