@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+#[cfg(feature = "postgres")]
+use duly::Clock;
 use duly::testing::{Crashed, ManualClock, Stepper, StepperBuilder};
-use duly::{Client, Clock, Timestamp};
+use duly::{Client, Timestamp};
 use tempfile::TempDir;
 
 #[cfg(feature = "postgres")]
