@@ -34,9 +34,6 @@ impl Poller {
         let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
         peers.update(&others, &[], now.monotonic);
         peers.check_not_stopped(not_stopped, now.monotonic);
-        log::warn!(
-            "the server continues another history: this scheduler has registered again, and its claims are lost"
-        );
         (self.registration, self.peers, self.horizon) = (registration, peers, WakeTime::default());
         self.former = running + self.outbox.len() + self.aside.len();
         self.release_former();
