@@ -33,10 +33,10 @@ use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, 
 use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
-const SWEEP: usize = 500;
+pub(crate) const SWEEP: usize = 500;
 
 /// Rows that retention deletes beside other work. The turn writes that many fewer items.
-const PRESSING: usize = 200;
+pub(crate) const PRESSING: usize = 200;
 
 /// Fewest outcomes that are settled by one statement. Two cost as much as one by one.
 const SPAN: usize = 3;
