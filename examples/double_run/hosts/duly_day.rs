@@ -125,7 +125,7 @@ fn turn(host: &mut Host, journals: &mut [Journal], day: Day, now: Timestamp) -> 
     Ok(())
 }
 
-/// What befalls a host during the work of 09:00.
+/// Injects the fault of the day into a host, a minute after the work of 09:00 began.
 fn trouble(host: &mut Host, journals: &mut [Journal], day: Day, now: Timestamp, database: &Database<'_>) -> Result<()> {
     let Some((claim, _, ends)) = &mut host.under_way else { return Ok(()) };
     if now != time_of(TROUBLED).plus(minutes(1)) {
