@@ -316,7 +316,7 @@ impl<'a> Turning<'a> {
             settle::settle(&mut cx, success, owner, finished, &mut turn.memory.random)
         };
         let Some(fault) = self.attempt_end(|turn| store(turn, finished))? else { return Ok(()) };
-        if self.is_passing(&fault) {
+        if self.is_transient(&fault) {
             self.done.unwritten.push(finished.clone());
             return self.set_aside(Item::Outcome(finished.claim.run_id), &fault);
         }
@@ -341,7 +341,7 @@ impl<'a> Turning<'a> {
     fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
         let (tx, now, owner) = (self.tx, self.work.now, &*dead.owner);
         let (mut all, mut rests) = (true, false);
-        // All of them: those that wait, or were set aside, must not keep the others from being reached.
+        // All of them are read: those that wait or were set aside must not use up a limit.
         for lost in owners::lost(tx, owner)? {
             if self.budget == 0 {
                 self.done.more_lost = true;
