@@ -28,7 +28,7 @@ use crate::host_faults::network::{Network, Works};
 use crate::host_faults::recovery::Recoveries;
 use crate::selftest::checker::{self, Counts, Expectation, Line, Tables};
 
-/// Rounds without `DULY_ROUNDS`, and how long one takes.
+/// Rounds without `DULY_ROUNDS`, and the time from one fault to the next: a round waits for no recovery, so that faults overlap.
 const ROUNDS: u32 = 5;
 const PACE: Duration = Duration::from_millis(1500);
 
@@ -268,19 +268,22 @@ impl Scenario {
 
     /// Stops the scheduler of a host. Returns whether it holds the lock of the schema.
     fn freeze_in_turn(&mut self, host: usize) -> bool {
-        let holds = format!(
-            "SELECT a.pid::text FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+        let state_of_holder = format!(
+            "SELECT a.state FROM pg_locks l JOIN pg_stat_activity a USING (pid)
               WHERE l.locktype = 'advisory' AND l.classid = 1685417081 AND l.granted AND a.client_addr = '10.77.{host}.2'"
         );
         let begin = Instant::now();
         while begin.elapsed() < seconds(3) {
-            if self.cluster.ask(&holds).is_empty() {
+            if self.cluster.ask(&state_of_holder).is_empty() {
                 continue;
             }
             self.hosts[host].signal(Signal::STOP);
-            // What was on its way to the server has arrived.
-            std::thread::sleep(Duration::from_millis(50));
-            if !self.cluster.ask(&holds).is_empty() {
+            // The server may still execute a statement, which may free the lock.
+            let mut state = self.cluster.ask(&state_of_holder);
+            while state == ["active"] && begin.elapsed() < seconds(3) {
+                state = self.cluster.ask(&state_of_holder);
+            }
+            if !state.is_empty() {
                 return true;
             }
             self.hosts[host].signal(Signal::CONT);
