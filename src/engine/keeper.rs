@@ -179,7 +179,7 @@ impl Heart {
                 "the server continues another history (a standby was promoted): commits that it did not receive are lost, and their \
                  runs start again; running attempts are stopped and count as lost; this scheduler registers again"
             );
-            // In this order: the loop that registers again begins a new lease, which must not be ended.
+            // In this order: once `register` is set, the loop may begin a new lease, which must not be ended here.
             self.fence.end();
             self.news.register.store(true, Ordering::SeqCst);
         } else if beat.extended {
@@ -264,7 +264,7 @@ mod tests {
         attempts: Attempts,
         keeper: Keeper,
         woken: Receiver<()>,
-        /// Of each lease that was announced: whether the owner was to register again already.
+        /// For each lease that was announced: whether `register` was set before.
         announced: Receiver<bool>,
         _home: tempfile::TempDir,
     }

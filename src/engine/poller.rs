@@ -114,7 +114,7 @@ pub(crate) struct Poller {
     log_once: LogOnce,
     /// Set when the tables are of a newer version: why this owner shuts down.
     newer: Option<Error>,
-    /// How many attempts of earlier owners of this scheduler have not returned.
+    /// How many attempts of earlier ids of this scheduler have an outcome that is not stored.
     #[cfg(feature = "postgres")]
     former: usize,
 }

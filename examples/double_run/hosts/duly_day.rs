@@ -14,7 +14,7 @@ use crate::bench::day::minutes;
 use crate::bench::journal::{Journal, What};
 
 const CRON: &str = "0 6-17 * * *";
-/// How long the schedulers of the day with real time are waited for.
+/// Limit for the day in real time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A journal for each occurrence, and the number of attempts that are recorded as lost.

@@ -73,7 +73,7 @@ impl Guard for Unguarded {
     }
 }
 
-/// A row that says until when the job is taken, and since `const now = new Date()`.
+/// A row with the time until which the job is locked, by the clock of the host: `const now = new Date()`.
 pub(crate) struct GuardTable;
 
 impl Guard for GuardTable {
@@ -162,7 +162,7 @@ impl Queue {
     /// As it is often published: only a queued job is claimed.
     pub(crate) const PUBLISHED: Queue =
         Queue { name: "SKIP LOCKED, lease", claimable: "status = 'queued'", heartbeat: false };
-    /// As it is meant: a running job, too, whose lease has ended.
+    /// As it should be: also a running job whose lease has expired.
     pub(crate) const RECLAIMING: Queue =
         Queue { name: ".. running rows, too", claimable: "status IN ('queued', 'running')", heartbeat: false };
     pub(crate) const BEATING: Queue = Queue { name: ".. and a heartbeat", heartbeat: true, ..Queue::RECLAIMING };

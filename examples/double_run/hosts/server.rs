@@ -34,7 +34,7 @@ const POOLER: &str = r#"
     rm -rf "$folder"
 "#;
 
-/// How long the end of a session, which takes a millisecond, is waited for.
+/// Limit for the end of a session, which takes a millisecond.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server on which databases can be made.

@@ -43,7 +43,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Notes in claims of this turn who has claimed them.
+    /// Sets the owner of the claims of this turn, if the database is on a server.
     pub(super) fn sign(&mut self, claims: &mut [Arc<Claim>]) {
         if !claims.is_empty() && self.store.as_file().is_none() {
             let owner: Arc<str> = self.registration.owner.as_str().into();
@@ -51,7 +51,7 @@ impl Poller {
         }
     }
 
-    /// The end of an attempt is stored that an earlier owner claimed.
+    /// As [`Poller::forget`], for a claim under an earlier id.
     pub(super) fn forget_former(&mut self) {
         self.former = self.former.saturating_sub(1);
         self.release_former();

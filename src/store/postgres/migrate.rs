@@ -50,7 +50,7 @@ pub(crate) fn migrate(
     direction: Direction,
     progress: &Progress,
 ) -> Result<Migrated> {
-    // Rows are passed on within a call of the connection.
+    // The rows are streamed.
     outside_of_runtimes(move || {
         let mut bench = server.lock();
         let server = &mut bench.rows.server;
@@ -211,7 +211,7 @@ impl<'a> Move<'a> {
         Ok(())
     }
 
-    /// Sets the number after which the target assigns the next one to the source's.
+    /// Lets the ids that the target assigns continue after those of the source.
     fn continue_numbers(&mut self, table: &Table) -> Result<(), Fault> {
         let name = table.name;
         match self.direction {

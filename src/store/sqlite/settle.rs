@@ -255,7 +255,7 @@ fn after_the_end(
     Ok(())
 }
 
-/// Finds a success that is stored already. Parameters: its times.
+/// Finds a success that is stored already, by its times.
 const RECORDED_SUCCESS: &str = "
     SELECT status, NULL, 0, error FROM task_runs
      WHERE id = :run AND status = 'succeeded' AND attempt = :attempt AND started_at IS :started AND finished_at = :finished";

@@ -85,7 +85,7 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
         }
         done => done,
     };
-    // Nothing was written: the whole is repeated.
+    // Nothing was written: the next turn tries all of it again.
     let done = done.inspect_err(|_| memory.clock = clock)?;
     let Memory { aside, retried, .. } = memory;
     retried.retain(|item| aside.contains(item));

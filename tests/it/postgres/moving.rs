@@ -132,7 +132,7 @@ fn rows_of_server(
 ) {
     let texts: Vec<String> = columns.iter().map(|name| format!("{name}::text")).collect();
     let mut session = session(address);
-    // Not the column of the answer, which is a text.
+    // By the columns of the table: those of the answer are texts.
     let key = key.split(", ").map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
     let text = format!("SELECT {} FROM {table} t ORDER BY {key}", texts.join(", "));
     let mut rows = session.query_raw(&text, std::iter::empty::<i64>()).expect("rows");

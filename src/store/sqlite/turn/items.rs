@@ -58,7 +58,7 @@ impl Turning<'_> {
         Ok(again?.map(|again| if self.is_transient(&again) { again } else { fault }))
     }
 
-    /// Has rows that are stored elsewhere written there, so that one item's fault is known as its own.
+    /// Writes changed rows to where they are stored, if that is a server, so that a fault is attributed to the item that caused it.
     fn write_elsewhere(&mut self, whose: Whose) -> Result<(), Fault> {
         let tx = self.tx;
         self.backing.as_mut().map_or(Ok(()), |backing| backing.write(tx, whose))
