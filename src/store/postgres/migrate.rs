@@ -28,7 +28,7 @@ const STEP: u64 = 1_000;
 const CHUNK: usize = 1024 * 1024;
 
 /// The rows of `scheduler_meta` that tell of the tasks. The others tell of the tables.
-const META: &str = "key = 'zone_data'";
+const META: &str = "key IN ('zone_data', 'misplanned')";
 
 /// The copy may take longer than a turn, and nobody else works here. Programs that write by SQL wait until it has ended. An autovacuum
 /// of the tables gives way after a second. Nothing is known of new rows before an ANALYZE: the server would sort all of them, and write
