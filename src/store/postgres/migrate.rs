@@ -28,7 +28,7 @@ const STEP: u64 = 1_000;
 const CHUNK: usize = 1024 * 1024;
 
 /// The rows of `scheduler_meta` that belong to the tasks. The others describe the tables.
-const META: &str = "key = 'zone_data'";
+const META: &str = "key IN ('zone_data', 'misplanned')";
 
 /// The copy may take longer than a turn, and no scheduler is running. Programs that write by SQL wait until it has ended; an autovacuum of
 /// the tables is cancelled after a second. Before an ANALYZE the server has no statistics of the new rows, and would sort all of them on

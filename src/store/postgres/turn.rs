@@ -198,7 +198,8 @@ impl PostgresStore {
         let if_it_works = |number: usize| if works { count(number) } else { 0 };
         let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside).min(MAX_ITEMS) + 1 + aside;
         let runs = work.finished.iter().map(|finished| finished.claim.run_id);
-        let runs = runs.chain(work.reports.iter().map(|report| report.run)).chain(memory.clock.runs.keys().copied());
+        let runs =
+            runs.chain(work.reports.iter().map(|report| report.run)).chain(memory.clock.planned.runs.keys().copied());
         let runs: BTreeSet<i64> = runs.collect();
         let reach = TurnReach {
             now: 0,
@@ -223,7 +224,7 @@ impl PostgresStore {
             planless: count(SWEEP),
             planless_after: memory.planless,
             room: count(room),
-            whole: memory.clock.tasks.keys().copied().collect(),
+            whole: memory.clock.planned.tasks.keys().copied().collect(),
             keys: HashSet::new(),
             outputs: false,
             attempts: false,

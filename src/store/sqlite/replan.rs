@@ -1,7 +1,10 @@
 //! Plans tasks again that a wrong clock, or other zone data, had planned. An occurrence that already has a row does not run
 //! again.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{OptionalExtension, Transaction, named_params};
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::event::Event;
@@ -107,6 +110,38 @@ pub(crate) fn rewound(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp)
     }
     let detail = Event::ClockWasWrong { believed, found: now }.to_string();
     owners::record(tx, now, "clock_wrong", None, None, Some(&detail))
+}
+
+/// Tasks and runs that a wrong clock has planned and that could not be written yet, and the time from which they are planned again. The
+/// tables keep them: a scheduler may end before it could write them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Misplanned {
+    pub(crate) tasks: BTreeMap<i64, Timestamp>,
+    pub(crate) runs: BTreeMap<i64, Timestamp>,
+}
+
+const MISPLANNED: &str = "SELECT CAST(value AS BLOB) FROM scheduler_meta WHERE key = 'misplanned'";
+
+/// Returns what still has to be planned again.
+pub(crate) fn misplanned(tx: &Transaction<'_>) -> rusqlite::Result<Misplanned> {
+    let value: Option<Vec<u8>> = tx.prepare_cached(MISPLANNED)?.query_row([], |row| row.get(0)).optional()?;
+    // Something that another program wrote counts as nothing.
+    Ok(value.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default())
+}
+
+const SET_MISPLANNED: &str = "
+    INSERT INTO scheduler_meta (key, value) VALUES ('misplanned', :rows)
+    ON CONFLICT (key) DO UPDATE SET value = :rows";
+
+const NONE_MISPLANNED: &str = "DELETE FROM scheduler_meta WHERE key = 'misplanned'";
+
+/// Records what still has to be planned again.
+pub(crate) fn set_misplanned(tx: &Transaction<'_>, rows: &Misplanned) -> rusqlite::Result<()> {
+    if *rows == Misplanned::default() {
+        return tx.prepare_cached(NONE_MISPLANNED)?.execute([]).map(|_| ());
+    }
+    let rows = serde_json::to_string(rows).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    tx.prepare_cached(SET_MISPLANNED)?.execute(named_params! { ":rows": rows }).map(|_| ())
 }
 
 const ZONE_DATA: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_data'";

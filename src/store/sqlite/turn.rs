@@ -151,7 +151,7 @@ impl<'a> Turning<'a> {
                 return Ok(());
             }
         }
-        if self.work.full {
+        if self.work.full && !self.work.newer {
             self.rewind_again()?;
         }
         // Before anything is settled: no outcome is deleted in the turn in which it is written, however long it had to wait for
