@@ -17,14 +17,11 @@ use crate::store::postgres::server::Access;
 use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
+use crate::store::sqlite::turn::{PRESSING, SWEEP};
 use crate::store::turn_io::{Done, Item, MAX_ITEMS, Other, Work};
 
-/// Keys and tasks that the sweep of a full turn looks at.
-const SWEEP: usize = 500;
 /// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
 const EXPIRING: usize = 450;
-/// Rows that retention deletes before a busy turn.
-const PRESSING: usize = 200;
 /// Waiting runs that are read although no slot is left for them: others of their key may start first.
 const SPARE: usize = 16;
 

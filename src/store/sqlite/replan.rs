@@ -55,7 +55,7 @@ const INSTANCES: &str = "
 /// Otherwise a start in the future would count until the clock has reached it.
 const STARTS: &str = "UPDATE rate_limit_starts SET started_at = :now WHERE started_at > :now";
 
-/// Of these rows only.
+/// Limits a statement to these rows.
 const OF_ROWS: &str = "AND id IN (SELECT value FROM json_each(:rows))";
 
 /// Returns whether a heartbeat is ahead of the clock. If not, another scheduler has planned all again already: occurrences that
@@ -103,7 +103,7 @@ pub(crate) fn later_runs(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Resu
     tx.prepare_cached(LATER)?.query_map(named_params! { ":now": now }, |row| row.get(0))?.collect()
 }
 
-/// Moves what is left of the wrong time, and records the skipped time in an event.
+/// Corrects the starts of rate limits and the heartbeats, and records the skipped time in an event.
 pub(crate) fn rewound(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
     for statement in [STARTS, INSTANCES] {
         tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
