@@ -26,6 +26,10 @@ pub(crate) const CLASS: i32 = 0x6475_6c79;
 
 const MILLIS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
+/// Of a transaction that writes. Its statements go along indexes whatever the statistics say: they may be those of tables that were empty,
+/// and the plan of a prepared statement stays until the next ones.
+const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off";
+
 /// A session keeps at most this many prepared statements, and then forgets all of them.
 const PREPARED: usize = 400;
 
@@ -220,8 +224,8 @@ impl Server {
                 let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
                 let (wait, row) = (session::millis(wait), session::millis(terms.lock_timeout.min(session::ROW)));
                 message = format!(
-                    "{message}; SET LOCAL lock_timeout = {wait}; SELECT pg_advisory_xact_lock({CLASS}, {key}); \
-                     SET LOCAL lock_timeout = {row}"
+                    "{message}; {BY_INDEX}; SET LOCAL lock_timeout = {wait}; \
+                     SELECT pg_advisory_xact_lock({CLASS}, {key}); SET LOCAL lock_timeout = {row}"
                 );
                 "SELECT pg_current_xact_id(), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
             }
