@@ -337,6 +337,10 @@ fn the_index_names_every_page() {
         assert!(is_known, "{page}: add it to the lists of this test");
         assert!(file == "README.md" || index.contains(&format!("({file}")), "docs/README.md does not name {file}");
     }
+    for entry in std::fs::read_dir(tree().join("docs/reference")).expect("the folder") {
+        let file = entry.expect("an entry").file_name().into_string().expect("a name");
+        assert!(index.contains(&format!("(reference/{file})")), "docs/README.md does not name reference/{file}");
+    }
 }
 
 /// The page for operating explains every kind of problem, and names no other.
