@@ -347,6 +347,88 @@ fn a_row_that_cannot_be_planned_anew_stops_no_other() {
     assert_eq!(rows(&db).iter().filter(|row| row.starts_with("clock_wrong")).count(), 1);
 }
 
+/// A clock that was three days ahead is found wrong, when a task and a waiting run cannot be written. Another task can.
+fn refused_after_a_step_back(db: &TestDb, stepper: &mut Stepper) {
+    let client = stepper.client().clone();
+    for task in ["held", "free"] {
+        client.add(NewTask::interval(task, minutes(10)).handler("nowhere")).expect("a task");
+    }
+    let retry = RetryPolicy { max_attempts: 9, backoff: minutes(60), max_backoff: minutes(600) };
+    client.add(once("waits").retry(retry)).expect("a task");
+    let failing = claim(stepper);
+    stepper.finish(&failing, failed(Retry::Backoff));
+    step(stepper, 0);
+    db.execute(
+        "CREATE TRIGGER no BEFORE UPDATE ON scheduled_tasks WHEN NEW.name = 'held'
+         BEGIN SELECT RAISE(ABORT, 'not now'); END",
+    );
+    db.execute(
+        "CREATE TRIGGER neither BEFORE UPDATE ON task_runs WHEN NEW.status = 'failed'
+         BEGIN SELECT RAISE(ABORT, 'not now'); END",
+    );
+    stepper.clock().set_wall(at(NOON));
+    step(stepper, 0);
+    assert_eq!(
+        (db.next("free").as_str(), db.next("held").as_str()),
+        ("2027-03-14 12:10:00 active", "2027-03-17 12:10:00 active")
+    );
+    assert_eq!(misplanned(db), 1);
+}
+
+fn misplanned(db: &TestDb) -> usize {
+    db.rows("SELECT value FROM scheduler_meta WHERE key = 'misplanned'").len()
+}
+
+#[test]
+fn a_row_that_could_not_be_planned_anew_is_not_forgotten_by_a_restart() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper("2027-03-17T12:00:00Z");
+    refused_after_a_step_back(&db, &mut stepper);
+    stepper.clock().advance(minutes(11));
+    let mut stepper = stepper.restart().expect("another owner");
+    step(&mut stepper, 0);
+    // Its occurrence of 12:10 is resolved, and is not again.
+    let free = || {
+        db.rows("SELECT concat_ws(' ', next_run, resolved_until, created_at) FROM scheduled_tasks WHERE name = 'free'")
+    };
+    let before = free();
+    assert_eq!(db.next("free"), "2027-03-14 12:20:00 active");
+    assert_eq!(db.next("held"), "2027-03-17 12:10:00 active");
+    db.execute("DROP TRIGGER no");
+    db.execute("DROP TRIGGER neither");
+    stepper.clock().advance(minutes(1));
+    step(&mut stepper, 0);
+    // From the time at which the clock was found wrong: an occurrence of that time is not lost.
+    assert_eq!(db.next("held"), "2027-03-14 12:20:00 active");
+    assert_eq!(
+        db.runs().iter().filter(|run| run.task == "held").map(|run| run.scheduled_for).collect::<Vec<_>>().last(),
+        Some(&at("2027-03-14T12:10:00Z"))
+    );
+    let waits = run_at(&db, "waits").since(at(NOON));
+    assert!((minutes(30)..=minutes(60)).contains(&waits), "{waits:?}");
+    assert_eq!((free(), misplanned(&db)), (before, 0));
+}
+
+#[test]
+fn a_row_that_a_scheduler_could_not_plan_anew_before_it_died_is_planned_by_another() {
+    let db = TestDb::new();
+    let mut other = db.stepper("2027-03-17T12:00:00Z");
+    let mut stepper = db.stepper("2027-03-17T12:00:00Z");
+    refused_after_a_step_back(&db, &mut stepper);
+    stepper.crash();
+    db.execute("DROP TRIGGER no");
+    db.execute("DROP TRIGGER neither");
+    other.clock().set_wall(at(NOON));
+    // It reads of them, and plans them at the next heartbeat at the latest.
+    step(&mut other, 0);
+    other.clock().advance(minutes(1));
+    step(&mut other, 0);
+    assert_eq!(db.next("held"), "2027-03-14 12:10:00 active");
+    let waits = run_at(&db, "waits").since(at(NOON));
+    assert!((minutes(30)..=minutes(60)).contains(&waits), "{waits:?}");
+    assert_eq!(misplanned(&db), 0);
+}
+
 #[test]
 fn a_start_with_an_unset_clock_compares_it_once_it_is_set() {
     let db = TestDb::new();

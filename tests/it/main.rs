@@ -88,6 +88,9 @@ mod garbled;
 /// The guard process of `duly run` ends the commands of a scheduler that was killed, and no other process.
 #[cfg(feature = "cli")]
 mod guard;
+/// The snippets of the guides in `docs/`.
+#[cfg(feature = "cli")]
+mod guides;
 /// Failures that say what follows, custom backoff, and payloads that cannot be read.
 mod handler_failures;
 /// The examples in the help of each command.
@@ -115,6 +118,8 @@ mod kill_soak;
 mod large_batches;
 mod limit_kills;
 mod limits;
+/// The links of the documents.
+mod links;
 /// Lock files that are removed, replaced or overwritten, and unsafe folders.
 mod lock_files;
 /// Long manifests: killed while they are applied, and edited in one line.

@@ -204,7 +204,9 @@ fn environment_variables_are_those_of_the_source() {
         }
     }
     assert_eq!(own, found, "those of duly");
-    read.retain(|name| !name.starts_with("DULY_") && name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_'));
+    read.retain(|name| {
+        !name.starts_with("DULY_") && name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_')
+    });
     let missing: Vec<&String> = read.difference(&of_system).collect();
     assert!(missing.is_empty(), "these are read, and not documented: {missing:?}");
     assert!(read.len() > 15, "only {read:?} were found");

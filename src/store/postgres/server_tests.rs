@@ -11,6 +11,7 @@ use crate::model::request::{Change, Existing};
 use crate::store::Store;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
+use crate::store::postgres::holder::Holder;
 use crate::store::postgres::outcome::{Number, Outcome, Proof};
 use crate::store::postgres::server::{Access, CLASS, Server};
 use crate::store::postgres::session::{Session, Timeline};
@@ -329,6 +330,43 @@ fn a_frozen_holder_is_ended() {
 }
 
 #[test]
+fn a_holder_that_stops_behind_a_waiter_is_ended_as_soon_as_it_may_be() {
+    let Some(postgres) = shared() else { return };
+    let address = schema(postgres, postgres.port, "behind");
+    let lock = format!("SELECT pg_advisory_xact_lock({CLASS}, oid::int) FROM pg_namespace WHERE nspname = 'behind'");
+    let limit = Duration::from_secs(3);
+    // A round counts if the holder has stopped soon after the waiter came: the machine may be busy.
+    let counts = (0..20).any(|_| {
+        let mut holder = postgres.other();
+        holder.batch_execute(&format!("BEGIN; {lock}")).unwrap();
+        std::thread::scope(|threads| {
+            let waiter = threads.spawn(|| {
+                let mut waiter = Server::connect(&address).unwrap();
+                waiter.find_schema().unwrap();
+                // If it waited once, it would come three seconds after it began, which the holder has stopped after.
+                waiter.set_stillness(limit);
+                waiter.set_lock_timeout(limit).unwrap();
+                waiter.begin(Access::Write).map(|_| ())
+            });
+            let mut other = Server::connect(&address).unwrap();
+            wait_for_waiter(&mut other);
+            let stops = "SELECT (extract(epoch FROM clock_timestamp() - a.query_start) * 1000)::bigint FROM pg_locks l
+                         JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND NOT l.granted
+                         AND l.objid = (SELECT oid FROM pg_namespace WHERE nspname = 'behind')";
+            let after: Option<i64> = holder.query_opt(stops, &[]).unwrap().map(|row| row.get(0));
+            let soon = after.is_some_and(|after| after < 500);
+            let begun = waiter.join().unwrap();
+            if soon {
+                begun.unwrap();
+                assert!(holder.batch_execute("SELECT 1").is_err(), "it was ended");
+            }
+            soon
+        })
+    });
+    assert!(counts, "in no round the holder has stopped in time");
+}
+
+#[test]
 fn a_holder_that_works_is_not_ended_however_old_its_transaction_is() {
     let Some(postgres) = shared() else { return };
     let mut server = Server::connect(&schema(postgres, postgres.port, "working")).unwrap();
@@ -348,10 +386,14 @@ fn a_holder_that_works_is_not_ended_however_old_its_transaction_is() {
     old("xact_start");
     // As the end of a run with rows of a handler, which takes the lock last.
     holder.batch_execute(&lock).unwrap();
-    assert!(!server.end_frozen_holder_after(limit), "it waits for its client since a moment");
+    let day = Duration::from_secs(86_400);
+    assert!(
+        matches!(server.look_at_holder(day), Holder::Still(still) if still < day),
+        "it waits for its client since a moment"
+    );
     holder.batch_execute("SET LOCAL application_name = 'duly migrate'").unwrap();
     old("state_change");
-    assert!(!server.end_frozen_holder_after(limit), "its client works on a file");
+    assert_eq!(server.look_at_holder(limit), Holder::Works, "its client works on a file");
     holder.batch_execute("SET LOCAL application_name = 'other'").unwrap();
     let stop = holder.cancel_token();
     std::thread::scope(|threads| {
@@ -360,13 +402,13 @@ fn a_holder_that_works_is_not_ended_however_old_its_transaction_is() {
             &mut postgres.other(),
             &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep'"),
         );
-        assert!(!server.end_frozen_holder_after(Duration::ZERO), "a statement is running");
+        assert_eq!(server.look_at_holder(Duration::ZERO), Holder::Works, "a statement is running");
         stop.cancel_query(postgres::NoTls).unwrap();
         works.join().unwrap().unwrap_err();
     });
     holder.batch_execute("ROLLBACK TO s").unwrap();
     old("state_change");
-    assert!(server.end_frozen_holder_after(limit), "it does nothing");
+    assert_eq!(server.look_at_holder(limit), Holder::Ended, "it does nothing");
     assert!(holder.batch_execute("SELECT 1").is_err());
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use duly::{Client, Context, Error, NewTask, Retention, Scheduler};
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::skip;
+use crate::fixtures::{eventually, number, skip};
 use crate::postgres::server::{address, programs, start};
 
 /// Tasks of each round, and rounds without `DULY_ROUNDS`.
@@ -28,13 +28,13 @@ const SIZES: &str = "
 #[test]
 fn the_tables_stay_bounded_while_tasks_come_and_go() {
     let Some(programs) = programs() else { return skip("no PostgreSQL") };
-    let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
+    let rounds = number("DULY_ROUNDS", ROUNDS);
     // A short test cannot wait for a minute.
     let settings = if rounds > ROUNDS { "" } else { "-c autovacuum_naptime=1s" };
     let Some((folder, _guard)) = start(&programs, settings) else { return };
     let address = address(&folder);
     let home = tempfile::tempdir().expect("a folder");
-    // Nothing is kept for longer than retention needs to come by.
+    // Retention deletes what has ended at its next pass.
     let keep = Retention { once: Duration::ZERO, runs: Duration::ZERO, least_runs: 0, ..Retention::default() };
     let scheduler = Scheduler::builder(&address)
         .state_folder(home.path())
@@ -54,7 +54,7 @@ fn the_tables_stay_bounded_while_tasks_come_and_go() {
             .expect("tasks");
         let open = "SELECT count(*) FROM scheduled_tasks WHERE handler = 'noop' AND status = 'active'";
         let running = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running') AND handler = 'noop'";
-        crate::fixtures::eventually("the round is done", || {
+        eventually("the round is done", || {
             [open, running].iter().all(|text| other.query_one(*text, &[]).expect("a number").get::<_, i64>(0) == 0)
         });
         let row = other.query_one(SIZES, &[]).expect("sizes");
