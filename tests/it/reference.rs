@@ -87,7 +87,7 @@ fn tables_are_those_of_the_schema() {
     assert_eq!(headings(views).into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), names);
     for name in names {
         let view = db.prepare(&format!("SELECT * FROM {name}")).unwrap();
-        let columns: Vec<&str> = view.column_names().into_iter().collect();
+        let columns = Vec::from_iter(view.column_names());
         assert_eq!(first_cells(section(views, &format!("## {name}"))), columns, "{name}");
     }
 }
