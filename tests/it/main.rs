@@ -200,6 +200,8 @@ mod process;
 mod progress;
 /// Every statement fits the schema; hot statements use their index.
 mod query_plans;
+/// The pages of docs/reference match the source.
+mod reference;
 /// Faults that the simulation has found, each as a small test.
 mod regressions;
 /// `duly run --tasks` applies the manifest again at SIGHUP.
