@@ -114,7 +114,8 @@ fn hasten(address: &str, due: i64) {
     let mut session = postgres::Client::connect(address, postgres::NoTls).expect("a connection");
     // As duly's own sessions: the tasks are planned.
     let change = format!(
-        "SET search_path = {schema}; SET duly.store = 'on'; UPDATE scheduled_tasks SET next_run = {due}; VACUUM ANALYZE"
+        "SET search_path = {schema}; SET duly.store = 'on'; UPDATE scheduled_tasks SET next_run = {due}; \
+         VACUUM ANALYZE scheduled_tasks"
     );
     for statement in change.split("; ") {
         session.batch_execute(statement).expect("due tasks");
