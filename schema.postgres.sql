@@ -132,7 +132,7 @@ CREATE TABLE scheduled_tasks (
     CHECK ((schedule_value = '') = (schedule_type = 'manual')),
     CHECK (misfire <> 'run_all' OR overlap = 'buffer_all' OR overlap = 'allow'),
     CHECK (ends_at IS NULL OR starts_at IS NULL OR ends_at >= starts_at)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
 
 -- A run: one occurrence of a task, or one request to run it.
 CREATE TABLE task_runs (
@@ -198,7 +198,7 @@ CREATE TABLE task_runs (
     -- Refuses to make a final run queued or running without removing its end.
     CHECK ((finished_at IS NULL) = (status = 'running' OR status = 'queued')),
     CHECK ((occurrences = 1 AND last_scheduled_for IS NULL) OR status = 'missed' OR status = 'skipped')
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
 
 -- Each attempt that did not simply succeed.
 CREATE TABLE task_attempts (

@@ -200,6 +200,8 @@ mod process;
 mod progress;
 /// Every statement fits the schema; hot statements use their index.
 mod query_plans;
+/// The pages of docs/reference match the source.
+mod reference;
 /// Faults that the simulation has found, each as a small test.
 mod regressions;
 /// `duly run --tasks` applies the manifest again at SIGHUP.
@@ -212,6 +214,7 @@ mod restarts;
 mod retention;
 /// Retention under load, and the rows of a crash loop.
 mod retention_load;
+mod rewinds;
 /// Every transition of a run's status, with the right claim and with a stale one.
 mod run_transitions;
 /// Pauses, resumptions, edits and jitter: no occurrence is lost or doubled.

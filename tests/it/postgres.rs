@@ -15,6 +15,8 @@ mod migrate;
 mod moving;
 /// Tasks that an application adds in a transaction of its own.
 mod outbox;
+/// Which plans the statements have with many rows.
+mod plans;
 /// Every command of the program on a server.
 mod program;
 /// Locks of rows that an application holds.

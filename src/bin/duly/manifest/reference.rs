@@ -33,8 +33,7 @@ fn the_reference_names_every_key() {
 #[test]
 fn the_examples_of_the_reference_are_valid() {
     let page = page();
-    let examples: Vec<&str> =
-        page.split("```toml\n").skip(1).map(|rest| rest.split_once("\n```").unwrap().0).collect();
+    let examples: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split_once("\n```").unwrap().0).collect();
     assert!(!examples.is_empty());
     for example in examples {
         let declared = parse(example, Path::new("/etc/duly")).unwrap_or_else(|error| panic!("{error}\n{example}"));
