@@ -6,31 +6,45 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::fixtures::{TestDb, eventually, skip};
+use duly::Client;
+
+use crate::fixtures::{TestDb, eventually, set_mode, skip};
 use crate::sidecar::signal;
 
-/// The pages whose snippets run here.
-const GUIDES: [&str; 7] = ["README", "concepts", "embedding", "faq", "repeatable-tasks", "tables", "time"];
-/// Operating has snippets that need a damaged or a busy file.
-const OPERATING: &str = "operating";
-/// Pages without snippets, or whose snippets other tests run.
-const OTHERS: [&str; 15] = [
-    "alarms",
-    "async",
-    "comparison",
-    "deployment",
-    "guards",
-    "importing",
-    "linking",
-    "metrics",
-    "nanoclaw",
-    "page",
-    "performance",
-    "postgres",
-    "testing",
-    "testing-your-tasks",
-    "workers",
+/// The documents whose snippets run here.
+const GUIDES: [&str; 9] = [
+    "README.md",
+    "docs/README.md",
+    "docs/concepts.md",
+    "docs/embedding.md",
+    "docs/faq.md",
+    "docs/repeatable-tasks.md",
+    "docs/tables.md",
+    "docs/time.md",
+    "docs/workers.md",
 ];
+/// Its snippets take longest.
+const OPERATING: &str = "docs/operating.md";
+/// Pages without snippets, or whose snippets other tests run, or none can (systemd, containers, other hosts).
+const OTHERS: [&str; 14] = [
+    "docs/alarms.md",
+    "docs/async.md",
+    "docs/comparison.md",
+    "docs/deployment.md",
+    "docs/guards.md",
+    "docs/importing.md",
+    "docs/linking.md",
+    "docs/metrics.md",
+    "docs/nanoclaw.md",
+    "docs/page.md",
+    "docs/performance.md",
+    "docs/postgres.md",
+    "docs/testing-your-tasks.md",
+    "docs/testing.md",
+];
+/// Files that the snippets name.
+const FILES: [(&str, &str); 2] =
+    [("backup.sh", "#!/bin/sh\n"), ("tasks.toml", "[[task]]\nname = \"t\"\nevery = \"1h\"\ncommand = [\"true\"]\n")];
 
 struct Snippet {
     language: String,
@@ -43,7 +57,7 @@ fn tree() -> &'static Path {
 }
 
 fn read(page: &str) -> String {
-    let path = tree().join("docs").join(page).with_extension("md");
+    let path = tree().join(page);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -62,7 +76,7 @@ fn snippets(page: &str) -> Vec<Snippet> {
             (None, false) => {}
         }
     }
-    assert!(!is_open, "docs/{page}.md: a snippet has no end");
+    assert!(!is_open, "{page}: a snippet has no end");
     found
 }
 
@@ -70,7 +84,7 @@ fn snippets(page: &str) -> Vec<Snippet> {
 struct Desk {
     db: TestDb,
     page: String,
-    scheduler: Option<Child>,
+    schedulers: Vec<Child>,
 }
 
 impl Desk {
@@ -81,7 +95,11 @@ impl Desk {
         std::fs::create_dir(db.home().join("node_modules")).expect("a folder");
         let client = tree().join("clients/node");
         std::os::unix::fs::symlink(client, db.home().join("node_modules/duly")).expect("the client for Node.js");
-        Desk { db, page: page.to_owned(), scheduler: None }
+        for (name, text) in FILES {
+            std::fs::write(db.home().join(name), text).expect("a file");
+            set_mode(&db.home().join(name), 0o755);
+        }
+        Desk { db, page: page.to_owned(), schedulers: Vec::new() }
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -95,11 +113,16 @@ impl Desk {
     }
 
     fn run(&mut self, snippet: &Snippet) {
-        let place = format!("docs/{}.md, line {}", self.page, snippet.line);
+        let place = format!("{}, line {}", self.page, snippet.line);
+        if let Some(name) = file_name(&snippet.text) {
+            return std::fs::write(self.db.home().join(name), &snippet.text).expect("a file");
+        }
         match snippet.language.as_str() {
+            // `alarm.rs` runs that of the README.
+            "console" if self.page == "README.md" => {}
             "sh" => self.shell(snippet, &place),
             "console" => self.transcript(snippet, &place),
-            "sql" => self.file(snippet, "sqlite3", &["-bail", "agent.db"], &place),
+            "sql" => self.file(snippet, "sqlite3", &["-bail", "-cmd", ".timeout 5000", "agent.db"], &place),
             "python" => self.file(snippet, "python3", &["-"], &place),
             "js" => self.node(snippet, &place),
             "toml" if snippet.text.contains("[dependencies]") => check_features(&snippet.text, &place),
@@ -108,11 +131,11 @@ impl Desk {
                 let mut apply = self.command(Path::new("duly"));
                 check(&apply.args(["apply", "--dry-run", "tasks.toml"]).output().expect("the program"), &place);
             }
-            "json" => drop(serde_json::from_str::<serde_json::Value>(&snippet.text).expect(&place)),
+            "json" => check_json(&snippet.text, &place),
             "text" | "mermaid" => {}
             language if language.starts_with("rust") => {
                 let doctests = std::fs::read_to_string(tree().join("src/lib.rs")).expect("the library");
-                assert!(doctests.contains(&format!("../docs/{}.md", self.page)), "{place}: no doctest of src/lib.rs");
+                assert!(doctests.contains(&format!("../{}", self.page)), "{place}: no doctest of src/lib.rs");
             }
             other => panic!("{place}: no test runs a snippet of {other:?}"),
         }
@@ -145,23 +168,53 @@ impl Desk {
         check(&self.command(node).arg(&script).output().expect("its output"), place);
     }
 
-    /// Runs a snippet to its end. One that is a scheduler alone runs until the end of the page.
+    /// Runs a snippet. A scheduler runs until the end of the page, and the lines around it one by one.
     fn shell(&mut self, snippet: &Snippet, place: &str) {
-        let lines: Vec<&str> = snippet.text.lines().filter(|line| !line.starts_with('#')).collect();
-        let mut shell = self.command(Path::new("bash"));
-        if lines.len() == 1 && lines[0].starts_with("duly run") && !lines[0].contains("--until-idle") {
-            let log = std::fs::File::create(self.db.home().join("log")).expect("a log");
-            let line = format!("exec {}", lines[0]);
-            shell.args(["-c", &line]).stdout(Stdio::null()).stderr(log);
-            self.scheduler = Some(shell.spawn().expect("bash"));
-            let file = self.db.home().join("agent.db");
-            let alive = "SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL";
-            return eventually("the scheduler is registered", || {
-                let found = rusqlite::Connection::open_with_flags(&file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY);
-                found.and_then(|reader| reader.query_row(alive, [], |row| row.get(0))) == Ok(1)
-            });
+        if !snippet.text.lines().any(|line| is_scheduler(line) || line.contains("cargo ")) {
+            let mut shell = self.command(Path::new("bash"));
+            return check(&shell.args(["-euo", "pipefail", "-c", &snippet.text]).output().expect("bash"), place);
         }
-        check(&shell.args(["-euo", "pipefail", "-c", &snippet.text]).output().expect("bash"), place);
+        for line in snippet.text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            if line.contains("cargo ") {
+                // Other steps of the pipeline build and test; the files must exist.
+                let files = line.split(' ').filter(|word| word.starts_with("examples/"));
+                files.for_each(|file| assert!(tree().join(file).exists(), "{place}: no {file}"));
+            } else if is_scheduler(line) {
+                self.start(line, place);
+            } else {
+                let output = self.command(Path::new("bash")).args(["-c", line]).output().expect("bash");
+                // There may be no run whose output could be shown.
+                if !line.contains(" logs ") {
+                    check(&output, place);
+                }
+            }
+        }
+    }
+
+    /// Starts a scheduler, with a free port for its page, and waits until it is registered.
+    fn start(&mut self, line: &str, place: &str) {
+        let programs = ["node", "python3"].into_iter().filter(|program| line.contains(&format!("={program} ")));
+        for program in programs {
+            if Command::new(program).arg("--version").output().is_err() {
+                return skip(&format!("no {program}"));
+            }
+        }
+        let log = std::fs::File::create(self.db.home().join("log")).expect("a log");
+        let line = format!("exec {}", line.replace(":8629", ":0"));
+        let mut shell = self.command(Path::new("bash"));
+        let file = self.db.home().join("agent.db");
+        if !line.contains("--create") {
+            drop(Client::open(&file).expect("a database"));
+        }
+        self.schedulers.push(shell.args(["-c", &line]).stdout(Stdio::null()).stderr(log).spawn().expect("bash"));
+        let (child, log) = (self.schedulers.last_mut().expect("a scheduler"), self.db.home().join("log"));
+        let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", child.id());
+        eventually(&format!("{place}: the scheduler is registered"), || {
+            let ended = child.try_wait().expect("its status");
+            assert!(ended.is_none(), "{place}: {}", std::fs::read_to_string(&log).expect("a log"));
+            let found = rusqlite::Connection::open_with_flags(&file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY);
+            found.and_then(|reader| reader.query_row(&registered, [], |row| row.get(0))) == Ok(1)
+        });
     }
 
     /// Runs each command of a transcript and compares what it prints. `..` stands for any text.
@@ -181,9 +234,11 @@ impl Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
-        if let Some(mut scheduler) = self.scheduler.take() {
-            signal("TERM", &scheduler.id().to_string());
-            let _ = scheduler.wait();
+        for scheduler in &mut self.schedulers {
+            if scheduler.try_wait().is_ok_and(|ended| ended.is_none()) {
+                signal("TERM", &scheduler.id().to_string());
+                let _ = scheduler.wait();
+            }
         }
     }
 }
@@ -191,6 +246,29 @@ impl Drop for Desk {
 fn check(output: &Output, place: &str) {
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{place}: {}\n{out}{error}", output.status);
+}
+
+/// Whether a line starts a scheduler that does not end by itself.
+fn is_scheduler(line: &str) -> bool {
+    let line = line.split(" #").next().unwrap_or_default().trim_end();
+    line.starts_with("duly ") && !line.contains("--until-idle") && (line.ends_with(" run") || line.contains(" run --"))
+}
+
+/// Returns the name of the file that a snippet is: its first line is a comment with the name.
+fn file_name(snippet: &str) -> Option<&str> {
+    let line = snippet.lines().next()?;
+    let name = line.strip_prefix("// ").or_else(|| line.strip_prefix("# "))?;
+    [".mjs", ".py"].iter().any(|end| name.ends_with(end) && !name.contains(' ')).then_some(name)
+}
+
+/// Checks a document, or the messages of an exchange: one in each line, after its direction.
+fn check_json(text: &str, place: &str) {
+    let is_exchange = text.starts_with(['<', '>']);
+    let documents = if is_exchange { text.lines().map(|line| &line[1..]).collect() } else { vec![text] };
+    for document in documents {
+        let read = serde_json::from_str::<serde_json::Value>(document);
+        read.unwrap_or_else(|error| panic!("{place}: {error}: {document}"));
+    }
 }
 
 /// Each feature that a dependency on duly names exists.
@@ -250,13 +328,18 @@ fn the_snippets_for_operating_run() {
 /// The index leads to every page, and every page is known to a test.
 #[test]
 fn the_index_names_every_page() {
-    let index = read("README");
+    let index = read("docs/README.md");
     let folder = std::fs::read_dir(tree().join("docs")).expect("the folder");
     let files = folder.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"));
-    for page in files.filter_map(|file| file.strip_suffix(".md").map(str::to_owned)) {
-        let is_known = GUIDES.contains(&page.as_str()) || OTHERS.contains(&page.as_str()) || page == OPERATING;
-        assert!(is_known, "docs/{page}.md: add it to the lists of this test");
-        assert!(page == "README" || index.contains(&format!("({page}.md")), "docs/README.md does not name {page}.md");
+    for file in files.filter(|file| file.ends_with(".md")) {
+        let page = format!("docs/{file}");
+        let is_known = GUIDES.contains(&&*page) || OTHERS.contains(&&*page) || page == OPERATING;
+        assert!(is_known, "{page}: add it to the lists of this test");
+        assert!(file == "README.md" || index.contains(&format!("({file}")), "docs/README.md does not name {file}");
+    }
+    for entry in std::fs::read_dir(tree().join("docs/reference")).expect("the folder") {
+        let file = entry.expect("an entry").file_name().into_string().expect("a name");
+        assert!(index.contains(&format!("(reference/{file})")), "docs/README.md does not name reference/{file}");
     }
 }
 

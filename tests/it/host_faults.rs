@@ -85,9 +85,9 @@ const KINDS: [Kind; 12] = [
     Kind::Promoted,
 ];
 
-/// What a host suffers, and until when.
+/// The fault of a host, and when it ends.
 #[derive(Clone, Copy)]
-struct Suffers {
+struct Fault {
     kind: Kind,
     until: Instant,
 }
@@ -98,7 +98,7 @@ struct Scenario {
     client: Client,
     cluster: Cluster,
     network: Network,
-    suffers: [Option<Suffers>; HOSTS],
+    faults: [Option<Fault>; HOSTS],
     recoveries: Recoveries,
     /// The number of the newest scheduler.
     schedulers: u32,
@@ -170,7 +170,7 @@ impl Scenario {
             client,
             cluster,
             network,
-            suffers: [None; HOSTS],
+            faults: [None; HOSTS],
             recoveries: Recoveries::default(),
             schedulers: 0,
             random: fastrand::Rng::with_seed(seed),
@@ -220,8 +220,8 @@ impl Scenario {
         }
         let mut kind = self.kinds[self.random.usize(..self.kinds.len())];
         let host = self.random.usize(..HOSTS);
-        let alone = self.suffers.iter().all(Option::is_none);
-        if self.suffers[host].is_some() && !matches!(kind, Kind::Restarted | Kind::Promoted) {
+        let alone = self.faults.iter().all(Option::is_none);
+        if self.faults[host].is_some() && !matches!(kind, Kind::Restarted | Kind::Promoted) {
             self.heal(host);
         }
         // Of its newest owner: what an earlier one had may still wait for a lease.
@@ -270,7 +270,7 @@ impl Scenario {
             Kind::Lossy => {}
         }
         if !matches!(kind, Kind::Restarted | Kind::Promoted) {
-            self.suffers[host] = Some(Suffers { kind, until: since + length });
+            self.faults[host] = Some(Fault { kind, until: since + length });
         }
         let probe = format!("probe-{round}");
         self.add(&probe, 0);
@@ -303,9 +303,9 @@ impl Scenario {
         false
     }
 
-    /// Ends what a host suffers.
+    /// Ends the fault of a host.
     fn heal(&mut self, host: usize) {
-        let Some(Suffers { kind, .. }) = self.suffers[host].take() else { return };
+        let Some(Fault { kind, .. }) = self.faults[host].take() else { return };
         match kind {
             Kind::Killed => self.start(host),
             Kind::PoweredOff => {
@@ -331,9 +331,9 @@ impl Scenario {
     /// Ends the faults whose time is up, and records what has recovered.
     fn advance(&mut self) {
         for host in 0..HOSTS {
-            match self.suffers[host] {
+            match self.faults[host] {
                 Some(fault) if fault.until <= Instant::now() => self.heal(host),
-                Some(Suffers { kind: Kind::Lossy, .. }) => {
+                Some(Fault { kind: Kind::Lossy, .. }) => {
                     let works = if self.random.bool() { Works::BOTH } else { Works::NEITHER };
                     self.network.set(host, works);
                 }
@@ -416,7 +416,7 @@ fn three_hosts_start_each_occurrence_once_under_faults_of_hosts_network_and_serv
         let begin = Instant::now();
         scenario.take_round(round);
         scenario.advance_while(|scenario| {
-            let lasts = !scenario.recoveries.is_over() || scenario.suffers.iter().any(Option::is_some);
+            let lasts = !scenario.recoveries.is_over() || scenario.faults.iter().any(Option::is_some);
             begin.elapsed() < PACE || alone.is_some() && lasts
         });
     }

@@ -214,6 +214,7 @@ mod restarts;
 mod retention;
 /// Retention under load, and the rows of a crash loop.
 mod retention_load;
+mod rewinds;
 /// Every transition of a run's status, with the right claim and with a stale one.
 mod run_transitions;
 /// Pauses, resumptions, edits and jitter: no occurrence is lost or doubled.

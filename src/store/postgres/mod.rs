@@ -16,6 +16,8 @@ mod fault;
 mod fault_tests;
 mod finish;
 mod holder;
+#[cfg(test)]
+mod holder_tests;
 mod json;
 mod look_ahead;
 mod matching;
