@@ -103,7 +103,7 @@ impl OwnerConnection {
     /// Frees the lock at once: the server may notice the end of a connection later.
     pub(crate) fn release(&mut self) {
         if let Some(mut server) = self.server.take() {
-            let _ = server.query("SELECT pg_advisory_unlock_all()", &[]);
+            let _ = server.batch("SELECT pg_advisory_unlock_all()");
         }
     }
 

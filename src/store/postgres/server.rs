@@ -393,7 +393,18 @@ impl Server {
         })
     }
 
+    /// Outside of a transaction, a query that finds the connection broken is repeated once on a new one: it has changed nothing.
     fn run<T>(
+        &mut self,
+        statement: &str,
+        send: &mut dyn FnMut(&mut Client, &Form<'_>) -> Result<T, Error>,
+    ) -> Result<T, Fault> {
+        let may_repeat = self.open.is_none() && self.link.is_some() && statement.trim_start().starts_with("SELECT");
+        let done = self.run_once(statement, send);
+        if done.is_err() && may_repeat && self.link.is_none() { self.run_once(statement, send) } else { done }
+    }
+
+    fn run_once<T>(
         &mut self,
         statement: &str,
         send: &mut dyn FnMut(&mut Client, &Form<'_>) -> Result<T, Error>,
@@ -455,12 +466,29 @@ impl Server {
             (None, None) => self.reconnect(Haste::default())?,
             (None, Some(_)) => {}
         }
-        let Some(link) = self.link.as_mut().filter(|link| link.session.pooled) else { return Ok(false) };
-        self.round_trips += 1;
-        let begun = link.client.batch_execute(&format!("BEGIN; {}", self.terms.for_transaction(&self.address)));
-        begun.map_err(|error| self.failed(error))?;
-        self.open = Some(Open { access: Access::Write, number: None, failed: false });
+        if !self.is_pooled() {
+            return Ok(false);
+        }
+        self.begin_plainly()?;
         Ok(true)
+    }
+
+    /// Begins a transaction without the lock of the schema, as there may be none yet.
+    pub(crate) fn begin_without_lock(&mut self) -> Result<(), Fault> {
+        self.roll_back();
+        if self.link.is_none() {
+            self.reconnect(Haste::default())?;
+        }
+        self.begin_plainly()
+    }
+
+    fn begin_plainly(&mut self) -> Result<(), Fault> {
+        let Some(link) = &mut self.link else { return Err(gone()) };
+        let settings = if link.session.pooled { self.terms.for_transaction(&self.address) } else { String::new() };
+        self.round_trips += 1;
+        link.client.batch_execute(&format!("BEGIN; {settings}")).map_err(|error| self.failed(error))?;
+        self.open = Some(Open { access: Access::Write, number: None, failed: false });
+        Ok(())
     }
 
     fn unwrap<T>(&mut self, own: bool, done: Result<T, Fault>) -> Result<T, Fault> {

@@ -400,6 +400,45 @@ fn a_role_without_privileges_of_its_own_suffices() {
 }
 
 #[test]
+fn a_query_on_a_connection_that_has_broken_is_repeated_once() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "broken")).unwrap();
+    let mut other = postgres.other();
+    let pid = backend(&mut server);
+    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    assert_eq!((rows(&mut server), server.losses()), (0, (1, false)));
+    // What writes may have been done.
+    let pid = backend(&mut server);
+    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    assert!(server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).is_err());
+    assert_eq!((rows(&mut server), server.losses()), (0, (2, false)));
+}
+
+#[test]
+fn tables_are_created_in_one_transaction_also_through_a_pooler() {
+    let Some(postgres) = TestServer::start("") else { return };
+    let pooler = crate::store::postgres::testing::Pooler::start(&postgres);
+    if skipped(pooler.is_none(), "pgbouncer") {
+        return;
+    }
+    let pooler = pooler.unwrap();
+    let mut other = postgres.other();
+    other
+        .batch_execute(
+            "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+             CREATE EVENT TRIGGER refuse ON ddl_command_end WHEN TAG IN ('CREATE VIEW') EXECUTE FUNCTION refuse()",
+        )
+        .unwrap();
+    let address = Address::parse(&postgres.url_at(pooler.port)).unwrap();
+    let open = || PostgresStore::open(&address, Missing::Create, Time::OfServer).map(|_| ());
+    assert!(open().is_err());
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'duly'";
+    assert_eq!(other.query(schemas, &[]).unwrap()[0].get::<_, i64>(0), 0, "nothing is left");
+    other.batch_execute("DROP EVENT TRIGGER refuse").unwrap();
+    open().unwrap();
+}
+
+#[test]
 fn a_standby_is_refused() {
     let Some(mut postgres) = TestServer::start("") else { return };
     postgres.down("fast");
