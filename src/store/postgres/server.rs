@@ -2,6 +2,7 @@
 
 mod counts;
 mod lend;
+mod plans;
 mod questions;
 
 use std::collections::HashMap;
@@ -10,12 +11,13 @@ use std::time::Duration;
 use postgres::types::ToSql;
 use postgres::{Error, Row, Statement};
 
-use crate::clock::{Timestamp, millis};
+use crate::clock::{Timestamp, millis, since_boot};
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
 use crate::store::postgres::outcome::{Number, Outcome, Proof};
+use crate::store::postgres::server::plans::{BY_INDEX, Plans};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
@@ -24,10 +26,6 @@ use crate::store::sqlite::file::Durability;
 pub(crate) const CLASS: i32 = 0x6475_6c79;
 
 const MILLIS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-
-/// Of a transaction that writes. Its statements go along indexes whatever the statistics say: they may be those of tables that were empty,
-/// and the plan of a prepared statement stays until the next ones.
-const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off";
 
 /// A session keeps at most this many prepared statements, and then forgets all of them.
 const PREPARED: usize = 400;
@@ -91,6 +89,7 @@ pub(crate) struct Server {
     round_trips: u64,
     /// Statements that were prepared: each waited for an answer too.
     prepares: u64,
+    plans: Plans,
 }
 
 impl Server {
@@ -113,6 +112,7 @@ impl Server {
             transactions: 0,
             round_trips: 0,
             prepares: 0,
+            plans: Plans::new(),
         };
         server.reconnect(Haste::default())?;
         Ok(server)
@@ -225,7 +225,7 @@ impl Server {
 
     /// As [`Server::try_begin`], by a message that begins with these statements.
     fn begin_by(&mut self, access: Access, mut message: String) -> Result<Option<Timestamp>, Fault> {
-        let Server { link, address, terms, schema, .. } = self;
+        let Server { link, address, terms, schema, plans, .. } = self;
         let Some(link) = link else { return Err(gone()) };
         if link.session.pooled {
             message = format!("{message}; {}", terms.for_transaction(address));
@@ -236,8 +236,9 @@ impl Server {
                 // The two halves of an oid's range: a lock's key is a signed number.
                 let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
                 let wait = session::millis(terms.lock_timeout.min(session::ROW));
+                let renew = plans.renew();
                 message = format!(
-                    "{message}; {BY_INDEX}; SELECT pg_advisory_xact_lock({CLASS}, {key}); SET LOCAL lock_timeout = {wait}"
+                    "{renew}{message}; {BY_INDEX}; SELECT pg_advisory_xact_lock({CLASS}, {key}); SET LOCAL lock_timeout = {wait}"
                 );
                 "SELECT pg_current_xact_id(), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
             }
@@ -443,8 +444,14 @@ impl Server {
             let Some(link) = &mut self.link else { return Err(gone()) };
             self.round_trips += 1;
             let form = prepared.as_ref().map_or(Form::Text(statement), Form::Prepared);
+            let begun = since_boot();
             match send(&mut link.client, &form) {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    if known {
+                        self.plans.note(begun, since_boot());
+                    }
+                    return Ok(answer);
+                }
                 Err(error) if known && fault::is_stale(&error) => {
                     link.prepared.clear();
                     if self.open.is_some() {
