@@ -1,8 +1,10 @@
 //! One session with the server: the only place where its transactions begin and end, and where its statements are prepared.
 
+mod commit;
 mod counts;
 mod lend;
 mod lock;
+mod plans;
 mod questions;
 
 use std::collections::HashMap;
@@ -11,12 +13,13 @@ use std::time::Duration;
 use postgres::types::ToSql;
 use postgres::{Error, Row, Statement};
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, since_boot};
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
-use crate::store::postgres::outcome::{Number, Outcome, Proof};
+use crate::store::postgres::outcome::{Number, Proof};
+use crate::store::postgres::server::plans::{BY_INDEX, Plans};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
@@ -26,18 +29,8 @@ pub(crate) const CLASS: i32 = 0x6475_6c79;
 
 const MILLIS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// Of a transaction that writes. Its statements go along indexes whatever the statistics say: they may be those of tables that were empty,
-/// and the plan of a prepared statement stays until the next ones.
-const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off";
-
 /// A session keeps at most this many prepared statements, and then forgets all of them.
 const PREPARED: usize = 400;
-
-/// How often the outcome of a commit is asked for, and the waits between: about 20 s, which a restart of the server takes at most.
-const QUESTIONS: u32 = 26;
-const FIRST_WAIT: Duration = Duration::from_millis(10);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
-const HASTE: Haste = Haste { limit: Some(Duration::from_secs(2)) };
 
 /// How often the beginning of a transaction is repeated: with a new connection, for a schema created meanwhile.
 const BEGINNINGS: usize = 4;
@@ -94,6 +87,7 @@ pub(crate) struct Server {
     round_trips: u64,
     /// Statements that were prepared: each waited for an answer too.
     prepares: u64,
+    plans: Plans,
 }
 
 impl Server {
@@ -117,6 +111,7 @@ impl Server {
             transactions: 0,
             round_trips: 0,
             prepares: 0,
+            plans: Plans::new(),
         };
         server.reconnect(Haste::default())?;
         Ok(server)
@@ -212,7 +207,7 @@ impl Server {
     /// Begins by a message that begins with these statements, and waits this long for the lock. One message: the lock has a statement of
     /// its own, for a statement that locks and reads would read what was before it waited. `None`: the schema has another lock.
     fn begin_by(&mut self, access: Access, mut message: String, wait: Duration) -> Result<Option<Timestamp>, Fault> {
-        let Server { link, address, terms, schema, .. } = self;
+        let Server { link, address, terms, schema, plans, .. } = self;
         let Some(link) = link else { return Err(gone()) };
         if link.session.pooled {
             message = format!("{message}; {}", terms.for_transaction(address));
@@ -223,8 +218,9 @@ impl Server {
                 // The two halves of an oid's range: a lock's key is a signed number.
                 let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
                 let (wait, row) = (session::millis(wait), session::millis(terms.lock_timeout.min(session::ROW)));
+                let renew = plans.renew();
                 message = format!(
-                    "{message}; {BY_INDEX}; SET LOCAL lock_timeout = {wait}; \
+                    "{renew}{message}; {BY_INDEX}; SET LOCAL lock_timeout = {wait}; \
                      SELECT pg_advisory_xact_lock({CLASS}, {key}); SET LOCAL lock_timeout = {row}"
                 );
                 "SELECT pg_current_xact_id(), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
@@ -295,46 +291,6 @@ impl Server {
             None => Err(error.into()),
             Some(number) => self.ask_outcome(&number),
         }
-    }
-
-    /// Asks what has become of a transaction whose commit was not answered.
-    fn ask_outcome(&mut self, number: &Number) -> Result<(), Fault> {
-        let mut wait = FIRST_WAIT;
-        let mut trouble = None;
-        for _ in 0..QUESTIONS {
-            match self.outcome(number) {
-                Ok(Some(Outcome::Committed)) => return Ok(()),
-                Ok(Some(Outcome::Undone)) => {
-                    self.repeat = true;
-                    let text = "the connection broke during a commit, and the server has undone the transaction";
-                    return Err(Fault::Store(Class::Busy, text.into()));
-                }
-                Ok(None) => trouble = None,
-                Err(fault @ Fault::Store(Class::Lost, _)) => return Err(fault),
-                Err(fault) => trouble = Some(fault),
-            }
-            std::thread::sleep(wait);
-            wait = LONGEST_WAIT.min(wait * 2);
-        }
-        let trouble = trouble.map_or_else(|| "it is still in progress".to_owned(), |fault| fault.to_string());
-        Err(number.lost(&trouble))
-    }
-
-    /// Returns what has become of a transaction; `None` while the server has not noticed that its client is gone.
-    fn outcome(&mut self, number: &Number) -> Result<Option<Outcome>, Fault> {
-        if self.link.is_none() {
-            self.reconnect(HASTE)?;
-        }
-        let Some(link) = &mut self.link else { return Err(gone()) };
-        let question = number.question(&link.session, &self.address.quoted_schema())?;
-        self.round_trips += 1;
-        let answer = match link.client.simple_query(&question) {
-            // The number was not given yet: the server has crashed, and has not stored that it was given.
-            Err(error) if error.code().is_some_and(|code| code.code() == "22023") => return Ok(Some(Outcome::Undone)),
-            answer => answer.map_err(|error| self.failed(error))?,
-        };
-        let (row, Some(link)) = (last(&answer), &self.link) else { return Err(gone()) };
-        number.outcome(&link.session, text(row, 0), session::number(row, 1))
     }
 
     /// Ends the transaction, if one is open, without its changes.
@@ -427,8 +383,14 @@ impl Server {
             let Some(link) = &mut self.link else { return Err(gone()) };
             self.round_trips += 1;
             let form = prepared.as_ref().map_or(Form::Text(statement), Form::Prepared);
+            let begun = since_boot();
             match send(&mut link.client, &form) {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    if known {
+                        self.plans.note(begun, since_boot());
+                    }
+                    return Ok(answer);
+                }
                 Err(error) if known && fault::is_stale(&error) => {
                     link.prepared.clear();
                     if self.open.is_some() {

@@ -78,12 +78,12 @@ const ROWS: [(&str, &str); 8] = [
         "WHERE t.id = ANY(ARRAY(
              SELECT a.id FROM unnest($2::bigint[]) AS n(id)
               CROSS JOIN LATERAL (
-                  SELECT id FROM task_runs
-                   WHERE id = n.id AND locked_by IS NULL AND (status = 'queued' OR status = 'failed')
-                     AND attempt = forgiven AND attempt > 0 OFFSET 0) r
+                  SELECT id, locked_by, status, attempt, forgiven FROM task_runs WHERE id = n.id OFFSET 0) r
               CROSS JOIN LATERAL (
                   SELECT id FROM task_attempts WHERE run_id = r.id AND outcome <> 'released'
-                   ORDER BY run_id, attempt LIMIT 1) a))",
+                   ORDER BY run_id, attempt LIMIT 1) a
+              WHERE r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
+                AND r.attempt = r.forgiven AND r.attempt > 0))",
     ),
 ];
 
