@@ -132,7 +132,7 @@ CREATE TABLE scheduled_tasks (
     CHECK ((schedule_value = '') = (schedule_type = 'manual')),
     CHECK (misfire <> 'run_all' OR overlap = 'buffer_all' OR overlap = 'allow'),
     CHECK (ends_at IS NULL OR starts_at IS NULL OR ends_at >= starts_at)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
 
 -- A run: one occurrence of a task, or one request to run it.
 CREATE TABLE task_runs (
@@ -198,7 +198,7 @@ CREATE TABLE task_runs (
     -- Refuses to make a final run queued or running without removing its end.
     CHECK ((finished_at IS NULL) = (status = 'running' OR status = 'queued')),
     CHECK ((occurrences = 1 AND last_scheduled_for IS NULL) OR status = 'missed' OR status = 'skipped')
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
 
 -- Each attempt that did not simply succeed.
 CREATE TABLE task_attempts (
@@ -335,6 +335,8 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- program and schema_version: mark these tables as duly's, and their version. probe: for the triggers of schema.sql.
 -- stamp: counts heartbeats. If it decreases, the database is an older copy, and the scheduler stops; do not change it.
+-- zone_data: with which local times were planned. misplanned: rows that a wrong clock has planned and that could not be written since,
+-- and the time from which they are planned again.
 CREATE TABLE scheduler_meta (
     key              text COLLATE "C" PRIMARY KEY,
     value            text COLLATE "C" NOT NULL

@@ -15,6 +15,8 @@ mod migrate;
 mod moving;
 /// Tasks that an application adds in a transaction of its own.
 mod outbox;
+/// Which plans the statements have with many rows.
+mod plans;
 /// Every command of the program on a server.
 mod program;
 /// Locks of rows that an application holds.
@@ -28,7 +30,7 @@ mod tables;
 /// What other programs write.
 mod triggers;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
@@ -38,8 +40,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use postgres::{Client, NoTls};
 
 use crate::fixtures::skip;
+pub(crate) use crate::postgres::server::address;
 use crate::postgres::server::{Guard, folders, programs, start};
-pub(crate) use crate::postgres::server::{OwnServer, address, is_installed};
 
 /// Schemas that tests have left on a server of `DULY_POSTGRES` are dropped after this time.
 const SECONDS_KEPT: u64 = 3600;
@@ -65,6 +67,42 @@ pub(crate) fn server() -> Option<&'static str> {
 /// Returns the program psql, if it is installed.
 pub(crate) fn psql() -> Option<PathBuf> {
     folders().into_iter().map(|folder| folder.join("psql")).find(|program| program.is_file())
+}
+
+/// Returns whether a server can be started here.
+pub(crate) fn is_installed() -> bool {
+    cfg!(unix) && programs().is_some()
+}
+
+/// A server for one test, which may crash it.
+pub(crate) struct OwnServer {
+    /// The folder of its socket.
+    pub(crate) folder: PathBuf,
+    guard: Guard,
+}
+
+impl OwnServer {
+    /// `None` where PostgreSQL is not installed. Nothing happens in it but what the test does.
+    pub(crate) fn start() -> Option<Self> {
+        let (folder, guard) = start(&programs()?, "-c autovacuum=off -c checkpoint_timeout=1h")?;
+        Some(OwnServer { folder, guard })
+    }
+
+    /// Ends all processes of the server as a crash does, and starts it again. What it has committed stays: the machine goes on.
+    pub(crate) fn crash(&mut self) {
+        let answer = self.guard.order("crash");
+        assert_eq!(answer, "up again: 0\n", "the server in {} does not start again", self.folder.display());
+    }
+}
+
+impl Guard {
+    /// Sends a line to the script, and returns its answer.
+    pub(crate) fn order(&mut self, line: &str) -> String {
+        writeln!(self.process.stdin.as_mut().expect("its input"), "{line}").expect("a guard");
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).expect("its answer");
+        answer
+    }
 }
 
 struct Server {

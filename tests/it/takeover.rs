@@ -239,7 +239,7 @@ fn refused_runs_of_a_dead_owner_hold_up_neither_the_others_nor_the_loop() {
     // More than a turn writes.
     let refuse = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN OLD.id <= 550
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
-    db.plain().execute_batch(refuse).unwrap();
+    db.execute(refuse);
     let mut next = db.builder(BEFORE).accept("work").workers(0).start().unwrap();
     for _ in 0..4 {
         next.step().unwrap();
@@ -247,7 +247,7 @@ fn refused_runs_of_a_dead_owner_hold_up_neither_the_others_nor_the_loop() {
     let running = "SELECT count(*) || ' up to ' || max(id) FROM task_runs WHERE status = 'running'";
     assert_eq!(db.ask(running), "550 up to 550");
     assert!(!next.sleeps().is_zero(), "or it would turn without end");
-    db.plain().execute_batch("DROP TRIGGER no").unwrap();
+    db.execute("DROP TRIGGER no");
     for _ in 0..3 {
         next.clock().advance(minutes(1));
         next.step().unwrap();

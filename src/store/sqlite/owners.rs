@@ -250,13 +250,10 @@ pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlit
     Ok(())
 }
 
-const MOVE_START: &str = "
-    UPDATE task_runs SET started_at = max(min(started_at + :by, 64060588800000), 1000000000000)
-     WHERE id = :run AND status = 'running' AND locked_by = :owner";
-
 /// As [`move_starts`], for one run.
 pub(crate) fn move_start(tx: &Transaction<'_>, owner: &str, run: i64, by: i64) -> rusqlite::Result<()> {
-    tx.prepare_cached(MOVE_START)?.execute(named_params! { ":owner": owner, ":run": run, ":by": by })?;
+    tx.prepare_cached(&format!("{MOVE_STARTS} AND id = :run"))?
+        .execute(named_params! { ":owner": owner, ":run": run, ":by": by })?;
     Ok(())
 }
 

@@ -1,41 +1,110 @@
-//! The size of the tables while schedulers work: it stays bounded, with the settings that the tables have.
+//! The size of the tables while tasks come and go: it stays bounded, with the settings that the tables have.
+//!
+//! `DULY_MINUTES=30` takes as long, with 100,000 runs of history; `DULY_STORAGE=default` takes the settings of the server instead.
 #![cfg(unix)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duly::{Client, Context, Error, NewTask, Retention, Scheduler};
+use postgres::Client as Session;
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::skip;
+use crate::fixtures::{eventually, skip};
 use crate::postgres::server::{address, programs, start};
 
-/// Tasks of each round, and rounds without `DULY_ROUNDS`.
-const TASKS: usize = 1_000;
-const ROUNDS: usize = 12;
+/// Tasks that fall due in a second, besides the recurring ones, of which each runs once a second.
+const RATE: u64 = 150;
+const RECURRING: u64 = 20;
 
-/// The tables with their indexes, and the indexes of what is unfinished, in bytes; dead rows.
-const SIZES: &str = "
-    SELECT (SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c
-             WHERE c.relkind = 'r' AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())),
-           (SELECT sum(pg_relation_size(i.indexrelid))::bigint FROM pg_index i
-             WHERE i.indpred IS NOT NULL AND i.indrelid IN ('task_runs'::regclass, 'scheduled_tasks'::regclass)
-               AND i.indexrelid NOT IN ('task_runs_dead'::regclass, 'task_runs_requested'::regclass, 'task_runs_retried'::regclass)),
-           (SELECT sum(n_dead_tup)::bigint FROM pg_stat_user_tables WHERE relid IN ('task_runs'::regclass, 'scheduled_tasks'::regclass)),
-           (SELECT count(*) FROM task_runs),
-           (SELECT sum(autovacuum_count)::bigint FROM pg_stat_user_tables
-             WHERE relid IN ('task_runs'::regclass, 'scheduled_tasks'::regclass))";
+/// A test of this length, or of seconds.
+struct Length {
+    rounds: u64,
+    round: Duration,
+    /// Rounds from one line of figures to the next.
+    shown: u64,
+    history: i64,
+    settings: &'static str,
+}
+
+const SHORT: Length = Length {
+    rounds: 8,
+    round: Duration::from_secs(1),
+    shown: 1,
+    history: 20_000,
+    settings: "-c autovacuum_naptime=1s",
+};
+
+fn length() -> Length {
+    let Ok(minutes) = std::env::var("DULY_MINUTES") else { return SHORT };
+    let minutes: u64 = minutes.parse().expect("a number of minutes");
+    Length { rounds: minutes * 3, round: Duration::from_secs(20), shown: 3, history: 100_000, settings: "" }
+}
+
+/// Runs that stay, of tasks that are never due.
+const HISTORY: &str = "
+    SET duly.store = 'on';
+    SET session_replication_role = 'replica';
+    INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, planned)
+    SELECT 'past:' || i, 'other', 'manual', '', 1 FROM generate_series(1, RUNS / 25) i;
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, concurrency_key, started_at, finished_at)
+    SELECT i % (RUNS / 25) + 1, 'other', duly_statement_time() - i, 'manual', 'succeeded', duly_statement_time() - i, 1,
+           '#' || i % (RUNS / 25) + 1, duly_statement_time() - i, duly_statement_time() - i + 5
+      FROM generate_series(1, RUNS) i;
+    ANALYZE";
+
+/// The settings that the tables would have without those of schema.postgres.sql.
+const DEFAULTS: &str = "
+    ALTER TABLE scheduled_tasks RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay, autovacuum_analyze_scale_factor);
+    ALTER TABLE task_runs RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay, autovacuum_analyze_scale_factor)";
+
+/// Bytes of both tables, of their other indexes, and of those of what is unfinished; rows and dead rows; vacuums; WAL.
+const FIGURES: &str = "
+    WITH hot AS (
+        SELECT indexrelid FROM pg_index
+         WHERE indpred IS NOT NULL AND indrelid IN ('task_runs'::regclass, 'scheduled_tasks'::regclass)
+           AND indexrelid NOT IN ('task_runs_dead'::regclass, 'task_runs_requested'::regclass, 'task_runs_retried'::regclass))
+    SELECT pg_table_size('task_runs') + pg_table_size('scheduled_tasks'),
+           pg_indexes_size('task_runs') + pg_indexes_size('scheduled_tasks')
+               - (SELECT sum(pg_relation_size(indexrelid)) FROM hot)::bigint,
+           (SELECT sum(pg_relation_size(indexrelid)) FROM hot)::bigint,
+           sum(n_live_tup)::bigint, sum(n_dead_tup)::bigint, sum(autovacuum_count)::bigint,
+           (pg_current_wal_lsn() - '0/0')::bigint
+      FROM pg_stat_user_tables WHERE relid IN ('task_runs'::regclass, 'scheduled_tasks'::regclass)";
+
+#[derive(Clone, Copy)]
+struct Figures {
+    tables: i64,
+    indexes: i64,
+    hot: i64,
+    live: i64,
+    dead: i64,
+    vacuums: i64,
+    wal: i64,
+}
+
+fn figures(session: &mut Session) -> Figures {
+    let row = session.query_one(FIGURES, &[]).expect("figures");
+    let [tables, indexes, hot, live, dead, vacuums, wal] = std::array::from_fn(|at| row.get(at));
+    Figures { tables, indexes, hot, live, dead, vacuums, wal }
+}
 
 #[test]
 fn the_tables_stay_bounded_while_tasks_come_and_go() {
     let Some(programs) = programs() else { return skip("no PostgreSQL") };
-    let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
-    // A short test cannot wait for a minute.
-    let settings = if rounds > ROUNDS { "" } else { "-c autovacuum_naptime=1s" };
-    let Some((folder, _guard)) = start(&programs, settings) else { return };
+    let length = length();
+    let Some((folder, _guard)) = start(&programs, length.settings) else { return };
     let address = address(&folder);
     let home = tempfile::tempdir().expect("a folder");
-    // Nothing is kept for longer than retention needs to come by.
-    let keep = Retention { once: Duration::ZERO, runs: Duration::ZERO, least_runs: 0, ..Retention::default() };
+    let client = Client::open(&address).expect("a client");
+    let mut other = session(&address);
+    other.batch_execute(&HISTORY.replace("RUNS", &length.history.to_string())).expect("a history");
+    let as_shipped = std::env::var("DULY_STORAGE").is_err();
+    if !as_shipped {
+        other.batch_execute(DEFAULTS).expect("settings");
+    }
+    // Rows go after three rounds.
+    let kept = length.round * 3;
+    let keep = Retention { once: kept, runs: kept, least_runs: 100, most_runs: 200, ..Retention::default() };
     let scheduler = Scheduler::builder(&address)
         .state_folder(home.path())
         .workers(8)
@@ -43,36 +112,58 @@ fn the_tables_stay_bounded_while_tasks_come_and_go() {
         .handler("noop", |_: &Context| Ok::<_, Error>(()))
         .start()
         .expect("a scheduler");
-    let client = Client::open(&address).expect("a client");
-    let mut other = session(&address);
-    let begin = Instant::now();
-    let mut seen: Vec<(i64, i64)> = Vec::new();
+    let each = Duration::from_secs(1);
+    client
+        .add_all((0..RECURRING).map(|i| NewTask::interval(format!("each:{i}"), each).handler("noop")))
+        .expect("tasks");
+    let (rounds, seconds) = (length.rounds, length.round.as_secs());
+    let mut seen: Vec<Figures> = vec![figures(&mut other)];
+    println!("| after | runs | tables | other indexes | indexes of the unfinished | dead rows | vacuums | WAL |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     for round in 0..rounds {
         let now = client.now();
+        let tasks = RATE * seconds;
+        let due = |i: u64| now + length.round.mul_f64(i as f64 / tasks as f64);
         client
-            .add_all((0..TASKS).map(|i| NewTask::once(format!("t:{round}:{i}"), now).handler("noop")))
+            .add_all((0..tasks).map(|i| NewTask::once(format!("t:{round}:{i}"), due(i)).handler("noop")))
             .expect("tasks");
-        let open = "SELECT count(*) FROM scheduled_tasks WHERE handler = 'noop' AND status = 'active'";
-        let running = "SELECT count(*) FROM task_runs WHERE status IN ('queued', 'running') AND handler = 'noop'";
-        crate::fixtures::eventually("the round is done", || {
-            [open, running].iter().all(|text| other.query_one(*text, &[]).expect("a number").get::<_, i64>(0) == 0)
-        });
-        let row = other.query_one(SIZES, &[]).expect("sizes");
-        let (all, hot, dead, runs, vacuums): (i64, i64, i64, i64, Option<i64>) =
-            (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4));
-        if round % (rounds / 12).max(1) == 0 {
-            let at = begin.elapsed().as_secs();
-            println!(
-                "{at} s, round {round}: {} KiB, hot indexes {} KiB, {dead} dead, {runs} runs, {vacuums:?} vacuums",
-                all / 1024,
-                hot / 1024
-            );
+        let done = "SELECT NOT EXISTS (SELECT FROM scheduled_tasks WHERE status = 'active' AND planned = 1 AND schedule_type = 'once')";
+        eventually("the round is over", || client.now() >= now + length.round);
+        eventually("the tasks of the round are done", || other.query_one(done, &[]).expect("an answer").get(0));
+        seen.push(figures(&mut other));
+        if (round + 1) % length.shown == 0 {
+            show((round + 1) * seconds, seen[0], seen[seen.len() - 1]);
         }
-        seen.push((all, hot));
     }
     scheduler.shutdown(Duration::from_secs(60)).expect("an end");
-    let most = |part: &[(i64, i64)], of: fn(&(i64, i64)) -> i64| part.iter().map(of).max().unwrap_or(0);
-    let (early, late) = seen.split_at(rounds / 2);
-    let hot = (most(early, |sizes| sizes.1), most(late, |sizes| sizes.1));
-    assert!(hot.1 <= hot.0 * 2, "the indexes of what is unfinished grew from {} to {} bytes", hot.0, hot.1);
+    if as_shipped {
+        judge(&seen, length.history);
+    }
+}
+
+fn show(after: u64, first: Figures, now: Figures) {
+    let kib = |bytes: i64| bytes / 1024;
+    let Figures { tables, indexes, hot, live, dead, vacuums, wal } = now;
+    println!(
+        "| {after} s | {} | {live} rows, {} KiB | {} KiB | {} KiB | {dead} | {vacuums} | {} KiB |",
+        after * (RATE + RECURRING),
+        kib(tables),
+        kib(indexes),
+        kib(hot),
+        kib(wal - first.wal)
+    );
+}
+
+/// Rows come and go at the same rate in both halves.
+fn judge(seen: &[Figures], history: i64) {
+    let (early, late) = seen.split_at(seen.len() / 2);
+    let most = |part: &[Figures], of: fn(&Figures) -> i64| part.iter().map(of).max().expect("figures");
+    let of_all: fn(&Figures) -> i64 = |figures| figures.tables + figures.indexes;
+    let (early, late) = ((most(early, of_all), most(early, |f| f.hot)), (most(late, of_all), most(late, |f| f.hot)));
+    assert!(late.0 <= early.0 + early.0 / 4, "the tables grew from {} to {} bytes", early.0, late.0);
+    assert!(late.1 <= early.1 * 2, "the indexes of what is unfinished grew from {} to {} bytes", early.1, late.1);
+    // A hundredth of the rows, and what two naps of autovacuum leave behind.
+    let bound = history / 50 + 120 * 6 * (RATE + RECURRING) as i64;
+    let dead = most(seen, |f| f.dead);
+    assert!(dead <= bound, "{dead} dead rows, expected at most {bound}");
 }

@@ -49,7 +49,7 @@ pub(crate) struct TurnReach {
     pub(crate) keys: HashSet<String>,
     /// Whether the outputs of ended runs are read. Few rules change an ended run, and none needs its output for that.
     pub(crate) outputs: bool,
-    /// Whether the attempts of the runs of outcomes are read: one of these may be stored already.
+    /// Whether the attempts of the runs of outcomes are read: an outcome may be stored already.
     pub(crate) attempts: bool,
     /// Whether everything is read: the rules went further than foreseen.
     pub(crate) everything: bool,
@@ -195,7 +195,7 @@ impl TurnReach {
                         }
                     }
                 }
-                // Before an outcome counts as superseded.
+                // An outcome would be superseded: the attempts may show that it is stored already.
                 "task_attempts" if !self.attempts && difference.adds("outcome", "superseded") => {
                     (self.attempts, enough) = (true, false);
                 }
