@@ -234,6 +234,7 @@ class AsyncHandlers(WorkerTest):
         duly = self.simple(
             """
             try:
+                run.progress("waits")
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 return run.cancelled.reason
@@ -242,6 +243,8 @@ class AsyncHandlers(WorkerTest):
         )
         duly.start(1)
         duly.expect("begin")
+        # Cancelled before its first step, a task of asyncio never enters `try`.
+        duly.expect("progress", text="waits")
         duly.send(type="cancel", run=1, attempt=1, reason="shutdown")
         duly.expect("done", result="shutdown")
         duly.stop()

@@ -215,7 +215,6 @@ impl Server {
         let number = match access {
             Access::Read => "SELECT '', ''",
             Access::Write => {
-                // The two halves of an oid's range: a lock's key is a signed number.
                 let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
                 let (wait, row) = (session::millis(wait), session::millis(terms.lock_timeout.min(session::ROW)));
                 let renew = plans.renew();
