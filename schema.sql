@@ -322,6 +322,8 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
 -- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
+-- zone_data: with which local times were planned. misplanned: rows that a wrong clock has planned and that could not be written since,
+-- and the time from which they are planned again.
 CREATE TABLE scheduler_meta (
     key              TEXT PRIMARY KEY,
     value            TEXT NOT NULL

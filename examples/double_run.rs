@@ -24,11 +24,12 @@ fn main() -> ExitCode {
         [] => one_host(),
         ["--postgres"] => several_hosts(None),
         ["--postgres", address] => several_hosts(Some(address)),
-        _ => told("usage: double_run [--postgres [ADDRESS]]", 2),
+        _ => exit("usage: double_run [--postgres [ADDRESS]]", 2),
     }
 }
 
-fn told(text: &str, code: u8) -> ExitCode {
+/// Prints a message on standard error. Returns the exit code.
+fn exit(text: &str, code: u8) -> ExitCode {
     eprintln!("{text}");
     ExitCode::from(code)
 }
@@ -39,7 +40,7 @@ fn one_host() -> ExitCode {
             print!("{page}");
             ExitCode::SUCCESS
         }
-        Err(error) => told(&format!("error: {error}"), 1),
+        Err(error) => exit(&format!("error: {error}"), 1),
     }
 }
 
@@ -48,14 +49,14 @@ fn several_hosts(address: Option<&str>) -> ExitCode {
     match hosts::page(address.map(str::to_owned)) {
         Ok(Some(page)) => {
             print!("{}", page.text);
-            if page.is_as_expected { ExitCode::SUCCESS } else { told("error: a count is not as expected", 1) }
+            if page.is_as_expected { ExitCode::SUCCESS } else { exit("error: a count is not as expected", 1) }
         }
-        Ok(None) => told("PostgreSQL is not installed here (no initdb): give the address of a server", 2),
-        Err(error) => told(&format!("error: {error}"), 1),
+        Ok(None) => exit("PostgreSQL is not installed here (no initdb): give the address of a server", 2),
+        Err(error) => exit(&format!("error: {error}"), 1),
     }
 }
 
 #[cfg(not(feature = "postgres"))]
 fn several_hosts(_address: Option<&str>) -> ExitCode {
-    told("this is built without the feature: cargo run --features postgres --example double_run -- --postgres", 2)
+    exit("this is built without the feature: cargo run --features postgres --example double_run -- --postgres", 2)
 }

@@ -2,6 +2,15 @@
 #![cfg_attr(feature = "tokio", doc = include_str!("../docs/async.md"))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+/// The snippets of the guides, which `cargo test --doc` runs.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../docs/embedding.md")]
+    mod embedding {}
+    #[doc = include_str!("../docs/repeatable-tasks.md")]
+    mod repeatable_tasks {}
+}
+
 mod client;
 mod clock;
 mod engine;

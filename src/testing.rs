@@ -112,7 +112,7 @@ pub struct StepperBuilder {
     runtime: SharedRuntime,
 }
 
-/// Where the time of day comes from. As an `Arc` it has no `Debug`.
+/// The source of the time of day. A `dyn Clock` has no `Debug`.
 struct Time(Arc<dyn Clock>);
 
 impl std::fmt::Debug for Time {
@@ -312,7 +312,7 @@ impl StepperBuilder {
         let mut place = place::Place::of(&path)?;
         #[cfg(feature = "postgres")]
         place.keep_state_in(state);
-        // Else a server's time is not asked for: that of a stepper is the test's.
+        // By default the time is the test's, also on a server.
         #[cfg(feature = "postgres")]
         let time = if follows_server { place.keep_time(time) } else { time };
         // Relaxed: the process of a test may die, its machine does not.

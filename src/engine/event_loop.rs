@@ -227,7 +227,8 @@ impl EventLoop {
         }
     }
 
-    /// Does what the keeper of the lease found. `returned`: attempts that the poller has not been given. Returns whether attempts may begin.
+    /// Acts on what the keeper of the lease reports. `returned`: attempts that have ended and whose ends the poller has not got yet. Returns
+    /// whether attempts may begin.
     #[cfg(feature = "postgres")]
     fn keeps_lease(&mut self, now: Now, returned: usize) -> bool {
         let Some(keeper) = &self.keeper else { return true };
@@ -238,7 +239,8 @@ impl EventLoop {
             self.poller.look_up_claims(now);
         }
         if keeper.must_register() {
-            // The attempts were asked to stop. A handler that does not return keeps no other run waiting for ever.
+            // The attempts were asked to stop. This waits for them, but for a handler that does not return at most `STOP_LIMIT`: until the
+            // owner is registered, nothing starts.
             let since = *self.lost_since.get_or_insert(now.monotonic);
             let running = self.running();
             if running == 0 || now.monotonic >= since + STOP_LIMIT {

@@ -176,10 +176,10 @@ impl Heart {
     fn take(&self, beat: &Beat, sent: Duration, failed_before: bool) -> bool {
         if beat.promoted {
             log::warn!(
-                "the server was promoted: what it had not received before is lost, and such runs start again; running attempts are \
-                 stopped and count as lost"
+                "the server continues another history (a standby was promoted): commits that it did not receive are lost, and their \
+                 runs start again; running attempts are stopped and count as lost; this scheduler registers again"
             );
-            // In this order: the loop that registers again begins a new lease, which must not be ended.
+            // In this order: once `register` is set, the loop may begin a new lease, which must not be ended here.
             self.fence.end();
             self.news.register.store(true, Ordering::SeqCst);
         } else if beat.extended {
@@ -264,7 +264,7 @@ mod tests {
         attempts: Attempts,
         keeper: Keeper,
         woken: Receiver<()>,
-        /// Of each lease that was announced: whether the owner was to register again already.
+        /// For each lease that was announced: whether `register` was set before.
         announced: Receiver<bool>,
         _home: tempfile::TempDir,
     }
@@ -288,9 +288,9 @@ mod tests {
         let uptime = Arc::new(move || Duration::from_secs(clock.load(Ordering::SeqCst)));
         let (announce, announced) = unbounded();
         let news = Arc::<OnceLock<Arc<News>>>::default();
-        let told = news.clone();
+        let seen = news.clone();
         let on_lease = Arc::new(move |_, _| {
-            let _ = announce.send(told.get().is_some_and(|news| news.register.load(Ordering::SeqCst)));
+            let _ = announce.send(seen.get().is_some_and(|news| news.register.load(Ordering::SeqCst)));
         });
         let fence = Fence::new(uptime, Duration::from_secs(60), Duration::from_secs(1000), Some(on_lease));
         let fence = Arc::new(fence);

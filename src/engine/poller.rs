@@ -114,7 +114,7 @@ pub(crate) struct Poller {
     log_once: LogOnce,
     /// Set when the tables are of a newer version: why this owner shuts down.
     newer: Option<Error>,
-    /// How many attempts of earlier owners of this scheduler have not returned.
+    /// How many attempts of earlier ids of this scheduler have an outcome that is not stored.
     #[cfg(feature = "postgres")]
     former: usize,
 }
@@ -479,7 +479,7 @@ impl Poller {
     fn wake_after(&mut self, now: Now, input: &Input, done: &Done) -> Duration {
         self.behind_since = if done.more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
         let left = Slots { room: input.slots.room.saturating_sub(done.claims.len()), ..input.slots };
-        // By a server's time, an instant that this owner took for the present may be to come.
+        // The turn decided by the server's time, which may be behind the time that this owner knows.
         let now = Now { wall: done.decided_at.map_or(now.wall, |at| at.min(now.wall)), ..now };
         // What could have been written and was not waits for an idle worker or a full turn, not for time: it must not keep the
         // loop spinning.

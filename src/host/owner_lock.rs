@@ -50,7 +50,7 @@ struct Held {
     /// `None` until the lock is taken.
     file: Option<Arc<Locked>>,
     slots: Slots,
-    /// Those of earlier ids, whose attempts may still run.
+    /// The files of earlier ids, whose attempts may still run.
     #[cfg(feature = "postgres")]
     former: Vec<Arc<Locked>>,
 }
@@ -184,7 +184,7 @@ impl OwnerLock {
         Ok(())
     }
 
-    /// No attempt of an earlier id runs any more: unlocks their files, which proves that those owners are dead.
+    /// Unlocks the files of earlier ids, none of whose attempts runs any more. That proves that those owners are dead.
     #[cfg(feature = "postgres")]
     pub(crate) fn release_former(&self) {
         self.held().former.clear();

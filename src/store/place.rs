@@ -92,7 +92,7 @@ impl Place {
         }
     }
 
-    /// Lets a connection use the time that those use which are opened from now on.
+    /// Gives a connection that was opened before the clock that new ones use.
     #[cfg_attr(not(feature = "postgres"), expect(unused_variables, reason = "a file has the time of the machine"))]
     pub(crate) fn set_time_of(&self, store: &mut dyn Store) -> Result<()> {
         match self {

@@ -294,8 +294,9 @@ pub(crate) enum Item {
     Expiry(i64),
     Task(i64),
     Claim(i64),
-    /// What a wrong clock has written of a waiting run, and a step of it of a running one.
+    /// The time of a waiting run that a wrong clock has planned.
     Wait(i64),
+    /// The start of a running run, which moves with a step of the clock.
     Start(i64),
     Sweep,
     Prune,

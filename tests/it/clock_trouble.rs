@@ -316,38 +316,6 @@ fn after_a_large_step_back_schedules_do_not_wait() {
 }
 
 #[test]
-fn a_row_that_cannot_be_planned_anew_stops_no_other() {
-    let db = TestDb::new();
-    let mut stepper = db.stepper("2027-03-17T12:00:00Z");
-    let client = stepper.client().clone();
-    for task in ["held", "free"] {
-        client.add(NewTask::interval(task, minutes(10)).handler("nowhere")).expect("a task");
-    }
-    step(&mut stepper, 0);
-    let refuses = "CREATE TRIGGER no BEFORE UPDATE ON scheduled_tasks WHEN NEW.name = 'held'
-                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
-    db.execute(refuses);
-    stepper.clock().set_wall(at(NOON));
-    step(&mut stepper, 0);
-    assert_eq!(
-        (db.next("free").as_str(), db.next("held").as_str()),
-        ("2027-03-14 12:10:00 active", "2027-03-17 12:10:00 active")
-    );
-    for _ in 0..3 {
-        stepper.clock().advance(minutes(1));
-        step(&mut stepper, 0);
-    }
-    let aside = db.rows("SELECT detail FROM scheduler_events WHERE kind = 'set_aside'");
-    assert!(aside.len() == 1 && aside[0].starts_with("task \"held\": not now"), "{aside:?}");
-    db.execute("DROP TRIGGER no");
-    stepper.clock().advance(minutes(1));
-    step(&mut stepper, 0);
-    // From the time at which the clock was found wrong.
-    assert_eq!(db.next("held"), "2027-03-14 12:10:00 active");
-    assert_eq!(rows(&db).iter().filter(|row| row.starts_with("clock_wrong")).count(), 1);
-}
-
-#[test]
 fn a_start_with_an_unset_clock_compares_it_once_it_is_set() {
     let db = TestDb::new();
     two_hours_ahead(&db, at(NOON)).stop().expect("it leaves");

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 /// The maximum length of a file.
 const MAX_LINES: usize = 600;
 
-fn tree() -> &'static Path {
+pub(crate) fn tree() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Every `.rs` file below a folder of the tree, relative to it; none if there is no such folder.
-fn sources(folder: &str) -> BTreeSet<String> {
+pub(crate) fn sources(folder: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders: Vec<PathBuf> = vec![tree().join(folder)];
     while let Some(next) = folders.pop() {
@@ -34,7 +34,7 @@ fn sources(folder: &str) -> BTreeSet<String> {
 }
 
 /// The source that is compiled into the library: without comments, and without its own tests.
-fn code(file: &str) -> String {
+pub(crate) fn code(file: &str) -> String {
     let source = read(&tree().join("src").join(file));
     let source = source.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
@@ -101,7 +101,7 @@ fn leads_to(path: &[String], root: &str, files: &BTreeSet<String>) -> Option<Str
 }
 
 /// Files that are compiled for tests only.
-fn for_tests(file: &str) -> bool {
+pub(crate) fn for_tests(file: &str) -> bool {
     let Some((folder, name)) = file.rsplit_once('/') else { return false };
     let parent = tree().join("src").join(folder).join("mod.rs");
     let module = name.trim_end_matches(".rs");

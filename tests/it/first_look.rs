@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Clock, NewTask, Overlap, RunStatus};
+use duly::{Clock, NewTask, Outcome, Overlap, RunStatus};
 
 use crate::fixtures::{NOON, TestDb, at, claim, minutes, overdue, seconds, step, step_after, succeed};
 
@@ -97,6 +97,25 @@ fn without_a_free_worker_the_run_expires() {
     step(&mut stepper, 0);
     assert_eq!(db.count(RunStatus::Missed), 2);
     assert!(succeed(&mut stepper, &held).is_empty());
+    db.assert_sound();
+}
+
+/// The turn that first sees the task due also pauses it: what it resolves before that could not start, and expires as configured.
+#[test]
+fn a_run_of_a_task_that_the_same_turn_pauses_expires() {
+    let (db, mut stepper) = after_first_turn();
+    let task = NewTask::cron("t", "0 0 1 1 *").handler("work").expires(SHORT).overlap(Overlap::Allow);
+    stepper.client().add(task.max_attempts(1).pause_after_failures(1)).expect("a task");
+    stepper.client().trigger("t").expect("a run");
+    let held = claim(&mut stepper);
+    let instant = stepper.clock().now().wall.plus(Duration::from_millis(100));
+    db.execute(&format!("UPDATE scheduled_tasks SET next_run = {}", instant.as_millis()));
+    advance_ms(&stepper, 900);
+    stepper.finish(&held, Outcome::failed("a reason"));
+    step(&mut stepper, 0);
+    db.assert_history("t", &["2027-03-14 12:00:00 manual dead", "2027-03-14 12:00:00.100 schedule missed"]);
+    assert_eq!(db.rows("SELECT expires_at - scheduled_for FROM task_runs WHERE status = 'missed'"), ["200"]);
+    assert_eq!(db.next("t"), "2028-01-01 00:00:00 paused");
     db.assert_sound();
 }
 

@@ -442,6 +442,11 @@ pub(crate) fn at(text: &str) -> Timestamp {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
+/// Returns the number in this environment variable, or the default.
+pub(crate) fn number<T: FromStr>(variable: &str, default: T) -> T {
+    std::env::var(variable).map_or(default, |text| text.parse().ok().expect("a number"))
+}
+
 pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }

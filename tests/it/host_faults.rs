@@ -3,7 +3,8 @@
 //! a turn, cut off in both directions or in one, behind a link that loses or slows what it carries, with a clock that is hours off;
 //! the server restarted, or its standby promoted. Afterwards the journal of the commands agrees with the tables.
 //!
-//! `DULY_SEED` repeats the choices; their timing depends on the machine. Needs root.
+//! `DULY_SEED` repeats the choices; their timing depends on the machine. `DULY_FAULTS=Frozen,FrozenInTurn` (or `all`): these faults,
+//! each when the one before is over. Needs root.
 
 mod cluster;
 mod host;
@@ -21,16 +22,19 @@ use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::fixtures::{eventually, overdue, seconds};
+use crate::fixtures::{eventually, number, overdue, seconds};
 use crate::host_faults::cluster::Cluster;
 use crate::host_faults::host::{Host, NUMBER, name, set_clock};
 use crate::host_faults::network::{Network, Works};
 use crate::host_faults::recovery::Recoveries;
 use crate::selftest::checker::{self, Counts, Expectation, Line, Tables};
 
-/// Rounds without `DULY_ROUNDS`, and how long one takes.
+/// Rounds without `DULY_ROUNDS`, and the time from one fault to the next: a round waits for no recovery, so that faults overlap.
 const ROUNDS: u32 = 5;
 const PACE: Duration = Duration::from_millis(1500);
+
+/// The same if no faults overlap: about, for that depends on the faults.
+const ALONE: Duration = Duration::from_secs(6);
 
 const HOSTS: usize = 3;
 
@@ -81,9 +85,9 @@ const KINDS: [Kind; 12] = [
     Kind::Promoted,
 ];
 
-/// What a host suffers, and until when.
+/// The fault of a host, and when it ends.
 #[derive(Clone, Copy)]
-struct Suffers {
+struct Fault {
     kind: Kind,
     until: Instant,
 }
@@ -94,11 +98,14 @@ struct Scenario {
     client: Client,
     cluster: Cluster,
     network: Network,
-    suffers: [Option<Suffers>; HOSTS],
+    faults: [Option<Fault>; HOSTS],
     recoveries: Recoveries,
     /// The number of the newest scheduler.
     schedulers: u32,
     random: fastrand::Rng,
+    kinds: Vec<Kind>,
+    /// The last occurrences of the schedules.
+    ends: Timestamp,
     journal: File,
     expectations: Vec<Expectation>,
     home: TempDir,
@@ -144,7 +151,7 @@ fn grids(home: &Path, from: Timestamp, to: Timestamp) -> Vec<(NewTask, Expectati
 }
 
 impl Scenario {
-    fn begin(seed: u64, length: Duration) -> Option<Scenario> {
+    fn begin(seed: u64, kinds: Vec<Kind>, length: Duration) -> Option<Scenario> {
         let network = Network::new(HOSTS)?;
         let Some(cluster) = Cluster::start(&network) else {
             crate::fixtures::skip("no PostgreSQL");
@@ -153,7 +160,8 @@ impl Scenario {
         let home = tempfile::tempdir().expect("a temporary folder");
         let client = Client::open(cluster.address()).expect("a client");
         let from = client.now().plus(seconds(3));
-        let (new, expectations): (Vec<_>, Vec<_>) = grids(home.path(), from, from.plus(length)).into_iter().unzip();
+        let ends = from.plus(length);
+        let (new, expectations): (Vec<_>, Vec<_>) = grids(home.path(), from, ends).into_iter().unzip();
         client.add_all(new).expect("tasks");
         let journal =
             OpenOptions::new().append(true).create_new(true).open(home.path().join("journal")).expect("a file");
@@ -162,10 +170,12 @@ impl Scenario {
             client,
             cluster,
             network,
-            suffers: [None; HOSTS],
+            faults: [None; HOSTS],
             recoveries: Recoveries::default(),
             schedulers: 0,
             random: fastrand::Rng::with_seed(seed),
+            kinds,
+            ends,
             journal,
             expectations,
             home,
@@ -208,9 +218,10 @@ impl Scenario {
             let takes = [10, 300, 2_000][number as usize];
             self.add(&format!("task-{round}-{number}"), takes);
         }
-        let mut kind = KINDS[self.random.usize(..KINDS.len())];
+        let mut kind = self.kinds[self.random.usize(..self.kinds.len())];
         let host = self.random.usize(..HOSTS);
-        if self.suffers[host].is_some() && !matches!(kind, Kind::Restarted | Kind::Promoted) {
+        let alone = self.faults.iter().all(Option::is_none);
+        if self.faults[host].is_some() && !matches!(kind, Kind::Restarted | Kind::Promoted) {
             self.heal(host);
         }
         // Of its newest owner: what an earlier one had may still wait for a lease.
@@ -259,28 +270,31 @@ impl Scenario {
             Kind::Lossy => {}
         }
         if !matches!(kind, Kind::Restarted | Kind::Promoted) {
-            self.suffers[host] = Some(Suffers { kind, until: since + length });
+            self.faults[host] = Some(Fault { kind, until: since + length });
         }
         let probe = format!("probe-{round}");
         self.add(&probe, 0);
-        self.recoveries.begin(kind, since, claims, probe);
+        self.recoveries.begin(kind, since, claims, probe, alone);
     }
 
     /// Stops the scheduler of a host. Returns whether it holds the lock of the schema.
     fn freeze_in_turn(&mut self, host: usize) -> bool {
-        let holds = format!(
-            "SELECT a.pid::text FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+        let state_of_holder = format!(
+            "SELECT a.state FROM pg_locks l JOIN pg_stat_activity a USING (pid)
               WHERE l.locktype = 'advisory' AND l.classid = 1685417081 AND l.granted AND a.client_addr = '10.77.{host}.2'"
         );
         let begin = Instant::now();
         while begin.elapsed() < seconds(3) {
-            if self.cluster.ask(&holds).is_empty() {
+            if self.cluster.ask(&state_of_holder).is_empty() {
                 continue;
             }
             self.hosts[host].signal(Signal::STOP);
-            // What was on its way to the server has arrived.
-            std::thread::sleep(Duration::from_millis(50));
-            if !self.cluster.ask(&holds).is_empty() {
+            // The server may still execute a statement, which may free the lock.
+            let mut state = self.cluster.ask(&state_of_holder);
+            while state == ["active"] && begin.elapsed() < seconds(3) {
+                state = self.cluster.ask(&state_of_holder);
+            }
+            if !state.is_empty() {
                 return true;
             }
             self.hosts[host].signal(Signal::CONT);
@@ -289,9 +303,9 @@ impl Scenario {
         false
     }
 
-    /// Ends what a host suffers.
+    /// Ends the fault of a host.
     fn heal(&mut self, host: usize) {
-        let Some(Suffers { kind, .. }) = self.suffers[host].take() else { return };
+        let Some(Fault { kind, .. }) = self.faults[host].take() else { return };
         match kind {
             Kind::Killed => self.start(host),
             Kind::PoweredOff => {
@@ -305,12 +319,21 @@ impl Scenario {
         }
     }
 
-    /// Ends the faults whose time is up, and notes what has recovered.
+    /// Lets the faults go on while `lasts` holds.
+    fn advance_while(&mut self, mut lasts: impl FnMut(&mut Self) -> bool) {
+        while lasts(self) {
+            self.advance();
+            // A lossy link is cut or restored this often.
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Ends the faults whose time is up, and records what has recovered.
     fn advance(&mut self) {
         for host in 0..HOSTS {
-            match self.suffers[host] {
+            match self.faults[host] {
                 Some(fault) if fault.until <= Instant::now() => self.heal(host),
-                Some(Suffers { kind: Kind::Lossy, .. }) => {
+                Some(Fault { kind: Kind::Lossy, .. }) => {
                     let works = if self.random.bool() { Works::BOTH } else { Works::NEITHER };
                     self.network.set(host, works);
                 }
@@ -326,6 +349,7 @@ impl Scenario {
         self.recoveries.observe(&BTreeSet::from_iter(running), &BTreeSet::from_iter(ended));
     }
 
+    /// Waits until nothing is due, waiting or running. Returns how long that took.
     fn wait_until_done(&mut self) -> Duration {
         let left =
             "SELECT t.name || coalesce(' is due at ' || t.next_run, ' is ' || t.status) FROM duly.scheduled_tasks t
@@ -333,15 +357,13 @@ impl Scenario {
                     UNION ALL SELECT 'run ' || r.id || ' is ' || r.status || coalesce(', of ' || r.locked_by, '')
                       FROM duly.task_runs r WHERE r.status IN ('queued', 'running', 'failed')";
         let begin = Instant::now();
-        loop {
-            self.advance();
-            let rows = self.cluster.ask(left);
-            if rows.is_empty() {
-                return begin.elapsed();
-            }
-            assert!(begin.elapsed() < DONE_LIMIT, "not done {DONE_LIMIT:?} after the last fault: {rows:#?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.advance_while(|scenario| {
+            let rows = scenario.cluster.ask(left);
+            let is_late = begin.elapsed() >= DONE_LIMIT;
+            assert!(rows.is_empty() || !is_late, "not done {DONE_LIMIT:?} after the last fault: {rows:#?}");
+            !rows.is_empty()
+        });
+        begin.elapsed()
     }
 
     /// Stops the schedulers, and compares the journal with the tables.
@@ -380,21 +402,29 @@ impl Scenario {
 
 #[test]
 fn three_hosts_start_each_occurrence_once_under_faults_of_hosts_network_and_server() {
-    let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
-    let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
+    let (rounds, seed) = (number("DULY_ROUNDS", ROUNDS), number("DULY_SEED", fastrand::u64(..)));
     println!("{rounds} rounds, DULY_SEED={seed}");
-    let Some(mut scenario) = Scenario::begin(seed, PACE * rounds) else { return };
+    let alone = std::env::var("DULY_FAULTS").ok();
+    let chosen = |kind: &Kind| match alone.as_deref() {
+        None | Some("all") => true,
+        Some(kinds) => kinds.split(',').any(|name| name == format!("{kind:?}")),
+    };
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(chosen).collect();
+    let pace = if alone.is_some() { ALONE } else { PACE };
+    let Some(mut scenario) = Scenario::begin(seed, kinds, pace * rounds) else { return };
     for round in 0..rounds {
         let begin = Instant::now();
         scenario.take_round(round);
-        while begin.elapsed() < PACE {
-            scenario.advance();
-            std::thread::sleep(Duration::from_millis(30));
-        }
+        scenario.advance_while(|scenario| {
+            let lasts = !scenario.recoveries.is_over() || scenario.faults.iter().any(Option::is_some);
+            begin.elapsed() < PACE || alone.is_some() && lasts
+        });
     }
     for host in 0..HOSTS {
         scenario.heal(host);
     }
+    // The rounds may have taken less time than planned: the schedules have occurrences until then.
+    scenario.advance_while(|scenario| scenario.client.now() < scenario.ends);
     let settled = scenario.wait_until_done();
     let counts = scenario.check(rounds);
     scenario.recoveries.print();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use duly::{Client, NewTask, Overlap, RunStatus};
 
-use crate::fixtures::{TestDb, eventually, retry_soon, seconds};
+use crate::fixtures::{TestDb, eventually, number, retry_soon, seconds};
 use crate::sidecar::{Sidecar, shell};
 
 /// Rounds without `DULY_ROUNDS`.
@@ -48,8 +48,8 @@ fn add(db: &TestDb, client: &Client, round: usize) {
 
 #[test]
 fn under_random_kills_each_run_starts_once_or_again_after_a_lost_attempt() {
-    let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
-    let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
+    let rounds = number("DULY_ROUNDS", ROUNDS);
+    let seed = number("DULY_SEED", fastrand::u64(..));
     println!("{rounds} rounds, DULY_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let (db, client) = TestDb::with_client();

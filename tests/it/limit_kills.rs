@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use duly::Limit;
 
-use crate::fixtures::{TestDb, eventually, retry_soon};
+use crate::fixtures::{TestDb, eventually, number, retry_soon};
 use crate::sidecar::{Sidecar, shell};
 
 const SCHEDULERS: usize = 4;
@@ -25,10 +25,10 @@ fn start(db: &TestDb) -> Sidecar {
 
 #[test]
 fn four_schedulers_that_are_killed_exceed_no_limit() {
-    let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
+    let seed = number("DULY_SEED", fastrand::u64(..));
     println!("DULY_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
+    let rounds = number("DULY_ROUNDS", ROUNDS);
     let tasks = 7 + rounds;
     let (db, client) = TestDb::with_client();
     client.set_limit(Limit::key("smtp", RUNNING)).expect("a limit");

@@ -88,6 +88,9 @@ mod garbled;
 /// The guard process of `duly run` ends the commands of a scheduler that was killed, and no other process.
 #[cfg(feature = "cli")]
 mod guard;
+/// The snippets of the guides in `docs/`.
+#[cfg(feature = "cli")]
+mod guides;
 /// Failures that say what follows, custom backoff, and payloads that cannot be read.
 mod handler_failures;
 /// The examples in the help of each command.
@@ -115,6 +118,8 @@ mod kill_soak;
 mod large_batches;
 mod limit_kills;
 mod limits;
+/// The links of the documents.
+mod links;
 /// Lock files that are removed, replaced or overwritten, and unsafe folders.
 mod lock_files;
 /// Long manifests: killed while they are applied, and edited in one line.
@@ -195,6 +200,8 @@ mod process;
 mod progress;
 /// Every statement fits the schema; hot statements use their index.
 mod query_plans;
+/// The pages of docs/reference match the source.
+mod reference;
 /// Faults that the simulation has found, each as a small test.
 mod regressions;
 /// `duly run --tasks` applies the manifest again at SIGHUP.
@@ -207,6 +214,7 @@ mod restarts;
 mod retention;
 /// Retention under load, and the rows of a crash loop.
 mod retention_load;
+mod rewinds;
 /// Every transition of a run's status, with the right claim and with a stale one.
 mod run_transitions;
 /// Pauses, resumptions, edits and jitter: no occurrence is lost or doubled.

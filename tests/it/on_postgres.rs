@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::fixtures::skip;
 
 /// The modules whose tests hold for every store. The simulation runs on PostgreSQL by itself.
-const SHARED: [&str; 46] = [
+const SHARED: [&str; 47] = [
     "apply",
     "async_handlers",
     "attempt_slots",
@@ -42,6 +42,7 @@ const SHARED: [&str; 46] = [
     "regressions",
     "reopened",
     "restarts",
+    "rewinds",
     "retention",
     "retention_load",
     "run_transitions",

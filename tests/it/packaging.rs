@@ -91,3 +91,34 @@ fn the_command_lines_of_the_image_are_valid() {
     db.printed(&["add", "overdue", "--at", "2020-01-01T00:00:00Z", "--", "true"]);
     assert_eq!(code(&check), Some(1), "no scheduler is alive");
 }
+
+/// What the Debian package and the crate hold is in the tree, or made by the script that builds the package.
+#[test]
+fn the_files_of_the_packages_exist() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::fs::read_to_string(tree.join("Cargo.toml")).expect("Cargo.toml");
+    let script = packaged("deb");
+    let list = |name: &str| -> Vec<String> {
+        let (_, rest) = manifest.split_once(&format!("\n{name} = [\n")).unwrap_or_else(|| panic!("no {name}"));
+        let lines: Vec<&str> = rest.split("\n]").next().unwrap_or_default().lines().collect();
+        let words = |line: &&str| line.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+        // Of an asset, the first word: the others are its place and its mode.
+        let own = |words: Vec<String>| if name == "assets" { words.into_iter().take(1).collect() } else { words };
+        lines.iter().map(words).flat_map(own).collect()
+    };
+    let (assets, included) = (list("assets"), list("include"));
+    assert!(assets.len() > 5 && included.len() > 5, "{assets:?} {included:?}");
+    for file in assets.iter().chain(&included) {
+        // A pattern stands for the files of a folder.
+        let folder = file.split('*').next().unwrap_or_default().trim_matches('/');
+        match folder.strip_prefix("target/deb/") {
+            Some(made) => assert!(script.contains(&format!("$files/{made}")), "packaging/deb does not make {file}"),
+            None if folder == "target/release/duly" => {}
+            None => assert!(tree.join(folder).exists(), "Cargo.toml names {file}"),
+        }
+    }
+    assert!(
+        script.contains("s|/usr/local/bin/duly|/usr/bin/duly|")
+            && packaged("duly.service").contains("=/usr/local/bin/duly ")
+    );
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::{NewTask, RetryPolicy};
 use rusqlite::Connection;
 
-use crate::fixtures::{TestDb, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, number, seconds};
 use crate::sidecar::Sidecar;
 
 /// Number of changers that use the program, and of those that use SQL.
@@ -82,7 +82,7 @@ fn parallel_changes_break_no_rule_and_start_no_attempt_twice() {
         client.add(task.retry(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() })).expect("a task");
     }
     let mut sidecar = Sidecar::start(&db, &["--workers", "8"]);
-    let changes = std::env::var("DULY_ROUNDS").map_or(CHANGES, |rounds| rounds.parse().expect("a number of changes"));
+    let changes = number("DULY_ROUNDS", CHANGES);
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let errors: Vec<String> = std::thread::scope(|scope| {

@@ -15,6 +15,8 @@ mod migrate;
 mod moving;
 /// Tasks that an application adds in a transaction of its own.
 mod outbox;
+/// A server for one test.
+mod own_server;
 /// Which plans the statements have with many rows.
 mod plans;
 /// Every command of the program on a server.
@@ -40,8 +42,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use postgres::{Client, NoTls};
 
 use crate::fixtures::skip;
+pub(crate) use crate::postgres::own_server::{OwnServer, is_installed};
+pub(crate) use crate::postgres::server::address;
 use crate::postgres::server::{Guard, folders, programs, start};
-pub(crate) use crate::postgres::server::{OwnServer, address, is_installed};
 
 /// Schemas that tests have left on a server of `DULY_POSTGRES` are dropped after this time.
 const SECONDS_KEPT: u64 = 3600;

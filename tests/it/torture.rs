@@ -13,6 +13,7 @@ mod tasks;
 use std::time::{Duration, Instant};
 
 use crate::evidence::{UNSHARE, tool_works};
+use crate::fixtures::number;
 use crate::torture::scenario::Scenario;
 
 /// The default length.
@@ -39,7 +40,7 @@ fn schedulers_in_two_pid_namespaces_start_nothing_beside_a_running_attempt() {
 
 fn torture(namespaced: bool) {
     let length = length();
-    let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
+    let seed = number("DULY_SEED", fastrand::u64(..));
     println!("{length:?}, DULY_SEED={seed}");
     let mut scenario = Scenario::begin(seed, length, namespaced);
     let begin = Instant::now();

@@ -9,7 +9,7 @@ use crate::bench::day::{due, minutes};
 use crate::bench::journal::Journal;
 
 pub(crate) const OCCURRENCES: usize = 12;
-/// The occurrence that the trouble is about: 09:00.
+/// The occurrence at which faults are injected: 09:00.
 pub(crate) const TROUBLED: usize = 3;
 /// How long the work usually takes.
 pub(crate) const TAKES: Duration = minutes(2);
@@ -42,7 +42,7 @@ pub(crate) enum Day {
     KilledBefore,
     /// It is killed after a minute of the work.
     KilledDuring,
-    /// Its host loses power after a minute of the work. No packet tells the server.
+    /// Its host loses power after a minute of the work. The server gets no packet about it.
     PowerLost,
     /// The work of 09:00 takes longer.
     Long,
@@ -100,7 +100,7 @@ pub(crate) struct Counts {
     pub(crate) started: usize,
     /// Starts while another one of the same occurrence was running, or after one had ended.
     pub(crate) twice: usize,
-    /// Occurrences of which no start came to its end.
+    /// Occurrences without a start that was completed.
     pub(crate) lost: usize,
 }
 

@@ -14,7 +14,7 @@ use crate::bench::day::minutes;
 use crate::bench::journal::{Journal, What};
 
 const CRON: &str = "0 6-17 * * *";
-/// How long the schedulers of the day with real time are waited for.
+/// Limit for the day in real time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A journal for each occurrence, and the number of attempts that are recorded as lost.
@@ -125,7 +125,7 @@ fn turn(host: &mut Host, journals: &mut [Journal], day: Day, now: Timestamp) -> 
     Ok(())
 }
 
-/// What befalls a host during the work of 09:00.
+/// Injects the fault of the day into a host, a minute after the work of 09:00 began.
 fn trouble(host: &mut Host, journals: &mut [Journal], day: Day, now: Timestamp, database: &Database<'_>) -> Result<()> {
     let Some((claim, _, ends)) = &mut host.under_way else { return Ok(()) };
     if now != time_of(TROUBLED).plus(minutes(1)) {

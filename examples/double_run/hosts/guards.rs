@@ -6,7 +6,7 @@ use super::Result;
 use super::day::time_of;
 use super::server::Session;
 
-/// A host at this moment.
+/// A host at one moment of the day.
 pub(crate) struct Host<'a> {
     pub(crate) name: char,
     /// The time by its own clock.
@@ -21,17 +21,13 @@ impl Host<'_> {
         self.session.ask(&sql.replace(":clock", &clock).replace(":host", &format!("'{}'", self.name)))
     }
 
+    fn execute(&mut self, sql: &str) -> Result<()> {
+        self.ask(sql).map(drop)
+    }
+
     fn is_true(&mut self, sql: &str) -> Result<bool> {
         Ok(self.ask(sql)?.as_deref() == Some("t"))
     }
-}
-
-/// How the end of the work was stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Stored,
-    /// The transaction of the work is rolled back.
-    RolledBack,
 }
 
 pub(crate) trait Guard: Sync {
@@ -41,7 +37,7 @@ pub(crate) trait Guard: Sync {
         ""
     }
 
-    /// Called when it is the time of an occurrence by the clock of the host, as cron calls it. Returns whether the work begins.
+    /// Called by cron: when an occurrence is due by the clock of the host. Returns whether the work begins.
     fn tick(&self, host: &mut Host<'_>, occurrence: usize) -> Result<bool>;
 
     /// Called every minute on a host that is not working. Returns the occurrence whose work begins.
@@ -55,8 +51,8 @@ pub(crate) trait Guard: Sync {
     }
 
     /// Called after the work.
-    fn done(&self, _host: &mut Host<'_>, _occurrence: usize) -> Result<End> {
-        Ok(End::Stored)
+    fn done(&self, _host: &mut Host<'_>, _occurrence: usize) -> Result<()> {
+        Ok(())
     }
 
     /// Returns whether a transaction is open during the work.
@@ -77,7 +73,7 @@ impl Guard for Unguarded {
     }
 }
 
-/// A row that says until when the job is taken, and since `const now = new Date()`.
+/// A row with the time until which the job is locked, by the clock of the host: `const now = new Date()`.
 pub(crate) struct GuardTable;
 
 impl Guard for GuardTable {
@@ -103,9 +99,8 @@ impl Guard for GuardTable {
         Ok(true)
     }
 
-    fn done(&self, host: &mut Host<'_>, _occurrence: usize) -> Result<End> {
-        host.ask("UPDATE cron_jobs SET locked_until = NULL WHERE name = 'report'")?;
-        Ok(End::Stored)
+    fn done(&self, host: &mut Host<'_>, _occurrence: usize) -> Result<()> {
+        host.execute("UPDATE cron_jobs SET locked_until = NULL WHERE name = 'report'")
     }
 }
 
@@ -121,9 +116,8 @@ impl Guard for SessionLock {
         host.is_true("SELECT pg_try_advisory_lock(hashtext('report'))")
     }
 
-    fn done(&self, host: &mut Host<'_>, _occurrence: usize) -> Result<End> {
-        host.ask("SELECT pg_advisory_unlock(hashtext('report'))")?;
-        Ok(End::Stored)
+    fn done(&self, host: &mut Host<'_>, _occurrence: usize) -> Result<()> {
+        host.execute("SELECT pg_advisory_unlock(hashtext('report'))")
     }
 }
 
@@ -147,11 +141,8 @@ impl Guard for TransactionLock {
         Ok(begins)
     }
 
-    fn done(&self, host: &mut Host<'_>, _occurrence: usize) -> Result<End> {
-        match host.ask("INSERT INTO reports (at) VALUES (:clock); COMMIT") {
-            Err(_) if host.session.has_ended() => Ok(End::RolledBack),
-            answer => answer.map(|_| End::Stored),
-        }
+    fn done(&self, host: &mut Host<'_>, _occurrence: usize) -> Result<()> {
+        host.execute("INSERT INTO reports (at) VALUES (:clock); COMMIT")
     }
 
     fn holds_transaction(&self) -> bool {
@@ -168,10 +159,10 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// As it is printed: only a queued job is claimed.
-    pub(crate) const PRINTED: Queue =
+    /// As it is often published: only a queued job is claimed.
+    pub(crate) const PUBLISHED: Queue =
         Queue { name: "SKIP LOCKED, lease", claimable: "status = 'queued'", heartbeat: false };
-    /// As it is meant: a running job, too, whose lease has ended.
+    /// As it should be: also a running job whose lease has expired.
     pub(crate) const RECLAIMING: Queue =
         Queue { name: ".. running rows, too", claimable: "status IN ('queued', 'running')", heartbeat: false };
     pub(crate) const BEATING: Queue = Queue { name: ".. and a heartbeat", heartbeat: true, ..Queue::RECLAIMING };
@@ -210,14 +201,10 @@ impl Guard for Queue {
     fn beat(&self, host: &mut Host<'_>, occurrence: usize) -> Result<()> {
         const BEAT: &str = "
             UPDATE jobs SET locked_until = now() + interval '5 minutes' WHERE locked_by = :host AND occurrence = ";
-        if self.heartbeat {
-            host.ask(&format!("{BEAT}{occurrence}"))?;
-        }
-        Ok(())
+        if self.heartbeat { host.execute(&format!("{BEAT}{occurrence}")) } else { Ok(()) }
     }
 
-    fn done(&self, host: &mut Host<'_>, occurrence: usize) -> Result<End> {
-        host.ask(&format!("UPDATE jobs SET status = 'done' WHERE occurrence = {occurrence}"))?;
-        Ok(End::Stored)
+    fn done(&self, host: &mut Host<'_>, occurrence: usize) -> Result<()> {
+        host.execute(&format!("UPDATE jobs SET status = 'done' WHERE occurrence = {occurrence}"))
     }
 }

@@ -6,7 +6,7 @@ use duly::Timestamp;
 
 use super::Result;
 use super::day::{BACK_AFTER, BEHIND, Day, FROZEN, IDLE_TIMEOUT, KEEPALIVE, OCCURRENCES, TROUBLED, moments, time_of};
-use super::guards::{End, Guard, Host};
+use super::guards::{Guard, Host};
 use super::server::{Database, Pool, Server, Session};
 use crate::bench::day::minutes;
 use crate::bench::journal::{Journal, What};
@@ -99,10 +99,10 @@ impl World<'_> {
                 continue;
             }
             let start = work.start.ok_or("work that has not begun cannot end")?;
-            let what = match self.guard.done(&mut host, work.occurrence)? {
-                End::Stored => What::Ended(start),
-                // What it wrote is gone, as if it had been killed.
-                End::RolledBack => What::Killed,
+            let what = match self.guard.done(&mut host, work.occurrence) {
+                // What it wrote is rolled back, as if it had been killed.
+                Err(_) if self.guard.holds_transaction() && host.session.has_ended() => What::Killed,
+                done => done.map(|()| What::Ended(start))?,
             };
             self.journals[work.occurrence].write(now, machine.name, what);
             if machine.session.as_ref().is_some_and(Session::has_ended) {
@@ -161,12 +161,10 @@ impl World<'_> {
         }
     }
 
-    /// What befalls the hosts at this minute.
+    /// Injects the fault of the day, and ends what has passed.
     fn trouble(&mut self, now: Timestamp) -> Result<()> {
         if let Some((session, _)) = self.powerless.take_if(|(_, until)| *until <= now) {
-            let backend = session.backend;
-            drop(session);
-            self.database.wait_for_end(backend)?;
+            self.database.close(session)?;
         }
         let a_minute_later = now == time_of(TROUBLED).plus(minutes(1));
         let (database, pool) = (self.database, self.pool);
@@ -192,10 +190,7 @@ impl World<'_> {
                     if self.day == Day::PowerLost {
                         self.powerless = Some((session, now.plus(KEEPALIVE)));
                     } else {
-                        // The kernel closes the connections of a process that ends.
-                        let backend = session.backend;
-                        drop(session);
-                        database.wait_for_end(backend)?;
+                        database.close(session)?;
                     }
                 }
                 Day::Frozen if a_minute_later => {

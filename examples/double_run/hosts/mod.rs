@@ -15,7 +15,6 @@ mod live;
 mod server;
 /// How the tests start a server.
 #[path = "../../../tests/it/postgres/server.rs"]
-#[allow(dead_code, reason = "the tests crash theirs")]
 mod test_server;
 
 use std::error::Error;
@@ -33,14 +32,15 @@ THE DOUBLE RUN ON SEVERAL HOSTS
 
 A report every hour, twelve times a day. Cron on each host calls the guard of its row at the same
 time, on a PostgreSQL server; the work takes two minutes, of the bench's clock. Started: how often the
-work began. Twice: it began beside another start, or after the end of one. Lost: no start came to its
-end. Each day is in a database of its own; what befalls the hosts befalls them at 09:00.
+work began. Twice: how often beside another start of the same occurrence, or after the end of one.
+Lost: occurrences whose work was never completed. Each day is in a database of its own; faults are
+injected at 09:00.
 ";
 
-/// A guard on a day, and what is expected of it: how often it starts, starts twice and loses an occurrence.
-type Row = (&'static dyn Guard, Day, [usize; 3]);
+/// A guard on a day, and its expected counts: started, twice and lost.
+type GuardDay = (&'static dyn Guard, Day, [usize; 3]);
 
-const GUARDS: [Row; 22] = [
+const GUARDS: [GuardDay; 22] = [
     (&Unguarded, Day::OneHost, [12, 0, 0]),
     (&Unguarded, Day::Deploy, [11, 0, 1]),
     (&Unguarded, Day::Quiet, [36, 24, 0]),
@@ -55,9 +55,9 @@ const GUARDS: [Row; 22] = [
     (&TransactionLock, Day::Pool, [12, 0, 0]),
     (&TransactionLock, Day::Skew, [24, 12, 0]),
     (&TransactionLock, Day::Long, [12, 0, 1]),
-    (&Queue::PRINTED, Day::Quiet, [12, 0, 0]),
-    (&Queue::PRINTED, Day::Skew, [12, 0, 0]),
-    (&Queue::PRINTED, Day::KilledBefore, [11, 0, 1]),
+    (&Queue::PUBLISHED, Day::Quiet, [12, 0, 0]),
+    (&Queue::PUBLISHED, Day::Skew, [12, 0, 0]),
+    (&Queue::PUBLISHED, Day::KilledBefore, [11, 0, 1]),
     (&Queue::RECLAIMING, Day::KilledBefore, [12, 0, 0]),
     (&Queue::RECLAIMING, Day::Long, [14, 2, 0]),
     (&Queue::BEATING, Day::KilledDuring, [13, 0, 0]),
@@ -76,14 +76,14 @@ const DULY: [(Day, [usize; 2]); 7] = [
     (Day::SessionsEnded, [12, 0]),
 ];
 
-/// What the bench says, and whether each count is as expected.
+/// The report of the bench, and whether each count is as expected.
 pub(crate) struct Page {
     pub(crate) text: String,
     pub(crate) is_as_expected: bool,
 }
 
-/// A row of the table: who, on which day, and the counts.
-struct Lived {
+/// A row of the table: a guard or duly, on one day.
+struct Row {
     name: &'static str,
     day: Day,
     counts: Counts,
@@ -98,9 +98,9 @@ pub(crate) fn page(given: Option<String>) -> Result<Option<Page>> {
     let _ =
         writeln!(page.text, "  {:<28}{:<30}{:>4}{:>9}{:>7}{:>6}", "guard", "day", "due", "started", "twice", "lost");
     let mut above = "";
-    for lived in side_by_side(GUARDS.len() + DULY.len(), &|number| live(&server, number))? {
-        page.row(if above == lived.name { "" } else { lived.name }, &lived);
-        above = lived.name;
+    for row in side_by_side(GUARDS.len() + DULY.len(), &|number| live(&server, number))? {
+        page.row(if above == row.name { "" } else { row.name }, &row);
+        above = row.name;
     }
     match duly_day::behind_a_pool(&server)? {
         Some(refusal) => {
@@ -115,39 +115,30 @@ pub(crate) fn page(given: Option<String>) -> Result<Option<Page>> {
 }
 
 /// Runs the days, each in a database of its own, a few at a time.
-fn side_by_side(count: usize, live: &(dyn Fn(usize) -> Result<Lived> + Sync)) -> Result<Vec<Lived>> {
+fn side_by_side(count: usize, live: &(dyn Fn(usize) -> Result<Row> + Sync)) -> Result<Vec<Row>> {
     const THREADS: usize = 4;
     let next = AtomicUsize::new(0);
-    let work = || -> Vec<(usize, Result<Lived>)> {
+    let work = || -> Vec<(usize, Result<Row>)> {
         let numbers =
             std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|number| *number < count);
         numbers.map(|number| (number, live(number))).collect()
     };
-    let mut lived: Vec<(usize, Result<Lived>)> = std::thread::scope(|scope| {
+    let mut rows: Vec<(usize, Result<Row>)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
     });
-    lived.sort_by_key(|(number, _)| *number);
-    if lived.len() == count {
-        lived.into_iter().map(|(_, lived)| lived).collect()
-    } else {
-        Err("a day panicked".into())
-    }
+    rows.sort_by_key(|(number, _)| *number);
+    if rows.len() == count { rows.into_iter().map(|(_, row)| row).collect() } else { Err("a day panicked".into()) }
 }
 
 /// Runs a day: first those of the guards, then duly's.
-fn live(server: &Server, number: usize) -> Result<Lived> {
+fn live(server: &Server, number: usize) -> Result<Row> {
     let expected = |[started, twice, lost]: [usize; 3]| Counts { due: OCCURRENCES, started, twice, lost };
     if let Some((guard, day, counts)) = GUARDS.get(number) {
         let (name, day) = (guard.name(), *day);
         let journals = live::live(server, *guard, day).map_err(|error| format!("{name}, {day}: {error}"))?;
-        return Ok(Lived {
-            name,
-            day,
-            counts: Counts::of(&journals),
-            expected: expected(*counts),
-            remark: String::new(),
-        });
+        let (counts, expected) = (Counts::of(&journals), expected(*counts));
+        return Ok(Row { name, day, counts, expected, remark: String::new() });
     }
     let (day, [started, lost]) = DULY[number - GUARDS.len()];
     let lived = duly_day::live(server, day).map_err(|error| format!("duly, {day}: {error}"))?;
@@ -159,12 +150,12 @@ fn live(server: &Server, number: usize) -> Result<Lived> {
     if lived.recorded_as_lost != lost {
         return Err(format!("duly, {day}: {} attempts are recorded as lost, not {lost}", lived.recorded_as_lost).into());
     }
-    Ok(Lived { name: "duly", day, counts, expected: expected([started, 0, 0]), remark })
+    Ok(Row { name: "duly", day, counts, expected: expected([started, 0, 0]), remark })
 }
 
 impl Page {
-    fn row(&mut self, name: &str, lived: &Lived) {
-        let Lived { day, counts, expected, remark, .. } = lived;
+    fn row(&mut self, name: &str, row: &Row) {
+        let Row { day, counts, expected, remark, .. } = row;
         let Counts { due, started, twice, lost } = counts;
         let _ =
             writeln!(self.text, "  {name:<28}{:<30}{due:>4}{started:>9}{twice:>7}{lost:>6}{remark}", day.to_string());

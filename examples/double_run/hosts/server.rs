@@ -2,9 +2,9 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::BufRead;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use postgres::config::{Config, Host};
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::Result;
-use super::test_server::{AS_USER, OwnServer, address, folders};
+use super::test_server::{Guard, address, folders, programs, start, start_script};
 
 /// The time of the server is that of the bench: `now()` of this schema comes before that of `pg_catalog`.
 const CLOCK: &str = "
@@ -27,21 +27,21 @@ const POOLER: &str = r#"
     umask 077
     folder=$(mktemp -d /tmp/duly-pool.XXXXXX) || exit 1
     echo "$folder"
-    { echo "$DULY_POOLER_SETTINGS"; echo "unix_socket_dir = $folder"; } >"$folder/ini"
+    { echo "$DULY_SERVER_SETTINGS"; echo "unix_socket_dir = $folder"; } >"$folder/ini"
     "$1" "$folder/ini" 2>&1 </dev/null &
     read -r line
     kill $!
     rm -rf "$folder"
 "#;
 
-/// How long the end of a session, which takes a millisecond, is waited for.
+/// Limit for the end of a session, which takes a millisecond.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server on which databases can be made.
 pub(crate) struct Server {
     address: String,
     /// Ends with this value.
-    _own: Option<OwnServer>,
+    _own: Option<Guard>,
 }
 
 impl Server {
@@ -50,8 +50,8 @@ impl Server {
         if let Some(address) = given {
             return Some(Server { address, _own: None });
         }
-        let own = OwnServer::start()?;
-        Some(Server { address: address(&own.folder), _own: Some(own) })
+        let (folder, own) = start(&programs()?, "-c autovacuum=off -c checkpoint_timeout=1h")?;
+        Some(Server { address: address(&folder), _own: Some(own) })
     }
 
     fn config(&self) -> Result<Config> {
@@ -59,7 +59,7 @@ impl Server {
     }
 
     fn administrator(&self) -> Result<Client> {
-        self.config()?.connect(NoTls).map_err(|error| told(&error).into())
+        self.config()?.connect(NoTls).map_err(|error| message(&error).into())
     }
 
     /// Makes an empty database, whose name no other one has.
@@ -67,7 +67,7 @@ impl Server {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("duly_double_run_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut administrator = self.administrator()?;
-        administrator.batch_execute(&format!("CREATE DATABASE {name}")).map_err(|error| told(&error))?;
+        administrator.batch_execute(&format!("CREATE DATABASE {name}")).map_err(|error| message(&error))?;
         let database = Database { server: self, name, administrator: Mutex::new(administrator) };
         database.administer(&format!("ALTER DATABASE {} SET search_path = public, pg_catalog", database.name))?;
         Ok(database)
@@ -103,12 +103,19 @@ impl Database<'_> {
     /// Makes the bench's clock, and these tables.
     pub(crate) fn prepare(&self, tables: &str) -> Result<Clock> {
         let mut client = self.config()?.connect(NoTls)?;
-        client.batch_execute(CLOCK).and_then(|()| client.batch_execute(tables)).map_err(|error| told(&error))?;
+        client.batch_execute(CLOCK).and_then(|()| client.batch_execute(tables)).map_err(|error| message(&error))?;
         Ok(Clock(client))
     }
 
     fn administer(&self, sql: &str) -> Result<()> {
         Ok(self.administrator.lock().unwrap_or_else(PoisonError::into_inner).batch_execute(sql)?)
+    }
+
+    /// Ends a session as the kernel does, which closes the connections of a process that ends. Returns when the server has noticed.
+    pub(crate) fn close(&self, session: Session) -> Result<()> {
+        let backend = session.backend;
+        drop(session);
+        self.wait_for_end(backend)
     }
 
     /// Waits until the server has noticed that a session has ended.
@@ -218,7 +225,7 @@ impl Session {
 }
 
 fn last_value(client: &mut Client, sql: &str) -> Result<Option<String>> {
-    let messages = client.simple_query(sql).map_err(|error| format!("{} in {sql}", told(&error)))?;
+    let messages = client.simple_query(sql).map_err(|error| format!("{} in {sql}", message(&error)))?;
     Ok(messages.into_iter().rev().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,
@@ -243,9 +250,8 @@ impl Pool {
 
 /// A process of pgbouncer. It ends with this value.
 pub(crate) struct Bouncer {
-    process: Child,
-    /// It must be able to go on writing its log.
-    _log: BufReader<ChildStdout>,
+    /// With its log, which it must be able to go on writing.
+    guard: Guard,
     config: Config,
     /// The address for duly.
     pub(crate) address: String,
@@ -269,22 +275,12 @@ impl Bouncer {
             "[databases]\n* = {to}\n[pgbouncer]\nlisten_port = 6432\nauth_type = any\npool_mode = transaction\n\
              ignore_startup_parameters = extra_float_digits\n"
         );
-        let mut process = Command::new("sh")
-            .args(["-c", AS_USER, "guard"])
-            .arg(program)
-            .arg(POOLER)
-            .env("DULY_POOLER_SETTINGS", settings)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut log = BufReader::new(process.stdout.take().ok_or("no output")?);
-        let mut folder = String::new();
-        log.read_line(&mut folder)?;
-        let folder = PathBuf::from(folder.trim_end());
+        let started = start_script(Command::new("sh"), program, POOLER, &settings);
+        let (folder, mut guard) = started.ok_or("pgbouncer cannot be started here")?;
         let mut line = String::new();
         while !line.contains("process up") {
             line.clear();
-            if log.read_line(&mut line)? == 0 || line.contains("FATAL") {
+            if guard.answers.read_line(&mut line)? == 0 || line.contains("FATAL") {
                 return Err(format!("pgbouncer does not start: {line}").into());
             }
         }
@@ -294,19 +290,19 @@ impl Bouncer {
         config.port(6432).user(user).dbname(&database.name);
         let host = folder.display().to_string().replace('/', "%2F");
         let address = format!("postgres://{user}@{host}:6432/{}", database.name);
-        Ok(Bouncer { process, _log: log, config, address })
+        Ok(Bouncer { guard, config, address })
     }
 }
 
 impl Drop for Bouncer {
     fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let _ = self.process.wait();
+        drop(self.guard.process.stdin.take());
+        let _ = self.guard.process.wait();
     }
 }
 
 /// The error of the server, or of the connection to it, in a sentence.
-fn told(error: &postgres::Error) -> String {
+fn message(error: &postgres::Error) -> String {
     let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     format!("the server: {}", error.as_db_error().map_or(&*cause, |error| error.message()))
 }

@@ -9,7 +9,7 @@ use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome, Run};
 
 impl Poller {
-    /// The end of an attempt is stored.
+    /// Forgets the claim of an attempt whose outcome is stored.
     pub(super) fn forget(&mut self, claim: &Claim) {
         #[cfg(feature = "postgres")]
         if claim.is_of_other(&self.registration.owner) {

@@ -33,7 +33,7 @@ impl Poller {
 
     /// Keeps a worker's report for the next turn to write.
     pub(crate) fn report(&mut self, report: Report) {
-        // The attempt may have been claimed again, by this owner, and be another.
+        // Not of a claim under an earlier id: this owner may have claimed the same attempt again.
         if report.owner.as_deref().is_none_or(|owner| owner == self.registration.owner) {
             report.join(&mut self.reports);
         }

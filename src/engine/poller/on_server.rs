@@ -34,9 +34,6 @@ impl Poller {
         let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
         peers.update(&others, &[], now.monotonic);
         peers.check_not_stopped(not_stopped, now.monotonic);
-        log::warn!(
-            "the server continues another history: this scheduler has registered again, and its claims are lost"
-        );
         (self.registration, self.peers, self.horizon) = (registration, peers, WakeTime::default());
         self.former = running + self.outbox.len() + self.aside.len();
         self.release_former();
@@ -46,7 +43,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Notes in claims of this turn who has claimed them.
+    /// Sets the owner of the claims of this turn, if the database is on a server.
     pub(super) fn sign(&mut self, claims: &mut [Arc<Claim>]) {
         if !claims.is_empty() && self.store.as_file().is_none() {
             let owner: Arc<str> = self.registration.owner.as_str().into();
@@ -54,7 +51,7 @@ impl Poller {
         }
     }
 
-    /// The end of an attempt is stored that an earlier owner claimed.
+    /// As [`Poller::forget`], for a claim under an earlier id.
     pub(super) fn forget_former(&mut self) {
         self.former = self.former.saturating_sub(1);
         self.release_former();

@@ -90,7 +90,8 @@ impl Client {
         })
     }
 
-    /// Passes on each row of the answer while the server still sends: at most a few are in memory. Not on a thread of an async runtime.
+    /// Calls `each` with every row while the server still sends the answer: at most a few rows are in memory. It must not be called on a
+    /// thread of an async runtime.
     pub(crate) fn stream<E: From<Error>>(
         &mut self,
         text: &str,

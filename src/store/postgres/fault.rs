@@ -94,7 +94,7 @@ const OURS: [&str; 18] = [
 fn class(answer: &DbError) -> Class {
     let code = answer.code().code();
     match code {
-        // Of a table of the application, to which its trigger adds a row, it is a refusal like others.
+        // Not the key of a table of the application, to which one of its triggers adds a row: that is a refusal like others.
         "23505" if answer.constraint().is_some_and(|name| name.ends_with("_pkey") && OURS.contains(&name)) => Class::Id,
         // A full disk; a sequence without a next number.
         "53100" | "2200H" => Class::Space,

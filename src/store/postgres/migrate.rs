@@ -21,18 +21,18 @@ use crate::store::sqlite::connection::SqliteStore;
 
 const DOING: &str = "migrate";
 
-/// `progress` is told after this many rows.
+/// Rows after which progress is reported.
 const STEP: u64 = 1_000;
 
 /// Bytes that are written to the server at once, about.
 const CHUNK: usize = 1024 * 1024;
 
-/// The rows of `scheduler_meta` that tell of the tasks. The others tell of the tables.
-const META: &str = "key = 'zone_data'";
+/// The rows of `scheduler_meta` that belong to the tasks. The others describe the tables.
+const META: &str = "key IN ('zone_data', 'misplanned')";
 
-/// The copy may take longer than a turn, and nobody else works here. Programs that write by SQL wait until it has ended. An autovacuum
-/// of the tables gives way after a second. Nothing is known of new rows before an ANALYZE: the server would sort all of them, and write
-/// them to its disk for that.
+/// The copy may take longer than a turn, and no scheduler is running. Programs that write by SQL wait until it has ended; an autovacuum of
+/// the tables is cancelled after a second. Before an ANALYZE the server has no statistics of the new rows, and would sort all of them on
+/// disk instead of reading an index.
 const SETTINGS: &str = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
                         SET LOCAL lock_timeout = '30s'; SET LOCAL enable_sort = off";
 
@@ -50,7 +50,7 @@ pub(crate) fn migrate(
     direction: Direction,
     progress: &Progress,
 ) -> Result<Migrated> {
-    // Rows are passed on within a call of the connection.
+    // The rows are streamed.
     outside_of_runtimes(move || {
         let mut bench = server.lock();
         let server = &mut bench.rows.server;
@@ -70,7 +70,7 @@ pub(crate) fn migrate(
     })
 }
 
-/// Lets the server know of the new rows at once: autovacuum would do so in minutes. A role that does not own the tables may not.
+/// Collects statistics of the new rows: autovacuum would do so minutes later. A role that does not own the tables may not do it.
 fn analyze(server: &mut Server) {
     if let Err(fault) = server.batch(&format!("SET statement_timeout = 0; ANALYZE {}", TABLES.join(", "))) {
         log::warn!("cannot run ANALYZE after the migration: {fault}");
@@ -121,7 +121,7 @@ impl<'a> Move<'a> {
                 _ => migrated.others += rows,
             }
         }
-        // Last: a sequence keeps its number if the transaction is undone.
+        // Last: a rollback does not reset a sequence.
         tables.iter().filter(|table| table.numbered).try_for_each(|table| self.continue_numbers(table))?;
         self.progress.complete();
         Ok(migrated)
@@ -211,7 +211,7 @@ impl<'a> Move<'a> {
         Ok(())
     }
 
-    /// Sets the number after which the target assigns the next one to the source's.
+    /// Lets the ids that the target assigns continue after those of the source.
     fn continue_numbers(&mut self, table: &Table) -> Result<(), Fault> {
         let name = table.name;
         match self.direction {

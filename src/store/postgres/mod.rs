@@ -16,6 +16,8 @@ mod fault;
 mod fault_tests;
 mod finish;
 mod holder;
+#[cfg(test)]
+mod holder_tests;
 mod json;
 mod look_ahead;
 mod matching;
@@ -57,7 +59,7 @@ use crate::model::filter::Selection;
 use crate::store::Store as _;
 use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
-use crate::store::postgres::owner_session::Session;
+use crate::store::postgres::owner_session::OwnerConnection;
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
@@ -92,7 +94,7 @@ pub(crate) struct PostgresStore {
     /// Whether each turn is rehearsed with all rows, and must do the same with those that it reads.
     rehearses: bool,
     /// Of the owner that registered on this connection, until a thread of its own takes it.
-    session: Option<Session>,
+    session: Option<OwnerConnection>,
     /// What a wrong clock had shown, if all is planned again and the turn after that has not been taken, and how many of its clock
     /// events are recorded.
     rewound: Option<(Timestamp, usize)>,

@@ -29,7 +29,7 @@ use crate::model::task_pages::{After, RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
-use crate::store::postgres::owner_session::{Session, channel};
+use crate::store::postgres::owner_session::{OwnerConnection, channel};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
@@ -486,14 +486,14 @@ impl PostgresStore {
         self.rewound = None;
         self.end_session();
         // Before its id can be read: an owner that is registered and has no session looks dead.
-        let session = Session::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
+        let session = OwnerConnection::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
         let reach = Request::Register { zone_data: new.zone_data.clone(), now: now.as_millis() };
         let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
             let server = &mut self.bench.lock().rows.server;
-            // That of the commit: whatever follows may connect to a standby that was promoted, and lacks it.
+            // That of the commit: a later statement may connect to a promoted standby that lacks the registration.
             let timeline = server.timeline().cloned();
             if let Some(session) = &mut self.session {
                 session.keep_to_timeline(timeline.clone());

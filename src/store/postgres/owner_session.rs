@@ -60,7 +60,7 @@ const EXTEND: &str = "
 
 /// The session of one owner. It connects again when it must.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct OwnerConnection {
     address: Address,
     owner: String,
     lease: Duration,
@@ -71,11 +71,11 @@ pub(crate) struct Session {
     timeline: Option<Timeline>,
 }
 
-impl Session {
+impl OwnerConnection {
     /// Takes the lock of a new owner.
     pub(crate) fn take(address: &Address, owner: &str, lease: Duration) -> Result<Self, Fault> {
         let (address, owner) = (address.clone(), owner.to_owned());
-        let mut session = Session { address, owner, lease, server: None, pid: 0, timeline: None };
+        let mut session = OwnerConnection { address, owner, lease, server: None, pid: 0, timeline: None };
         session.connect()?;
         Ok(session)
     }
@@ -103,7 +103,7 @@ impl Session {
     /// Frees the lock at once: the server may notice the end of a connection later.
     pub(crate) fn release(&mut self) {
         if let Some(mut server) = self.server.take() {
-            let _ = server.query("SELECT pg_advisory_unlock_all()", &[]);
+            let _ = server.batch("SELECT pg_advisory_unlock_all()");
         }
     }
 
@@ -141,7 +141,7 @@ impl Session {
     }
 }
 
-impl OwnerSession for Session {
+impl OwnerSession for OwnerConnection {
     fn heartbeat(&mut self) -> Result<Beat, Fault> {
         self.beat().inspect_err(|_| self.server = None)
     }

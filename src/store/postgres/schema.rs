@@ -58,10 +58,14 @@ pub(crate) fn prepare(server: &mut Server, missing: Missing) -> Result<(), Fault
             return Err(unusable(server, reason.into()));
         }
         Contents::Free { .. } => {
-            server.batch("BEGIN")?;
-            let created = create(server);
-            let ended = server.batch(if created.is_ok() { "COMMIT" } else { "ROLLBACK" });
-            created.and(ended)?;
+            server.begin_without_lock()?;
+            match create(server) {
+                Ok(()) => server.commit()?,
+                Err(fault) => {
+                    server.roll_back();
+                    return Err(fault);
+                }
+            }
         }
     }
     server.find_schema()

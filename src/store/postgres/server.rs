@@ -1,7 +1,10 @@
 //! One session with the server: the only place where its transactions begin and end, and where its statements are prepared.
 
+mod commit;
 mod counts;
 mod lend;
+mod lock;
+mod plans;
 mod questions;
 
 use std::collections::HashMap;
@@ -10,12 +13,13 @@ use std::time::Duration;
 use postgres::types::ToSql;
 use postgres::{Error, Row, Statement};
 
-use crate::clock::{Timestamp, millis};
+use crate::clock::{Timestamp, since_boot};
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
-use crate::store::postgres::outcome::{Number, Outcome, Proof};
+use crate::store::postgres::outcome::{Number, Proof};
+use crate::store::postgres::server::plans::{BY_INDEX, Plans};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
@@ -28,13 +32,7 @@ const MILLIS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigin
 /// A session keeps at most this many prepared statements, and then forgets all of them.
 const PREPARED: usize = 400;
 
-/// How often the outcome of a commit is asked for, and the waits between: about 20 s, which a restart of the server takes at most.
-const QUESTIONS: u32 = 26;
-const FIRST_WAIT: Duration = Duration::from_millis(10);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
-const HASTE: Haste = Haste { limit: Some(Duration::from_secs(2)) };
-
-/// How often the beginning of a transaction is repeated: with a new connection, after a frozen holder, for a schema created meanwhile.
+/// How often the beginning of a transaction is repeated: with a new connection, for a schema created meanwhile.
 const BEGINNINGS: usize = 4;
 
 /// What a transaction may do.
@@ -77,6 +75,8 @@ pub(crate) struct Server {
     alone: bool,
     /// The history on which an owner has claimed runs: see [`Server::keep_to_timeline`].
     kept: Option<Timeline>,
+    /// How long the holder of the lock may do nothing.
+    stillness: Duration,
     /// Whether the loss of the connection was reported, and its recovery was not.
     lost: bool,
     losses: u64,
@@ -87,6 +87,7 @@ pub(crate) struct Server {
     round_trips: u64,
     /// Statements that were prepared: each waited for an answer too.
     prepares: u64,
+    plans: Plans,
 }
 
 impl Server {
@@ -103,12 +104,14 @@ impl Server {
             open: None,
             alone: false,
             kept: None,
+            stillness: holder::LIMIT,
             lost: false,
             losses: 0,
             repeat: false,
             transactions: 0,
             round_trips: 0,
             prepares: 0,
+            plans: Plans::new(),
         };
         server.reconnect(Haste::default())?;
         Ok(server)
@@ -176,7 +179,6 @@ impl Server {
     pub(crate) fn begin(&mut self, access: Access) -> Result<Timestamp, Fault> {
         self.roll_back();
         self.repeat = false;
-        let mut ended = false;
         for _ in 0..BEGINNINGS {
             let fresh = self.link.is_none();
             if fresh {
@@ -194,34 +196,18 @@ impl Server {
                 }
                 Err(fault) => fault,
             };
-            if self.link.is_none() {
-                if fresh {
-                    return Err(fault);
-                }
-                continue;
-            }
-            self.roll_back();
-            let waited = fault::code(&fault).is_some_and(|code| code.code() == "55P03");
-            if !waited || ended || !self.end_frozen_holder() {
+            if self.link.is_some() || fresh {
+                self.roll_back();
                 return Err(fault);
             }
-            ended = true;
         }
         Err(odd("every time with another schema"))
     }
 
-    /// One message: the lock has a statement of its own, for a statement that locks and reads would read what was before it waited.
-    fn try_begin(&mut self, access: Access) -> Result<Option<Timestamp>, Fault> {
-        let begin = match access {
-            Access::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-            Access::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
-        };
-        self.begin_by(access, begin.to_owned())
-    }
-
-    /// As [`Server::try_begin`], by a message that begins with these statements.
-    fn begin_by(&mut self, access: Access, mut message: String) -> Result<Option<Timestamp>, Fault> {
-        let Server { link, address, terms, schema, .. } = self;
+    /// Begins by a message that begins with these statements, and waits this long for the lock. One message: the lock has a statement of
+    /// its own, for a statement that locks and reads would read what was before it waited. `None`: the schema has another lock.
+    fn begin_by(&mut self, access: Access, mut message: String, wait: Duration) -> Result<Option<Timestamp>, Fault> {
+        let Server { link, address, terms, schema, plans, .. } = self;
         let Some(link) = link else { return Err(gone()) };
         if link.session.pooled {
             message = format!("{message}; {}", terms.for_transaction(address));
@@ -231,9 +217,12 @@ impl Server {
             Access::Write => {
                 // The two halves of an oid's range: a lock's key is a signed number.
                 let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
-                let wait = session::millis(terms.lock_timeout.min(session::ROW));
-                message =
-                    format!("{message}; SELECT pg_advisory_xact_lock({CLASS}, {key}); SET LOCAL lock_timeout = {wait}");
+                let (wait, row) = (session::millis(wait), session::millis(terms.lock_timeout.min(session::ROW)));
+                let renew = plans.renew();
+                message = format!(
+                    "{renew}{message}; {BY_INDEX}; SET LOCAL lock_timeout = {wait}; \
+                     SELECT pg_advisory_xact_lock({CLASS}, {key}); SET LOCAL lock_timeout = {row}"
+                );
                 "SELECT pg_current_xact_id(), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
             }
         };
@@ -279,21 +268,6 @@ impl Server {
         }
     }
 
-    /// Ends the holder of the lock if it is frozen. Returns whether it did.
-    fn end_frozen_holder(&mut self) -> bool {
-        self.end_frozen_holder_after(holder::LIMIT)
-    }
-
-    /// As [`Server::end_frozen_holder`], if the holder has done nothing for this long.
-    pub(crate) fn end_frozen_holder_after(&mut self, limit: Duration) -> bool {
-        let (schema, limit) = (self.schema, millis(limit));
-        let ended = self.query(holder::END_FROZEN, &[&i64::from(CLASS), &schema, &limit, &holder::MIGRATES]);
-        ended.and_then(|rows| holder::report(&rows, self.address.schema())).unwrap_or_else(|fault| {
-            log::warn!("cannot look for the holder of the lock of schema {:?}: {fault}", self.address.schema());
-            false
-        })
-    }
-
     /// Commits. If the answer is lost, asks the server whether it has committed.
     pub(crate) fn commit(&mut self) -> Result<(), Fault> {
         let Some(open) = self.open.take() else { return Err(odd("that no transaction is open")) };
@@ -317,46 +291,6 @@ impl Server {
             None => Err(error.into()),
             Some(number) => self.ask_outcome(&number),
         }
-    }
-
-    /// Asks what has become of a transaction whose commit was not answered.
-    fn ask_outcome(&mut self, number: &Number) -> Result<(), Fault> {
-        let mut wait = FIRST_WAIT;
-        let mut trouble = None;
-        for _ in 0..QUESTIONS {
-            match self.outcome(number) {
-                Ok(Some(Outcome::Committed)) => return Ok(()),
-                Ok(Some(Outcome::Undone)) => {
-                    self.repeat = true;
-                    let text = "the connection broke during a commit, and the server has undone the transaction";
-                    return Err(Fault::Store(Class::Busy, text.into()));
-                }
-                Ok(None) => trouble = None,
-                Err(fault @ Fault::Store(Class::Lost, _)) => return Err(fault),
-                Err(fault) => trouble = Some(fault),
-            }
-            std::thread::sleep(wait);
-            wait = LONGEST_WAIT.min(wait * 2);
-        }
-        let trouble = trouble.map_or_else(|| "it is still in progress".to_owned(), |fault| fault.to_string());
-        Err(number.lost(&trouble))
-    }
-
-    /// Returns what has become of a transaction; `None` while the server has not noticed that its client is gone.
-    fn outcome(&mut self, number: &Number) -> Result<Option<Outcome>, Fault> {
-        if self.link.is_none() {
-            self.reconnect(HASTE)?;
-        }
-        let Some(link) = &mut self.link else { return Err(gone()) };
-        let question = number.question(&link.session, &self.address.quoted_schema())?;
-        self.round_trips += 1;
-        let answer = match link.client.simple_query(&question) {
-            // The number was not given yet: the server has crashed, and has not stored that it was given.
-            Err(error) if error.code().is_some_and(|code| code.code() == "22023") => return Ok(Some(Outcome::Undone)),
-            answer => answer.map_err(|error| self.failed(error))?,
-        };
-        let (row, Some(link)) = (last(&answer), &self.link) else { return Err(gone()) };
-        number.outcome(&link.session, text(row, 0), session::number(row, 1))
     }
 
     /// Ends the transaction, if one is open, without its changes.
@@ -415,7 +349,18 @@ impl Server {
         })
     }
 
+    /// Outside of a transaction, a query that finds the connection broken is repeated once on a new one: it has changed nothing.
     fn run<T>(
+        &mut self,
+        statement: &str,
+        send: &mut dyn FnMut(&mut Client, &Form<'_>) -> Result<T, Error>,
+    ) -> Result<T, Fault> {
+        let may_repeat = self.open.is_none() && self.link.is_some() && statement.trim_start().starts_with("SELECT");
+        let done = self.run_once(statement, send);
+        if done.is_err() && may_repeat && self.link.is_none() { self.run_once(statement, send) } else { done }
+    }
+
+    fn run_once<T>(
         &mut self,
         statement: &str,
         send: &mut dyn FnMut(&mut Client, &Form<'_>) -> Result<T, Error>,
@@ -438,8 +383,14 @@ impl Server {
             let Some(link) = &mut self.link else { return Err(gone()) };
             self.round_trips += 1;
             let form = prepared.as_ref().map_or(Form::Text(statement), Form::Prepared);
+            let begun = since_boot();
             match send(&mut link.client, &form) {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    if known {
+                        self.plans.note(begun, since_boot());
+                    }
+                    return Ok(answer);
+                }
                 Err(error) if known && fault::is_stale(&error) => {
                     link.prepared.clear();
                     if self.open.is_some() {
@@ -477,12 +428,29 @@ impl Server {
             (None, None) => self.reconnect(Haste::default())?,
             (None, Some(_)) => {}
         }
-        let Some(link) = self.link.as_mut().filter(|link| link.session.pooled) else { return Ok(false) };
-        self.round_trips += 1;
-        let begun = link.client.batch_execute(&format!("BEGIN; {}", self.terms.for_transaction(&self.address)));
-        begun.map_err(|error| self.failed(error))?;
-        self.open = Some(Open { access: Access::Write, number: None, failed: false });
+        if !self.is_pooled() {
+            return Ok(false);
+        }
+        self.begin_plainly()?;
         Ok(true)
+    }
+
+    /// Begins a transaction without the lock of the schema, as there may be none yet.
+    pub(crate) fn begin_without_lock(&mut self) -> Result<(), Fault> {
+        self.roll_back();
+        if self.link.is_none() {
+            self.reconnect(Haste::default())?;
+        }
+        self.begin_plainly()
+    }
+
+    fn begin_plainly(&mut self) -> Result<(), Fault> {
+        let Some(link) = &mut self.link else { return Err(gone()) };
+        let settings = if link.session.pooled { self.terms.for_transaction(&self.address) } else { String::new() };
+        self.round_trips += 1;
+        link.client.batch_execute(&format!("BEGIN; {settings}")).map_err(|error| self.failed(error))?;
+        self.open = Some(Open { access: Access::Write, number: None, failed: false });
+        Ok(())
     }
 
     fn unwrap<T>(&mut self, own: bool, done: Result<T, Fault>) -> Result<T, Fault> {

@@ -1,8 +1,6 @@
-//! A session keeps its settings and its statements through losses of the connection, a commit without an answer is neither repeated nor
-//! forgotten, and nobody who is frozen holds the lock of the schema.
+//! A session keeps its settings and its statements through losses of the connection, and a commit without an answer is neither repeated
+//! nor forgotten.
 
-use std::io::Write as _;
-use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -12,7 +10,7 @@ use crate::store::Store;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::outcome::{Number, Outcome, Proof};
-use crate::store::postgres::server::{Access, CLASS, Server};
+use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::session::{Session, Timeline};
 use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared, skipped};
 use crate::store::postgres::{PostgresStore, Time};
@@ -20,7 +18,7 @@ use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::Registration;
 
 /// A table in a schema of a test, and the address of the schema.
-fn schema(server: &TestServer, port: u16, name: &str) -> Address {
+pub(super) fn schema(server: &TestServer, port: u16, name: &str) -> Address {
     server.other().batch_execute(&format!("CREATE SCHEMA {name}; CREATE TABLE {name}.t (n bigint)")).unwrap();
     Address::parse(&format!("{}?schema={name}", server.url_at(port))).unwrap()
 }
@@ -29,7 +27,7 @@ fn rows(server: &mut Server) -> i64 {
     server.query("SELECT count(*) FROM t", &[]).unwrap()[0].get(0)
 }
 
-fn add(server: &mut Server) {
+pub(super) fn add(server: &mut Server) {
     server.begin(Access::Write).unwrap();
     server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).unwrap();
 }
@@ -113,28 +111,8 @@ fn the_time_is_that_after_the_lock() {
     });
 }
 
-/// A session whose answers nobody reads.
-fn raw_session(port: u16) -> TcpStream {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let words = b"\0\x03\0\0user\0postgres\0database\0postgres\0\0";
-    stream.write_all(&(words.len() as u32 + 4).to_be_bytes()).unwrap();
-    stream.write_all(words).unwrap();
-    stream
-}
-
-fn send(stream: &mut TcpStream, kind: u8, text: &str) {
-    stream.write_all(&[kind]).unwrap();
-    stream.write_all(&(text.len() as u32 + 5).to_be_bytes()).unwrap();
-    stream.write_all(text.as_bytes()).unwrap();
-    stream.write_all(b"\0").unwrap();
-}
-
-fn wait_until(other: &mut postgres::Client, count: &str) {
-    assert!((0..20_000).any(|_| other.query(count, &[]).unwrap()[0].get::<_, i64>(0) > 0), "never: {count}");
-}
-
 /// Waits until a session waits for an advisory lock of this database, at most some seconds.
-fn wait_for_waiter(holder: &mut Server) {
+pub(super) fn wait_for_waiter(holder: &mut Server) {
     let schema = holder.address().schema().to_owned();
     let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
                  AND objid = (SELECT oid FROM pg_namespace WHERE nspname = $1)";
@@ -298,79 +276,6 @@ fn another_history_is_not_written_by_an_owner_of_the_former() {
 }
 
 #[test]
-fn a_frozen_holder_is_ended() {
-    let Some(postgres) = shared() else { return };
-    let address = schema(postgres, postgres.port, "frozen");
-    let mut server = Server::connect(&address).unwrap();
-    add(&mut server);
-    server.commit().unwrap();
-    let lock = format!("SELECT pg_advisory_xact_lock({CLASS}, oid::int) FROM pg_namespace WHERE nspname = 'frozen'");
-    // No timeout is set for it.
-    let mut idle = postgres.other();
-    idle.batch_execute(&format!("BEGIN; {lock}")).unwrap();
-    server.begin(Access::Write).unwrap();
-    server.roll_back();
-    assert!(idle.batch_execute("SELECT 1").is_err(), "it was ended");
-    // One that does not read its answer, which is more than the sockets hold.
-    let mut unread = raw_session(postgres.port);
-    send(&mut unread, b'Q', &format!("BEGIN; {lock}; SELECT repeat('x', 1000) FROM generate_series(1, 100000)"));
-    wait_until(&mut postgres.other(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'");
-    server.begin(Access::Write).unwrap();
-    server.roll_back();
-    drop(unread);
-    // A holder that works keeps the lock.
-    let mut busy = postgres.other();
-    busy.batch_execute(&format!("BEGIN; {lock}")).unwrap();
-    server.set_lock_timeout(Duration::from_millis(50)).unwrap();
-    let fault = server.begin(Access::Write).unwrap_err();
-    assert!(fault.is_busy() && fault.to_string().contains("55P03"), "{fault}");
-    busy.batch_execute("ROLLBACK").unwrap();
-    server.begin(Access::Write).unwrap();
-}
-
-#[test]
-fn a_holder_that_works_is_not_ended_however_old_its_transaction_is() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "working")).unwrap();
-    server.find_schema().unwrap();
-    let limit = Duration::from_secs(1);
-    let lock = format!("SELECT pg_advisory_xact_lock({CLASS}, oid::int) FROM pg_namespace WHERE nspname = 'working'");
-    let mut holder = postgres.other();
-    let pid: i32 = holder.query("SELECT pg_backend_pid()", &[]).unwrap()[0].get(0);
-    let old = |column: &str| {
-        let since = format!("{column} < clock_timestamp() - interval '{} ms'", limit.as_millis());
-        wait_until(
-            &mut postgres.other(),
-            &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND {since}"),
-        );
-    };
-    holder.batch_execute("BEGIN").unwrap();
-    old("xact_start");
-    // As the end of a run with rows of a handler, which takes the lock last.
-    holder.batch_execute(&lock).unwrap();
-    assert!(!server.end_frozen_holder_after(limit), "it waits for its client since a moment");
-    holder.batch_execute("SET LOCAL application_name = 'duly migrate'").unwrap();
-    old("state_change");
-    assert!(!server.end_frozen_holder_after(limit), "its client works on a file");
-    holder.batch_execute("SET LOCAL application_name = 'other'").unwrap();
-    let stop = holder.cancel_token();
-    std::thread::scope(|threads| {
-        let works = threads.spawn(|| holder.batch_execute("SAVEPOINT s; SELECT pg_sleep(600)"));
-        wait_until(
-            &mut postgres.other(),
-            &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep'"),
-        );
-        assert!(!server.end_frozen_holder_after(Duration::ZERO), "a statement is running");
-        stop.cancel_query(postgres::NoTls).unwrap();
-        works.join().unwrap().unwrap_err();
-    });
-    holder.batch_execute("ROLLBACK TO s").unwrap();
-    old("state_change");
-    assert!(server.end_frozen_holder_after(limit), "it does nothing");
-    assert!(holder.batch_execute("SELECT 1").is_err());
-}
-
-#[test]
 fn a_schema_that_is_restored_has_its_own_lock() {
     let Some(postgres) = shared() else { return };
     let mut server = Server::connect(&schema(postgres, postgres.port, "restored")).unwrap();
@@ -492,6 +397,45 @@ fn a_role_without_privileges_of_its_own_suffices() {
     // What a crash makes of it.
     let number = "SELECT split_part(next_xid, ':', 2)::bigint FROM pg_control_checkpoint()";
     assert!(server.query(number, &[]).unwrap()[0].get::<_, i64>(0) > 0);
+}
+
+#[test]
+fn a_query_on_a_connection_that_has_broken_is_repeated_once() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "broken")).unwrap();
+    let mut other = postgres.other();
+    let pid = backend(&mut server);
+    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    assert_eq!((rows(&mut server), server.losses()), (0, (1, false)));
+    // What writes may have been done.
+    let pid = backend(&mut server);
+    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    assert!(server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).is_err());
+    assert_eq!((rows(&mut server), server.losses()), (0, (2, false)));
+}
+
+#[test]
+fn tables_are_created_in_one_transaction_also_through_a_pooler() {
+    let Some(postgres) = TestServer::start("") else { return };
+    let pooler = crate::store::postgres::testing::Pooler::start(&postgres);
+    if skipped(pooler.is_none(), "pgbouncer") {
+        return;
+    }
+    let pooler = pooler.unwrap();
+    let mut other = postgres.other();
+    other
+        .batch_execute(
+            "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+             CREATE EVENT TRIGGER refuse ON ddl_command_end WHEN TAG IN ('CREATE VIEW') EXECUTE FUNCTION refuse()",
+        )
+        .unwrap();
+    let address = Address::parse(&postgres.url_at(pooler.port)).unwrap();
+    let open = || PostgresStore::open(&address, Missing::Create, Time::OfServer).map(|_| ());
+    assert!(open().is_err());
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'duly'";
+    assert_eq!(other.query(schemas, &[]).unwrap()[0].get::<_, i64>(0), 0, "nothing is left");
+    other.batch_execute("DROP EVENT TRIGGER refuse").unwrap();
+    open().unwrap();
 }
 
 #[test]

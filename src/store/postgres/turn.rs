@@ -17,14 +17,11 @@ use crate::store::postgres::server::Access;
 use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
+use crate::store::sqlite::turn::{PRESSING, SWEEP};
 use crate::store::turn_io::{Done, Item, MAX_ITEMS, Other, Work};
 
-/// Keys and tasks that the sweep of a full turn looks at.
-const SWEEP: usize = 500;
 /// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
 const EXPIRING: usize = 450;
-/// Rows that retention deletes before a busy turn.
-const PRESSING: usize = 200;
 /// Waiting runs that are read although no slot is left for them: others of their key may start first.
 const SPARE: usize = 16;
 
@@ -201,7 +198,8 @@ impl PostgresStore {
         let if_it_works = |number: usize| if works { count(number) } else { 0 };
         let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside).min(MAX_ITEMS) + 1 + aside;
         let runs = work.finished.iter().map(|finished| finished.claim.run_id);
-        let runs = runs.chain(work.reports.iter().map(|report| report.run)).chain(memory.clock.runs.keys().copied());
+        let runs =
+            runs.chain(work.reports.iter().map(|report| report.run)).chain(memory.clock.planned.runs.keys().copied());
         let runs: BTreeSet<i64> = runs.collect();
         let reach = TurnReach {
             now: 0,
@@ -226,7 +224,7 @@ impl PostgresStore {
             planless: count(SWEEP),
             planless_after: memory.planless,
             room: count(room),
-            whole: memory.clock.tasks.keys().copied().collect(),
+            whole: memory.clock.planned.tasks.keys().copied().collect(),
             keys: HashSet::new(),
             outputs: false,
             attempts: false,

@@ -330,7 +330,7 @@ fn the_statements_of_a_turn_go_along_indexes() {
     }
 }
 
-/// Another program refuses the deletion of every run, as an administrator does who withdraws the right to delete.
+/// A trigger refuses the deletion of every run, as a revoked privilege does.
 const KEEP_RUNS: &str = "
     CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN RAISE EXCEPTION 'no run is deleted' USING ERRCODE = 'insufficient_privilege'; END $$;
@@ -354,11 +354,10 @@ fn a_fault_of_retention_discards_nothing_else() {
             let ended = owner.ended(now, || Some(Outcome::succeeded()));
             assert!(!ended.is_empty());
             all += ended.len();
-            // With nothing else to do, as the turn's outcomes are.
             let part = Some(Part { keep, if_idle });
             let done = owner.turn(&Turn { now, finished: &ended, full: true, prune: part, ..Turn::default() });
-            let told = done.events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
-            assert_eq!((told, done.pruned), (ended.len(), None), "what was committed is returned");
+            let reported = done.events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
+            assert_eq!((reported, done.pruned), (ended.len(), None), "what was committed is returned");
         }
     }
     let succeeded = "SELECT count(*) FROM task_runs WHERE status = 'succeeded'";
@@ -376,7 +375,7 @@ fn an_outcome_that_is_stored_already_is_not_superseded() {
     other.batch_execute(tasks).expect("tasks");
     let mut random = fastrand::Rng::with_seed(3);
     let mut now = NOON + 3_600_000;
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for _ in 0..12 {
         now += 10_000;
         owner.turn(&Turn { now, full: true, room: 12, ..Turn::default() });
@@ -387,18 +386,18 @@ fn an_outcome_that_is_stored_already_is_not_superseded() {
         now += 2_000;
         owner.turn(&Turn { now, room: random.usize(..12), ..Turn::default() });
         let again = owner.turn(&Turn { now, ..turn });
-        let told_of = |done: &Done| -> BTreeSet<i64> {
+        let finished_in = |done: &Done| -> BTreeSet<i64> {
             let run = |event: &Event| match event {
                 Event::Finished { claim, .. } | Event::Snoozed { claim, .. } => Some(claim.run_id),
                 _ => None,
             };
             done.events.iter().filter_map(run).collect()
         };
-        assert_eq!(told_of(&again), told_of(&first));
+        assert_eq!(finished_in(&again), finished_in(&first));
         assert!(!again.events.iter().any(|event| matches!(event, Event::Superseded { .. })), "{:?}", again.events);
-        told.extend(told_of(&again));
+        reported.extend(finished_in(&again));
     }
-    assert!(told.len() > 30, "{told:?}");
+    assert!(reported.len() > 30, "{reported:?}");
     let superseded = "SELECT count(*) FROM task_attempts WHERE outcome = 'superseded'";
     assert_eq!(other.query_one(superseded, &[]).expect("a number").get::<_, i64>(0), 0);
 }

@@ -46,6 +46,7 @@ pub(crate) struct Workbench {
 impl Workbench {
     pub(crate) fn new(server: Server, memory: &mut rusqlite::Connection) -> rusqlite::Result<Self> {
         let rows = Sheets::new(server, memory)?;
+        owners::create_sessions(memory)?;
         Ok(Workbench {
             rows,
             sessions: HashMap::new(),

@@ -48,7 +48,7 @@ pub(super) fn change(
     }
     let (done, events, counted) = store.write("change what a filter selects", |tx, schedules| {
         let (mut counted, before) = (report.clone(), tx.total_changes());
-        let mut change = Change { tx, schedules, selection, now, written: Written::default() };
+        let mut change = BulkChange { tx, schedules, selection, now, written: Written::default() };
         let mut done = 0;
         for id in &pass.selected {
             if let Some((item, verdict)) = change.item(*id)? {
@@ -286,7 +286,7 @@ fn left(fault: &Fault) -> Verdict {
 }
 
 /// A transaction that changes selected runs or tasks.
-struct Change<'a, 'c> {
+struct BulkChange<'a, 'c> {
     tx: &'a Transaction<'c>,
     schedules: &'a mut Schedules,
     selection: &'a Selection,
@@ -294,7 +294,7 @@ struct Change<'a, 'c> {
     written: Written,
 }
 
-impl Change<'_, '_> {
+impl BulkChange<'_, '_> {
     /// Changes one item, or leaves it as it is. A row that cannot be read or changed costs only itself.
     fn item(&mut self, id: i64) -> Result<Option<(BulkItem, Verdict)>, Fault> {
         let judged = match judge(self.tx, self.selection, id) {

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::clock::Timestamp;
 use crate::model::report::Pass;
 use crate::store::sqlite::blocked::Round;
+use crate::store::sqlite::replan::Misplanned;
 use crate::store::turn_io::Item;
 
 /// What goes on from turn to turn.
@@ -36,9 +36,8 @@ pub(crate) struct Memory {
 /// What a turn has to write because the wall clock was wrong, and could not write of some rows. Full turns try again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unwritten {
-    /// Tasks and runs that a wrong clock has planned, and the time from which they are planned again.
-    pub(crate) tasks: BTreeMap<i64, Timestamp>,
-    pub(crate) runs: BTreeMap<i64, Timestamp>,
+    /// As the tables told last: another scheduler may have written a part since.
+    pub(crate) planned: Misplanned,
     /// Running runs of this owner, and by how much their start moves.
     pub(crate) starts: BTreeMap<i64, i64>,
 }

@@ -83,9 +83,16 @@ pub(crate) fn extend(
 }
 
 #[cfg(feature = "postgres")]
-const SHOW_SESSIONS: &str = "
-    CREATE TEMP TABLE IF NOT EXISTS owner_sessions (owner TEXT PRIMARY KEY, session INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-    DELETE FROM temp.owner_sessions";
+#[cfg(feature = "postgres")]
+const OWNER_SESSIONS: &str = "
+    CREATE TEMP TABLE owner_sessions (owner TEXT PRIMARY KEY, session INTEGER NOT NULL) STRICT, WITHOUT ROWID";
+
+/// Creates the table for what the sessions of owners show, in the memory of a store on a server. Not within its transactions: they are
+/// rolled back, and SQLite prepares every statement again after a change of the schema.
+#[cfg(feature = "postgres")]
+pub(crate) fn create_sessions(memory: &rusqlite::Connection) -> rusqlite::Result<()> {
+    memory.execute_batch(OWNER_SESSIONS)
+}
 
 /// Sets what the sessions of owners show, in the tables in memory of a store on a server.
 #[cfg(feature = "postgres")]
@@ -93,7 +100,7 @@ pub(crate) fn show_sessions(tx: &Transaction<'_>, sessions: &HashMap<String, Ses
     if sessions.is_empty() {
         return Ok(());
     }
-    tx.execute_batch(SHOW_SESSIONS)?;
+    tx.prepare_cached("DELETE FROM temp.owner_sessions")?.execute([])?;
     for (owner, session) in sessions {
         let insert = "INSERT INTO temp.owner_sessions VALUES (?1, ?2)";
         tx.prepare_cached(insert)?.execute(rusqlite::params![owner, number(*session)])?;
@@ -243,13 +250,10 @@ pub(crate) fn move_starts(tx: &Transaction<'_>, owner: &str, by: i64) -> rusqlit
     Ok(())
 }
 
-const MOVE_START: &str = "
-    UPDATE task_runs SET started_at = max(min(started_at + :by, 64060588800000), 1000000000000)
-     WHERE id = :run AND status = 'running' AND locked_by = :owner";
-
 /// As [`move_starts`], for one run.
 pub(crate) fn move_start(tx: &Transaction<'_>, owner: &str, run: i64, by: i64) -> rusqlite::Result<()> {
-    tx.prepare_cached(MOVE_START)?.execute(named_params! { ":owner": owner, ":run": run, ":by": by })?;
+    tx.prepare_cached(&format!("{MOVE_STARTS} AND id = :run"))?
+        .execute(named_params! { ":owner": owner, ":run": run, ":by": by })?;
     Ok(())
 }
 

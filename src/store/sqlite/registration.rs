@@ -23,7 +23,7 @@ pub(crate) fn register(
     now: Timestamp,
 ) -> Result<Registered> {
     store.reset(random);
-    let registered = store.write("register the scheduler", |tx, _| {
+    let (registered, misplanned) = store.write("register the scheduler", |tx, _| {
         let newest_seen = owners::newest_seen(tx)?;
         let now = now.max(Timestamp::MIN);
         damage::stamp(tx, &new.owner)?;
@@ -32,8 +32,12 @@ pub(crate) fn register(
         prune::instances(tx, Timestamp::MIN)?;
         let (others, not_stopped) = (owners::others(tx, &new.owner)?, owners::not_stopped(tx, &new.owner)?);
         let other_zone_data = replan::zone_data(tx, &new.zone_data, now)?;
-        Ok(Registered { others, not_stopped, newest_seen, other_zone_data })
+        let registered = Registered { others, not_stopped, newest_seen, other_zone_data };
+        Ok((registered, replan::misplanned(tx)?))
     })?;
+    let mut memory = store.take_memory();
+    memory.clock.planned = misplanned;
+    store.put_memory(memory);
     store.watch();
     Ok(registered)
 }

@@ -1,7 +1,10 @@
 //! Plans tasks again that a wrong clock, or other zone data, had planned. An occurrence that already has a row does not run
 //! again.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{OptionalExtension, Transaction, named_params};
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::event::Event;
@@ -52,7 +55,7 @@ const INSTANCES: &str = "
 /// Otherwise a start in the future would count until the clock has reached it.
 const STARTS: &str = "UPDATE rate_limit_starts SET started_at = :now WHERE started_at > :now";
 
-/// Of these rows only.
+/// Limits a statement to these rows.
 const OF_ROWS: &str = "AND id IN (SELECT value FROM json_each(:rows))";
 
 /// Returns whether a heartbeat is ahead of the clock. If not, another scheduler has planned all again already: occurrences that
@@ -100,13 +103,45 @@ pub(crate) fn later_runs(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Resu
     tx.prepare_cached(LATER)?.query_map(named_params! { ":now": now }, |row| row.get(0))?.collect()
 }
 
-/// Moves what is left of the wrong time, and records the skipped time in an event.
+/// Corrects the starts of rate limits and the heartbeats, and records the skipped time in an event.
 pub(crate) fn rewound(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
     for statement in [STARTS, INSTANCES] {
         tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
     }
     let detail = Event::ClockWasWrong { believed, found: now }.to_string();
     owners::record(tx, now, "clock_wrong", None, None, Some(&detail))
+}
+
+/// Tasks and runs that a wrong clock has planned and that could not be written yet, and the time from which they are planned again. The
+/// tables keep them: a scheduler may end before it could write them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Misplanned {
+    pub(crate) tasks: BTreeMap<i64, Timestamp>,
+    pub(crate) runs: BTreeMap<i64, Timestamp>,
+}
+
+const MISPLANNED: &str = "SELECT CAST(value AS BLOB) FROM scheduler_meta WHERE key = 'misplanned'";
+
+/// Returns what still has to be planned again.
+pub(crate) fn misplanned(tx: &Transaction<'_>) -> rusqlite::Result<Misplanned> {
+    let value: Option<Vec<u8>> = tx.prepare_cached(MISPLANNED)?.query_row([], |row| row.get(0)).optional()?;
+    // Something that another program wrote counts as nothing.
+    Ok(value.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default())
+}
+
+const SET_MISPLANNED: &str = "
+    INSERT INTO scheduler_meta (key, value) VALUES ('misplanned', :rows)
+    ON CONFLICT (key) DO UPDATE SET value = :rows";
+
+const NONE_MISPLANNED: &str = "DELETE FROM scheduler_meta WHERE key = 'misplanned'";
+
+/// Records what still has to be planned again.
+pub(crate) fn set_misplanned(tx: &Transaction<'_>, rows: &Misplanned) -> rusqlite::Result<()> {
+    if *rows == Misplanned::default() {
+        return tx.prepare_cached(NONE_MISPLANNED)?.execute([]).map(|_| ());
+    }
+    let rows = serde_json::to_string(rows).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    tx.prepare_cached(SET_MISPLANNED)?.execute(named_params! { ":rows": rows }).map(|_| ())
 }
 
 const ZONE_DATA: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_data'";

@@ -33,7 +33,7 @@ pub(crate) fn settle(
     random: &mut fastrand::Rng,
 ) -> Result<(), Fault> {
     let (tx, claim) = (cx.tx, &*finished.claim);
-    // One of an earlier id of this scheduler ends under that id.
+    // An attempt that was claimed under an earlier id of this scheduler ends under that id.
     let owner = claim.owner.as_deref().unwrap_or(owner);
     let fence = Fence { run: claim.run_id, owner, attempt: claim.attempt };
     if finished.output.is_some() || finished.exit_code.is_some() {
@@ -94,13 +94,13 @@ fn follow_up(cx: &mut Change<'_>, finished: &Finished, end: AttemptEnd, error: O
         (follows, paused) = on_dead::follow(cx, claim)?;
     }
     let next_due = next_due.filter(|_| !paused);
-    cx.written.events.push(told(finished, end, error, next_due));
+    cx.written.events.push(end_event(finished, end, error, next_due));
     cx.written.events.append(&mut follows);
     Ok(())
 }
 
 /// Returns the event of the end of an attempt.
-fn told(finished: &Finished, end: AttemptEnd, error: Option<String>, next_due: Option<Timestamp>) -> Event {
+fn end_event(finished: &Finished, end: AttemptEnd, error: Option<String>, next_due: Option<Timestamp>) -> Event {
     let (claim, took) = (finished.claim.clone(), finished.duration.unwrap_or_default());
     let AttemptEnd { status, next_attempt, is_snoozed } = end;
     match (next_attempt, error) {
@@ -255,12 +255,12 @@ fn after_the_end(
     Ok(())
 }
 
-/// A success that is stored, with these times.
+/// Finds a success that is stored already, by its times.
 const RECORDED_SUCCESS: &str = "
     SELECT status, NULL, 0, error FROM task_runs
      WHERE id = :run AND status = 'succeeded' AND attempt = :attempt AND started_at IS :started AND finished_at = :finished";
 
-/// Another end of an attempt that is stored. That of an attempt that never began has the time at which it was stored.
+/// Finds another outcome that is stored already. That of an attempt that never began is stored with another time, so no time is compared.
 const RECORDED_ATTEMPT: &str = "
     SELECT CASE WHEN r.attempt = a.attempt AND r.locked_by IS NULL THEN r.status
                 WHEN a.outcome = 'released' THEN 'queued' ELSE 'failed' END,
@@ -271,11 +271,11 @@ const RECORDED_ATTEMPT: &str = "
        AND (a.outcome = 'released') = :released AND (:released OR a.finished_at = :finished)
      LIMIT 1";
 
-/// Returns the event of an outcome that is stored already: a server has committed it, and its answer was lost.
+/// Returns the event of an outcome that is stored already: a server committed it, and the answer to the COMMIT was lost.
 fn recorded_before(tx: &Transaction<'_>, fence: &Fence<'_>, finished: &Finished) -> rusqlite::Result<Option<Event>> {
     let read = |row: &Row<'_>| {
         let end = AttemptEnd { status: row.get(0)?, next_attempt: row.get(1)?, is_snoozed: row.get(2)? };
-        Ok(told(finished, end, row::shown_if_any(row, 3)?, None))
+        Ok(end_event(finished, end, row::shown_if_any(row, 3)?, None))
     };
     let (run, attempt, ended) = (fence.run, fence.attempt, finished.finished_at);
     match finished.outcome {

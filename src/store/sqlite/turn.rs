@@ -33,10 +33,10 @@ use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, 
 use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
-const SWEEP: usize = 500;
+pub(crate) const SWEEP: usize = 500;
 
 /// Rows that retention deletes beside other work. The turn writes that many fewer items.
-const PRESSING: usize = 200;
+pub(crate) const PRESSING: usize = 200;
 
 /// Fewest outcomes that are settled by one statement. Two cost as much as one by one.
 const SPAN: usize = 3;
@@ -85,7 +85,7 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
         }
         done => done,
     };
-    // Nothing was written: the whole is repeated.
+    // Nothing was written: the next turn tries all of it again.
     let done = done.inspect_err(|_| memory.clock = clock)?;
     let Memory { aside, retried, .. } = memory;
     retried.retain(|item| aside.contains(item));
@@ -151,7 +151,7 @@ impl<'a> Turning<'a> {
                 return Ok(());
             }
         }
-        if self.work.full {
+        if self.work.full && !self.work.newer {
             self.rewind_again()?;
         }
         // Before anything is settled: no outcome is deleted in the turn in which it is written, however long it had to wait for
@@ -316,7 +316,7 @@ impl<'a> Turning<'a> {
             settle::settle(&mut cx, success, owner, finished, &mut turn.memory.random)
         };
         let Some(fault) = self.attempt_end(|turn| store(turn, finished))? else { return Ok(()) };
-        if self.is_passing(&fault) {
+        if self.is_transient(&fault) {
             self.done.unwritten.push(finished.clone());
             return self.set_aside(Item::Outcome(finished.claim.run_id), &fault);
         }
@@ -341,7 +341,7 @@ impl<'a> Turning<'a> {
     fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
         let (tx, now, owner) = (self.tx, self.work.now, &*dead.owner);
         let (mut all, mut rests) = (true, false);
-        // All of them: those that wait, or were set aside, must not keep the others from being reached.
+        // All of them are read: those that wait or were set aside must not use up a limit.
         for lost in owners::lost(tx, owner)? {
             if self.budget == 0 {
                 self.done.more_lost = true;

@@ -1,6 +1,5 @@
 //! A primary and its synchronous standby, in the network of the hosts. What a commit has confirmed is on both.
 
-use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 use postgres::{Client, NoTls};
@@ -92,9 +91,7 @@ impl Cluster {
     }
 
     fn order(&mut self, what: &str) {
-        writeln!(self.guard.process.stdin.as_mut().expect("its input"), "{what}").expect("a guard");
-        let mut answer = String::new();
-        self.guard.answers.read_line(&mut answer).expect("its answer");
+        let answer = self.guard.order(what);
         let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
         let end: Vec<&str> = log.lines().rev().take(12).collect();
         assert_eq!(answer, "done: 0\n", "{what}: {end:#?}");

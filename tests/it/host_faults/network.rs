@@ -62,7 +62,7 @@ pub(crate) struct Network {
 }
 
 /// An address that no device has.
-const NOBODY: &str = "02:00:00:00:ff:ff";
+const UNUSED: &str = "02:00:00:00:ff:ff";
 
 impl Network {
     /// `None` where this process may not make namespaces.
@@ -99,9 +99,9 @@ impl Network {
         self.hosts[number].within(program)
     }
 
-    /// Cuts or mends the directions of a link. Nothing is told to either end.
+    /// Cuts or restores the directions of a link. Neither end gets an error.
     pub(crate) fn set(&self, number: usize, works: Works) {
-        let neighbour = |is_there: bool, end| if is_there { hardware(number, end) } else { NOBODY.to_owned() };
+        let neighbour = |works: bool, end| if works { hardware(number, end) } else { UNUSED.to_owned() };
         let server = neighbour(works.to_server, 1);
         self.hosts[number].run(&format!("ip neighbour replace 10.77.{number}.1 lladdr {server} nud permanent dev s"));
         let host = neighbour(works.to_host, 2);

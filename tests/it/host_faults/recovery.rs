@@ -13,6 +13,8 @@ pub(crate) struct Recovery {
     claims: BTreeSet<String>,
     /// A task that was added with the fault, for any host.
     probe: Option<String>,
+    /// Whether no other fault has lasted meanwhile.
+    alone: bool,
 }
 
 /// The times of one kind.
@@ -21,6 +23,8 @@ struct Times {
     faults: usize,
     settled: Vec<Duration>,
     next: Vec<Duration>,
+    /// Of these, the times during which no other fault lasted.
+    next_alone: Vec<Duration>,
 }
 
 /// The times of all kinds, and what is still waited for.
@@ -31,10 +35,17 @@ pub(crate) struct Recoveries {
 }
 
 impl Recoveries {
-    /// A fault begins: `claims` were running on its host, and `probe` is added for any host.
-    pub(crate) fn begin(&mut self, kind: Kind, since: Instant, claims: BTreeSet<String>, probe: String) {
+    /// A fault begins: `claims` were running on its host, and `probe` is added for any host. `alone`: no other fault lasts.
+    pub(crate) fn begin(&mut self, kind: Kind, since: Instant, claims: BTreeSet<String>, probe: String, alone: bool) {
         self.times.entry(kind).or_default().faults += 1;
-        self.pending.push(Recovery { kind, since, claims, probe: Some(probe) });
+        let alone = alone && self.pending.is_empty();
+        self.pending.iter_mut().for_each(|one| one.alone = false);
+        self.pending.push(Recovery { kind, since, claims, probe: Some(probe), alone });
+    }
+
+    /// Whether nothing is waited for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.pending.is_empty()
     }
 
     /// Compares with what is running, and which tasks have a run that has ended.
@@ -47,6 +58,9 @@ impl Recoveries {
             }
             if one.probe.take_if(|probe| ended.contains(probe)).is_some() {
                 times.next.push(one.since.elapsed());
+                if one.alone {
+                    times.next_alone.push(one.since.elapsed());
+                }
             }
         }
         self.pending.retain(|one| !one.claims.is_empty() || one.probe.is_some());
@@ -54,10 +68,13 @@ impl Recoveries {
 
     /// Prints a line for each kind.
     pub(crate) fn print(&mut self) {
-        println!("{:<18} {:>6}  {:<29}  a run that any host may take", "fault", "count", "runs of the host settled");
+        let columns = ["runs of the host settled", "a run that any host may take", "the same, without other faults"];
+        println!("{:<14} {:>5}  {:<29}  {:<29}  {}", "fault", "count", columns[0], columns[1], columns[2]);
         for (kind, times) in &mut self.times {
-            let (settled, next) = (summary(&mut times.settled), summary(&mut times.next));
-            println!("{:<18} {:>6}  {settled:<29}  {next}", format!("{kind:?}"), times.faults);
+            let (settled, next, count) =
+                (summary(&mut times.settled), summary(&mut times.next), times.next_alone.len());
+            let (kind, alone) = (format!("{kind:?}"), summary(&mut times.next_alone));
+            println!("{kind:<14} {:>5}  {settled:<29}  {next:<29}  {count:>3}: {alone}", times.faults);
         }
     }
 }

@@ -60,7 +60,8 @@ fn hosts_whose_clocks_differ_by_hours_behave_as_one() {
     let runs = client.newest_runs(100).unwrap();
     assert_eq!(runs.len(), 30, "nothing ran twice, and nothing early");
     for run in &runs {
-        assert_eq!((run.status, run.attempt), (RunStatus::Succeeded, 1), "{run:?}");
+        // On a machine that stalls, a claim that no worker has begun is released, and does not count.
+        assert_eq!((run.status, run.attempt - run.forgiven), (RunStatus::Succeeded, 1), "{run:?}");
         let started = run.started_at.expect("a start");
         assert!(started >= soon && started.since(soon) < Duration::from_secs(600), "{started} {soon}");
     }

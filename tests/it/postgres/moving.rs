@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{NOON, TestDb};
+use crate::fixtures::{NOON, TestDb, eventually, number};
 use crate::postgres::database;
 
 /// Runs without `DULY_ROWS`.
@@ -92,10 +92,6 @@ const ROWS_OF: &str = r##"
     COMMIT;
 "##;
 
-fn number<T: std::str::FromStr>(variable: &str, default: T) -> T {
-    std::env::var(variable).ok().map_or(default, |text| text.parse().ok().expect("a number"))
-}
-
 /// A file with this many runs.
 fn source(runs: u64) -> TestDb {
     let db = TestDb::new();
@@ -136,7 +132,7 @@ fn rows_of_server(
 ) {
     let texts: Vec<String> = columns.iter().map(|name| format!("{name}::text")).collect();
     let mut session = session(address);
-    // Not the column of the answer, which is a text.
+    // By the columns of the table: those of the answer are texts.
     let key = key.split(", ").map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
     let text = format!("SELECT {} FROM {table} t ORDER BY {key}", texts.join(", "));
     let mut rows = session.query_raw(&text, std::iter::empty::<i64>()).expect("rows");
@@ -249,13 +245,13 @@ fn killed(mut program: Child, mut reached: impl FnMut() -> bool) {
 /// Waits until the server has undone what a killed migration did.
 fn wait_for_the_end_of(address: &str) {
     let mut other = session(address);
-    crate::fixtures::eventually("the killed session ends", || {
+    eventually("the killed session ends", || {
         let text = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'mover'";
         other.query(text, &[]).expect("sessions").is_empty()
     });
 }
 
-/// What `migrate` reads and compares last, but for small tables: it has written all rows then.
+/// Whether `migrate` reads `scheduler_events`, one of the last tables: nearly all rows are written then.
 const LATE: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mover' AND query LIKE 'SELECT%scheduler_events%'";
 
@@ -282,23 +278,22 @@ fn many_rows_move_to_a_server_and_back_and_a_migration_that_is_killed_changes_no
                      WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND c.relkind = 'r'";
         sizes.query_one(text, &[]).expect("a size").get::<_, i64>(0)
     };
-    let (begin, mut late) = (size(), session(&address));
+    let mut late = session(&address);
+    let mut is_late = move || late.query_one(LATE, &[]).expect("sessions").get::<_, i64>(0) > 0;
+    let begin = size();
     let expected = i64::try_from(runs * 400).expect("a size");
-    let mut middle = 0;
-    while middle < rounds {
+    let mut undone = 0;
+    while undone < rounds {
         let (grown, at_end) = (random.i64(..=expected), random.u8(..3) == 0);
-        killed(program(file, &mover), || match at_end {
-            true => late.query_one(LATE, &[]).expect("sessions").get::<_, i64>(0) > 0,
-            false => size() - begin >= grown,
-        });
+        killed(program(file, &mover), || if at_end { is_late() } else { size() - begin >= grown });
         wait_for_the_end_of(&address);
         assert_eq!(digest_of_file(db.file()), original, "after a kill");
         match digest_of_server(&address, db.file()) {
             left if left == empty => {
-                middle += 1;
+                undone += 1;
                 other.batch_execute("VACUUM").expect("the size of empty tables");
             }
-            // It came after the commit.
+            // The kill came after the commit.
             left => {
                 assert_eq!(left, original, "after a kill");
                 let tables = TABLES.map(|(table, _)| table).join(", ");
@@ -323,19 +318,19 @@ fn many_rows_move_to_a_server_and_back_and_a_migration_that_is_killed_changes_no
         sizes.iter().sum::<u64>()
     };
     let expected = size(db.file()) / 2;
-    middle = 0;
-    while middle < rounds {
+    undone = 0;
+    while undone < rounds {
         let (grown, at_end) = (random.u64(..=expected), random.u8(..3) == 0);
-        killed(program(&mover, back.to_str().expect("a path")), || match at_end {
-            true => late.query_one(LATE, &[]).expect("sessions").get::<_, i64>(0) > 0,
-            false => size(&back) >= grown,
-        });
+        killed(
+            program(&mover, back.to_str().expect("a path")),
+            || if at_end { is_late() } else { size(&back) >= grown },
+        );
         wait_for_the_end_of(&address);
         assert_eq!(digest_of_server(&address, db.file()), on_server, "after a kill");
         // The file may not exist yet.
         let left = if size(&back) == 0 { empty.clone() } else { digest_of_file(&back) };
         if left == empty {
-            middle += 1;
+            undone += 1;
         } else {
             assert_eq!(left, original, "after a kill");
             ["", "-wal", "-shm"].iter().for_each(|end| _ = std::fs::remove_file(format!("{}{end}", back.display())));

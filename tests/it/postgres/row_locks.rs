@@ -3,16 +3,49 @@
 use std::path::Path;
 use std::time::Duration;
 
-use duly::testing::{ManualClock, Stepper};
+use duly::testing::{ManualClock, Stepper, StepperBuilder};
 use duly::{Client, NewTask, Outcome, Overlap, RetryPolicy, RunStatus, TaskStatus};
+use tempfile::TempDir;
 
 use crate::fixtures::on_server::session;
 use crate::fixtures::{NOON, at, minutes, seconds};
 use crate::postgres::database;
 
-fn owner(address: &str, folder: &Path, clock: &ManualClock) -> Stepper {
-    let builder = Stepper::builder(address, at(NOON)).clock(clock).state_folder(folder).accept("work").workers(50);
-    builder.poll(seconds(1)).lease(seconds(60)).start().expect("a stepper")
+fn owner(address: &str, folder: &Path) -> StepperBuilder {
+    let builder = Stepper::builder(address, at(NOON)).state_folder(folder).accept("work").workers(50);
+    builder.poll(seconds(1)).lease(seconds(60))
+}
+
+fn owner_alone(address: &str, home: &TempDir) -> Stepper {
+    owner(address, home.path()).busy_timeout(Duration::from_millis(100)).start().expect("a stepper")
+}
+
+/// The address of a schema, with a scheduler and a client.
+fn alone() -> Option<(String, TempDir, Stepper, Client)> {
+    let (address, home) = (database()?, tempfile::tempdir().expect("a folder"));
+    let owner = owner_alone(&address, &home);
+    let client = owner.client().clone();
+    Some((address, home, owner, client))
+}
+
+fn steps(owner: &mut Stepper, count: usize) {
+    for _ in 0..count {
+        owner.clock().advance(seconds(1));
+        owner.step().expect("a turn");
+    }
+}
+
+/// Locks the rows that statements of an application change, until it commits.
+fn lock(address: &str, statements: &str) -> postgres::Client {
+    let mut application = session(address);
+    application.batch_execute(&format!("SET duly.store = 'on'; BEGIN; {statements}")).expect("locks");
+    application
+}
+
+/// The details of the events of a kind.
+fn details(address: &str, kind: &str) -> Vec<String> {
+    let details = "SELECT detail FROM scheduler_events WHERE kind = $1 ORDER BY id";
+    session(address).query(details, &[&kind]).expect("events").iter().map(|row| row.get(0)).collect()
 }
 
 fn status(client: &Client, task: &str) -> Option<RunStatus> {
@@ -24,7 +57,8 @@ fn a_lock_that_an_application_holds_stops_only_what_it_locks() {
     let Some(address) = database() else { return };
     let home = tempfile::tempdir().expect("a folder");
     let clock = ManualClock::new(at(NOON));
-    let mut owners = ["a", "b"].map(|host| owner(&address, &home.path().join(host), &clock));
+    let start = |host| owner(&address, &home.path().join(host)).clock(&clock).start().expect("a stepper");
+    let mut owners = ["a", "b"].map(start);
     let client = owners[0].client().clone();
     for task in ["early", "held", "free", "later"] {
         let due = if task == "later" { at(NOON).plus(seconds(2)) } else { at(NOON) };
@@ -34,10 +68,9 @@ fn a_lock_that_an_application_holds_stops_only_what_it_locks() {
     assert_eq!(owners[0].step().expect("a turn").len(), 1);
 
     // A task that is due, and a run that is running: its lease is extended, and its end is to be recorded.
-    let mut application = session(&address);
-    let lock = "SET duly.store = 'on'; BEGIN; UPDATE scheduled_tasks SET priority = priority WHERE name = 'held';
+    let rows = "UPDATE scheduled_tasks SET priority = priority WHERE name = 'held';
                 UPDATE task_runs SET priority = priority WHERE status = 'running'";
-    application.batch_execute(lock).expect("locks");
+    let mut application = lock(&address, rows);
     clock.advance(seconds(1));
     owners[0].step().expect("a turn");
     assert_eq!((status(&client, "free"), status(&client, "held")), (Some(RunStatus::Running), None));
@@ -49,17 +82,11 @@ fn a_lock_that_an_application_holds_stops_only_what_it_locks() {
     }
     assert_eq!((status(&client, "later"), status(&client, "held")), (Some(RunStatus::Running), None));
     assert_eq!(status(&client, "early"), Some(RunStatus::Running), "its end cannot be recorded yet");
-    let mut other = session(&address);
-    let told = "SELECT detail FROM scheduler_events WHERE kind = 'set_aside' ORDER BY id";
-    let told: Vec<String> = other.query(told, &[]).expect("events").iter().map(|row| row.get(0)).collect();
-    assert_eq!(
-        told.iter().filter(|told| told.starts_with("task \"held\": another transaction holds")).count(),
-        2,
-        "{told:?}"
-    );
-    assert!(told.len() <= 3, "each owner tells it once: {told:?}");
+    let aside = details(&address, "set_aside");
+    let held = aside.iter().filter(|detail| detail.starts_with("task \"held\": another transaction holds")).count();
+    assert!(held == 2 && aside.len() <= 3, "each owner records it once: {aside:?}");
     let lost = "SELECT count(*) FROM task_attempts WHERE outcome = 'lost'";
-    assert_eq!(other.query_one(lost, &[]).expect("a number").get::<_, i64>(0), 0, "its lease was extended");
+    assert_eq!(session(&address).query_one(lost, &[]).expect("a number").get::<_, i64>(0), 0, "its lease was extended");
 
     application.batch_execute("COMMIT").expect("the end of its locks");
     for _ in 0..25 {
@@ -70,42 +97,21 @@ fn a_lock_that_an_application_holds_stops_only_what_it_locks() {
     assert_eq!(status(&client, "early"), Some(RunStatus::Succeeded));
 }
 
-fn owner_alone(address: &str, folder: &Path) -> Stepper {
-    let builder = Stepper::builder(address, at(NOON)).state_folder(folder).accept("work").workers(50);
-    builder.busy_timeout(Duration::from_millis(100)).poll(seconds(1)).lease(seconds(60)).start().expect("a stepper")
-}
-
-fn steps(owner: &mut Stepper, count: usize) {
-    for _ in 0..count {
-        owner.clock().advance(seconds(1));
-        owner.step().expect("a turn");
-    }
-}
-
-fn told(address: &str, kind: &str) -> Vec<String> {
-    let told = "SELECT detail FROM scheduler_events WHERE kind = $1 ORDER BY id";
-    session(address).query(told, &[&kind]).expect("events").iter().map(|row| row.get(0)).collect()
-}
-
 #[test]
 fn a_task_whose_run_is_locked_does_not_become_invalid() {
-    let Some(address) = database() else { return };
-    let home = tempfile::tempdir().expect("a folder");
-    let mut owner = owner_alone(&address, home.path());
-    let client = owner.client().clone();
+    let Some((address, _home, mut owner, client)) = alone() else { return };
     client.add(NewTask::interval("held", seconds(30)).handler("work").overlap(Overlap::CancelRunning)).expect("a task");
     steps(&mut owner, 30);
     assert_eq!(status(&client, "held"), Some(RunStatus::Running));
 
     // Its next occurrence asks the run to stop.
-    let mut application = session(&address);
-    let lock = "SET duly.store = 'on'; BEGIN; UPDATE task_runs SET priority = priority WHERE status = 'running'";
-    application.batch_execute(lock).expect("a lock");
+    let rows = "UPDATE task_runs SET priority = priority WHERE status = 'running'";
+    let mut application = lock(&address, rows);
     steps(&mut owner, 60);
     let task = client.task("held").expect("an answer").expect("a task");
     assert_eq!((task.status, &task.invalid_reason), (TaskStatus::Active, &None));
-    assert_eq!(told(&address, "invalid"), [""; 0]);
-    let aside = told(&address, "set_aside");
+    assert_eq!(details(&address, "invalid"), [""; 0]);
+    let aside = details(&address, "set_aside");
     assert!(aside.len() == 1 && aside[0].starts_with("task \"held\": another transaction holds"), "{aside:?}");
 
     application.batch_execute("COMMIT").expect("the end of its lock");
@@ -115,10 +121,7 @@ fn a_task_whose_run_is_locked_does_not_become_invalid() {
 
 #[test]
 fn a_task_whose_run_would_have_the_id_of_another_row_does_not_become_invalid() {
-    let Some(address) = database() else { return };
-    let home = tempfile::tempdir().expect("a folder");
-    let mut owner = owner_alone(&address, home.path());
-    let client = owner.client().clone();
+    let Some((address, _home, mut owner, client)) = alone() else { return };
     client.add(NewTask::manual("other").handler("nowhere")).expect("a task");
     // As a restored table, whose sequence was not restored.
     let restored = "SET duly.store = 'on';
@@ -133,41 +136,34 @@ fn a_task_whose_run_would_have_the_id_of_another_row_does_not_become_invalid() {
         assert_eq!(task.invalid_reason, None);
     }
     assert_eq!(status(&client, "due"), Some(RunStatus::Running));
-    let aside = told(&address, "set_aside");
+    let aside = details(&address, "set_aside");
     assert!(aside.len() == 1 && aside[0].starts_with("task \"due\": duplicate key"), "{aside:?}");
 }
 
 #[test]
 fn an_outcome_waits_for_a_lock_as_a_whole() {
-    let Some(address) = database() else { return };
-    let home = tempfile::tempdir().expect("a folder");
-    let mut owner = owner_alone(&address, home.path());
-    let client = owner.client().clone();
+    let Some((address, _home, mut owner, client)) = alone() else { return };
     client.add(NewTask::manual("alarm").handler("elsewhere")).expect("a task");
     client.add(NewTask::once("dies", at(NOON)).handler("work").at_most_once().on_dead("alarm")).expect("a task");
     let claim = owner.step().expect("a turn").pop().expect("a run");
 
-    let mut application = session(&address);
-    let lock = "SET duly.store = 'on'; BEGIN; UPDATE scheduled_tasks SET priority = priority WHERE name = 'alarm'";
-    application.batch_execute(lock).expect("a lock");
-    owner.finish(&claim, Outcome::failed("no luck"));
+    let rows = "UPDATE scheduled_tasks SET priority = priority WHERE name = 'alarm'";
+    let mut application = lock(&address, rows);
+    owner.finish(&claim, Outcome::failed("no route"));
     steps(&mut owner, 45);
     assert_eq!(status(&client, "dies"), Some(RunStatus::Running), "its end cannot be recorded as a whole yet");
-    assert_eq!((told(&address, "on_dead").len(), told(&address, "set_aside").len()), (0, 1));
+    assert_eq!((details(&address, "on_dead").len(), details(&address, "set_aside").len()), (0, 1));
 
     application.batch_execute("COMMIT").expect("the end of its lock");
     steps(&mut owner, 25);
     let run = client.history("dies", 1).expect("its runs").pop().expect("a run");
-    assert_eq!((run.status, run.error.as_deref()), (RunStatus::Dead, Some("no luck")));
+    assert_eq!((run.status, run.error.as_deref()), (RunStatus::Dead, Some("no route")));
     assert_eq!(status(&client, "alarm"), Some(RunStatus::Queued));
 }
 
 #[test]
 fn a_lost_run_whose_on_dead_run_is_refused_is_recovered_without_it() {
-    let Some(address) = database() else { return };
-    let home = tempfile::tempdir().expect("a folder");
-    let mut owner = owner_alone(&address, home.path());
-    let client = owner.client().clone();
+    let Some((address, home, mut owner, client)) = alone() else { return };
     client.add(NewTask::manual("alarm").handler("work")).expect("a task");
     client.add(NewTask::once("dies", at(NOON)).handler("work").at_most_once().on_dead("alarm")).expect("a task");
     assert_eq!(owner.step().expect("a turn").len(), 1);
@@ -176,19 +172,16 @@ fn a_lost_run_whose_on_dead_run_is_refused_is_recovered_without_it() {
                    EXECUTE FUNCTION refuse()";
     session(&address).batch_execute(refuses).expect("a trigger");
     owner.crash();
-    let mut owner = owner_alone(&address, home.path());
+    let mut owner = owner_alone(&address, &home);
     steps(&mut owner, 2);
     assert_eq!(status(&client, "dies"), Some(RunStatus::Dead));
-    let told = told(&address, "on_dead");
-    assert!(told.len() == 1 && told[0].contains("not in my db"), "{told:?}");
+    let refused = details(&address, "on_dead");
+    assert!(refused.len() == 1 && refused[0].contains("not in my db"), "{refused:?}");
 }
 
 #[test]
 fn a_lock_does_not_stop_what_a_wrong_clock_needs() {
-    let Some(address) = database() else { return };
-    let home = tempfile::tempdir().expect("a folder");
-    let mut owner = owner_alone(&address, home.path());
-    let client = owner.client().clone();
+    let Some((address, _home, mut owner, client)) = alone() else { return };
     let wrong = at(NOON).plus(seconds(3 * 86_400));
     owner.clock().set_wall(wrong);
     for task in ["held", "free"] {
@@ -199,7 +192,7 @@ fn a_lock_does_not_stop_what_a_wrong_clock_needs() {
     }
     let claims = owner.step().expect("a turn");
     for claim in claims.iter().filter(|claim| claim.task.ends_with("retry")) {
-        owner.finish(claim, Outcome::failed("no luck"));
+        owner.finish(claim, Outcome::failed("no route"));
     }
     steps(&mut owner, 2);
     let run = |task: &str| client.history(task, 1).expect("its runs").pop().expect("a run");
@@ -207,25 +200,23 @@ fn a_lock_does_not_stop_what_a_wrong_clock_needs() {
     let begins = |task: &str| run(task).started_at.expect("a start");
     assert!(next("held") > wrong && run("held-retry").run_at > wrong && begins("held-run") >= wrong);
 
-    let mut application = session(&address);
-    let lock = "SET duly.store = 'on'; BEGIN;
-                UPDATE scheduled_tasks SET priority = priority WHERE name = 'held';
+    let rows = "UPDATE scheduled_tasks SET priority = priority WHERE name = 'held';
                 UPDATE task_runs r SET priority = r.priority FROM scheduled_tasks t
                  WHERE t.id = r.task_id AND t.name IN ('held-run', 'held-retry')";
-    application.batch_execute(lock).expect("locks");
+    let mut application = lock(&address, rows);
     owner.clock().set_wall(at(NOON));
     owner.step().expect("a turn");
-    assert_eq!(told(&address, "clock_wrong").len(), 1);
+    assert_eq!(details(&address, "clock_wrong").len(), 1);
     let soon = at(NOON).plus(minutes(30));
     assert!(next("free") < soon && run("free-retry").run_at < soon && begins("free-run") < soon);
     assert!(next("held") > wrong && run("held-retry").run_at > wrong && begins("held-run") >= wrong);
     steps(&mut owner, 45);
-    let aside = told(&address, "set_aside");
-    assert_eq!(aside.len(), 3, "each is told once: {aside:?}");
+    let aside = details(&address, "set_aside");
+    assert_eq!(aside.len(), 3, "each is recorded once: {aside:?}");
 
     application.batch_execute("COMMIT").expect("the end of its locks");
     steps(&mut owner, 25);
     assert!(next("held") < soon && begins("held-run") < soon, "{} {}", next("held"), begins("held-run"));
     assert!(run("held-retry").started_at.is_some_and(|started| started < soon) || run("held-retry").run_at < soon);
-    assert_eq!(told(&address, "clock_wrong").len(), 1);
+    assert_eq!(details(&address, "clock_wrong").len(), 1);
 }

@@ -1,11 +1,11 @@
 //! Starts servers in temporary folders, which end with this process.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Takes `$1`, the folder of the programs, and `$2`, the next script. PostgreSQL refuses to run as root.
-pub(crate) const AS_USER: &str = r#"
+const AS_USER: &str = r#"
     cd /
     [ "$(id -u)" = 0 ] || exec sh -c "$2" guard "$1"
     user=postgres
@@ -39,43 +39,15 @@ const GUARD: &str = r#"
     rm -rf "$folder"
 "#;
 
-/// A server for one test, which may crash it.
-pub(crate) struct OwnServer {
-    /// The folder of its socket.
-    pub(crate) folder: PathBuf,
-    guard: Guard,
-}
-
 /// The process that stops the server when its input ends: with this process.
 pub(crate) struct Guard {
     pub(crate) process: Child,
     pub(crate) answers: BufReader<ChildStdout>,
 }
 
-impl OwnServer {
-    /// `None` where PostgreSQL is not installed. Nothing happens in it but what the test does.
-    pub(crate) fn start() -> Option<Self> {
-        let (folder, guard) = start(&programs()?, "-c autovacuum=off -c checkpoint_timeout=1h")?;
-        Some(OwnServer { folder, guard })
-    }
-
-    /// Ends all processes of the server as a crash does, and starts it again. What it has committed stays: the machine goes on.
-    pub(crate) fn crash(&mut self) {
-        writeln!(self.guard.process.stdin.as_mut().expect("its input"), "crash").expect("a guard");
-        let mut answer = String::new();
-        self.guard.answers.read_line(&mut answer).expect("its answer");
-        assert_eq!(answer, "up again: 0\n", "the server in {} does not start again", self.folder.display());
-    }
-}
-
 /// Returns the address of a server whose socket is in this folder.
 pub(crate) fn address(folder: &Path) -> String {
     format!("postgres://postgres@{}/postgres", folder.display().to_string().replace('/', "%2F"))
-}
-
-/// Returns whether a server can be started here.
-pub(crate) fn is_installed() -> bool {
-    cfg!(unix) && programs().is_some()
 }
 
 /// Returns the folder of the programs that make and start a server.
@@ -100,11 +72,13 @@ pub(crate) fn folders() -> Vec<PathBuf> {
     folders
 }
 
+/// Starts a server with these settings. Returns its folder.
 pub(crate) fn start(programs: &Path, settings: &str) -> Option<(PathBuf, Guard)> {
     start_script(Command::new("sh"), programs, GUARD, settings)
 }
 
-/// Starts a script that prints the folder of its servers and obeys its input. `shell`: a shell without its arguments.
+/// Starts a script that prints the folder of its servers and obeys its input, `$1` of which is the folder of the programs. `shell`: a shell
+/// without its arguments.
 #[cfg(unix)]
 pub(crate) fn start_script(
     mut shell: Command,

@@ -28,6 +28,15 @@ impl History {
         seen.is_some_and(|(_, due)| due.is_none_or(|due| next.is_some_and(|next| next < due)))
     }
 
+    /// Whether a turn has resolved what is due of a task because it changed the task: paused it, or opened an `on_dead` run of a delay
+    /// task. A run that such a resolution opens is not deferred.
+    fn is_resolved_before_a_change(step: &Step<'_>, task: &TaskRow) -> bool {
+        let is_paused = task.is_active() && step.after.tasks.get(&task.id).is_some_and(|task| task.status == "paused");
+        let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
+        let mut reports = new.filter(|run| run.task == task.id && run.origin == Origin::OnDead);
+        is_paused || task.kind == "delay" && reports.next().is_some()
+    }
+
     /// Whether a turn sees a manual run for the first time.
     pub(crate) fn is_new_request(&self, step: &Step<'_>, run: &RunRow) -> bool {
         let seen = step.turn().and_then(|turn| self.owners[turn.owner].seen);
@@ -56,8 +65,9 @@ impl History {
                 _ => run.scheduled_for.max(task.active_since),
             };
             let expected = task.expires.map(|expires| begin + expires);
+            let is_deferred = self.is_first_look(step, task) && !Self::is_resolved_before_a_change(step, task);
             let expected = match expected {
-                Some(at) if at <= step.now && self.is_first_look(step, task) => Some(step.now + FIRST_LOOK),
+                Some(at) if at <= step.now && is_deferred => Some(step.now + FIRST_LOOK),
                 expected => expected,
             };
             if run.expires_at != expected && !step.rewound() {

@@ -8,7 +8,7 @@ use duly::{Client, NewTask, RunStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::disk::tools::succeeds;
-use crate::fixtures::{TestDb, eventually, overdue, retry_soon, skip};
+use crate::fixtures::{TestDb, eventually, number, overdue, retry_soon, skip};
 use crate::sidecar::{ProcessStat, Sidecar, processes};
 use crate::workers::rules::Id;
 
@@ -55,8 +55,8 @@ fn kill_worker(sidecar: &Sidecar) -> bool {
 
 #[test]
 fn worker_kills_lose_nothing_and_start_no_attempt_twice() {
-    let rounds = std::env::var("DULY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
-    let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a seed"));
+    let rounds = number("DULY_ROUNDS", ROUNDS);
+    let seed = number("DULY_SEED", fastrand::u64(..));
     println!("{rounds} rounds, DULY_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let (db, client) = TestDb::with_client();

@@ -20,6 +20,8 @@
 //! ```
 
 mod entry;
+#[cfg(test)]
+mod reference;
 mod worker;
 
 use std::fs::File;
@@ -73,6 +75,8 @@ const SHARED_KEYS: &[&str] = &[
     "on_dead",
     "pause_after_failures",
 ];
+/// Keys of a limit.
+const LIMIT_KEYS: &[&str] = &["concurrency_key", "running", "handler", "rate"];
 /// Largest file that is read.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -200,7 +204,7 @@ fn limits(file: &Table) -> Result<Vec<Limit>, String> {
     let read = |(place, value): (usize, &Value)| {
         let Value::Table(table) = value else { return Err(wrong_value("limit", "tables, [[limit]]", value)) };
         let place = format!("limit {}: ", place + 1);
-        check_keys(table, &place, &[&["concurrency_key", "running", "handler", "rate"]])?;
+        check_keys(table, &place, &[LIMIT_KEYS])?;
         let nothing = &Table::new();
         let entry = Entry { table, defaults: nothing, folder: Path::new("") };
         entry.limit().map_err(|reason| format!("{place}{reason}"))

@@ -11,7 +11,7 @@ use crate::workers::WorkerOptions;
 use crate::workers::options::{EXPECTED_NAME, MAX_COPIES, MAX_WORKERS, is_name};
 
 /// Keys of a worker.
-const KEYS: &[&str] = &["name", "command", "cwd", "env", "copies"];
+pub(super) const KEYS: &[&str] = &["name", "command", "cwd", "env", "copies"];
 
 /// Reads each `[[worker]]` of a file, in the order of their names. `[defaults]` is for tasks and does not apply. `folder`: of the manifest, the directory of the
 /// workers.

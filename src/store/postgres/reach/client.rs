@@ -142,6 +142,7 @@ const PLANNED: &str = "
        OR (t.schedule_type = 'once' AND t.next_run <= t.resolved_until)";
 
 fn rewind(bench: &mut Sheets, now: i64) -> Result<(), Fault> {
+    bench.read("scheduler_meta", "WHERE t.key = 'misplanned'", &[])?;
     bench.read("scheduler_instances", "WHERE t.seen_at > $1 OR t.stopped_at > $1", &[&now])?;
     bench.read("rate_limits", "", &[])?;
     bench.read("rate_limit_starts", "WHERE t.started_at > $1", &[&now])?;

@@ -49,7 +49,7 @@ pub(crate) struct TurnReach {
     pub(crate) keys: HashSet<String>,
     /// Whether the outputs of ended runs are read. Few rules change an ended run, and none needs its output for that.
     pub(crate) outputs: bool,
-    /// Whether the attempts of the runs of outcomes are read: one of these may be stored already.
+    /// Whether the attempts of the runs of outcomes are read: an outcome may be stored already.
     pub(crate) attempts: bool,
     /// Whether everything is read: the rules went further than foreseen.
     pub(crate) everything: bool,
@@ -78,12 +78,12 @@ const ROWS: [(&str, &str); 8] = [
         "WHERE t.id = ANY(ARRAY(
              SELECT a.id FROM unnest($2::bigint[]) AS n(id)
               CROSS JOIN LATERAL (
-                  SELECT id FROM task_runs
-                   WHERE id = n.id AND locked_by IS NULL AND (status = 'queued' OR status = 'failed')
-                     AND attempt = forgiven AND attempt > 0 OFFSET 0) r
+                  SELECT id, locked_by, status, attempt, forgiven FROM task_runs WHERE id = n.id OFFSET 0) r
               CROSS JOIN LATERAL (
                   SELECT id FROM task_attempts WHERE run_id = r.id AND outcome <> 'released'
-                   ORDER BY run_id, attempt LIMIT 1) a))",
+                   ORDER BY run_id, attempt LIMIT 1) a
+              WHERE r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
+                AND r.attempt = r.forgiven AND r.attempt > 0))",
     ),
 ];
 
@@ -195,7 +195,7 @@ impl TurnReach {
                         }
                     }
                 }
-                // Before an outcome counts as superseded.
+                // An outcome would be superseded: the attempts may show that it is stored already.
                 "task_attempts" if !self.attempts && difference.adds("outcome", "superseded") => {
                     (self.attempts, enough) = (true, false);
                 }

@@ -239,13 +239,14 @@ older AS MATERIALIZED (
             AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
           ORDER BY scheduled_for LIMIT 1) r
 ),
--- The runs that a run retries, to the first. Ids decrease along a chain.
+-- The runs that a run retries, to the first. Ids decrease along a chain. They begin at an array, of which the planner expects few
+-- elements: by its estimate of the rows it would allocate and clear megabytes in each turn.
 retried(id, task_id, retry_of) AS (
     SELECT r.id, r.task_id, r.retry_of
-      FROM (SELECT id, retry_of FROM ending UNION SELECT id, retry_of FROM candidate
-            UNION SELECT id, retry_of FROM unfinished UNION SELECT id, retry_of FROM behind) n
-     CROSS JOIN LATERAL (SELECT id, task_id, retry_of FROM task_runs WHERE id = n.retry_of AND id < n.id OFFSET 0) r
-     WHERE n.retry_of IS NOT NULL
+      FROM unnest(ARRAY(SELECT retry_of FROM ending WHERE retry_of < id UNION SELECT retry_of FROM candidate WHERE retry_of < id
+                        UNION SELECT retry_of FROM unfinished WHERE retry_of < id
+                        UNION SELECT retry_of FROM behind WHERE retry_of < id)) AS n(id)
+     CROSS JOIN LATERAL (SELECT id, task_id, retry_of FROM task_runs WHERE id = n.id OFFSET 0) r
     UNION
     SELECT r.id, r.task_id, r.retry_of FROM retried n
      CROSS JOIN LATERAL (SELECT id, task_id, retry_of FROM task_runs WHERE id = n.retry_of AND id < n.id OFFSET 0) r

@@ -31,7 +31,7 @@ impl Server {
         Ok(rows.first().map_or(Ok(0), |row| row.try_get(0))?)
     }
 
-    /// Passes on each row of the answer of the open transaction: see [`Client::stream`](crate::store::postgres::client::Client::stream).
+    /// Streams the rows of a statement of the open transaction: see [`Client::stream`](crate::store::postgres::client::Client::stream).
     pub(crate) fn stream(&mut self, statement: &str, each: impl FnMut(&Row) -> Result<(), Fault>) -> Result<(), Fault> {
         self.round_trips += 1;
         self.link.as_mut().ok_or_else(gone)?.client.stream(statement, each)

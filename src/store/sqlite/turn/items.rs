@@ -41,24 +41,24 @@ impl Turning<'_> {
         Ok(failed)
     }
 
-    /// As [`Turning::attempt`], for the end of a run. What another store refuses is known only when all is written there: perhaps the run
-    /// of the `on_dead` task, without which the end is tried again.
+    /// As [`Turning::attempt`], for the end of a run. A server refuses all that an item writes at once: the reason may be the run of the
+    /// `on_dead` task, so the end is tried again without it.
     pub(super) fn attempt_end(
         &mut self,
         mut end: impl FnMut(&mut Self) -> Result<(), Fault>,
     ) -> Result<Option<Fault>, Fault> {
         self.written.tried_on_dead = false;
         let Some(fault) = self.attempt(&mut end)? else { return Ok(None) };
-        if self.backing.is_none() || !self.written.tried_on_dead || self.is_passing(&fault) {
+        if self.backing.is_none() || !self.written.tried_on_dead || self.is_transient(&fault) {
             return Ok(Some(fault));
         }
         self.written.on_dead_refused = Some(fault.to_string());
         let again = self.attempt(end);
         self.written.on_dead_refused = None;
-        Ok(again?.map(|again| if self.is_passing(&again) { again } else { fault }))
+        Ok(again?.map(|again| if self.is_transient(&again) { again } else { fault }))
     }
 
-    /// Has rows that are stored elsewhere written there, so that one item's fault is known as its own.
+    /// Writes changed rows to where they are stored, if that is a server, so that a fault is attributed to the item that caused it.
     fn write_elsewhere(&mut self, whose: Whose) -> Result<(), Fault> {
         let tx = self.tx;
         self.backing.as_mut().map_or(Ok(()), |backing| backing.write(tx, whose))
@@ -91,9 +91,9 @@ impl Turning<'_> {
         Ok(())
     }
 
-    /// Returns whether the fault says nothing about the item: another program holds a row, or has given a row of its own the id of a
-    /// new one. Then the item is only set aside, whole.
-    pub(super) fn is_passing(&self, fault: &Fault) -> bool {
+    /// Returns whether the fault is not the item's: another program has locked a row, or has inserted a row with the id of a new one.
+    /// Then the item as a whole is set aside, and nothing else is recorded of it.
+    pub(super) fn is_transient(&self, fault: &Fault) -> bool {
         fault.is_about_a_lock() || (self.backing.is_some() && fault.is_about_the_id())
     }
 
@@ -107,7 +107,7 @@ impl Turning<'_> {
         if fault.is_about_this_machine() {
             return self.leave(task, &fault);
         }
-        if self.is_passing(&fault) {
+        if self.is_transient(&fault) {
             return self.set_aside(Item::Task(task), &fault);
         }
         let (tx, now, reason) = (self.tx, self.work.now, fault.to_string());

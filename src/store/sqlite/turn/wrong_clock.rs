@@ -2,6 +2,7 @@
 
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
+use crate::store::sqlite::replan::Misplanned;
 use crate::store::sqlite::turn::{Mode, Turning};
 use crate::store::sqlite::{owners, replan};
 use crate::store::turn_io::Item;
@@ -13,38 +14,52 @@ impl Turning<'_> {
         if !replan::is_ahead(tx, now)? {
             return Ok(());
         }
+        // All tasks are planned again: what an earlier turn could not write is among them.
+        let mut left = Misplanned::default();
         if self.mode == Mode::Together {
             replan::rewind_all(tx, now)?;
         } else {
             let tasks = replan::all_tasks(tx)?;
             for (task, fault) in self.divide(&tasks, |tasks| Ok(replan::rewind_tasks(tx, tasks, now)?))? {
-                self.memory.clock.tasks.insert(task, now);
+                left.tasks.insert(task, now);
                 self.set_aside(Item::Task(task), &fault)?;
             }
             let runs = replan::later_runs(tx, now)?;
             for (run, fault) in self.divide(&runs, |runs| Ok(replan::rewind_runs(tx, runs, now)?))? {
-                self.memory.clock.runs.insert(run, now);
+                left.runs.insert(run, now);
                 self.set_aside(Item::Wait(run), &fault)?;
             }
         }
+        replan::set_misplanned(tx, &left)?;
+        self.memory.clock.planned = left;
         Ok(replan::rewound(tx, believed, now)?)
     }
 
-    /// Plans again what could not be written before, from the time at which the clock was found wrong.
+    /// Plans again what could not be written before, from the time at which the clock was found wrong: also what another scheduler could
+    /// not write, which may have ended since.
     pub(super) fn rewind_again(&mut self) -> Result<(), Fault> {
-        let tx = self.tx;
-        for (task, at) in self.memory.clock.tasks.clone() {
-            match self.attempt(|_| Ok(replan::rewind_tasks(tx, &[task], at)?))? {
-                None => _ = self.memory.clock.tasks.remove(&task),
-                Some(fault) => self.set_aside(Item::Task(task), &fault)?,
+        let (tx, now) = (self.tx, self.work.now);
+        let mut left = replan::misplanned(tx)?;
+        let before = left.clone();
+        // Rows that are stored elsewhere are there if they were known before the turn. The others have their turn the next time.
+        let known = std::mem::take(&mut self.memory.clock.planned);
+        let is_here = self.backing.is_none();
+        for (task, at) in before.tasks.iter().filter(|(task, _)| is_here || known.tasks.contains_key(task)) {
+            match self.attempt(|_| Ok(replan::rewind_tasks(tx, &[*task], now.min(*at))?))? {
+                None => _ = left.tasks.remove(task),
+                Some(fault) => self.set_aside(Item::Task(*task), &fault)?,
             }
         }
-        for (run, at) in self.memory.clock.runs.clone() {
-            match self.attempt(|_| Ok(replan::rewind_runs(tx, &[run], at)?))? {
-                None => _ = self.memory.clock.runs.remove(&run),
-                Some(fault) => self.set_aside(Item::Wait(run), &fault)?,
+        for (run, at) in before.runs.iter().filter(|(run, _)| is_here || known.runs.contains_key(run)) {
+            match self.attempt(|_| Ok(replan::rewind_runs(tx, &[*run], now.min(*at))?))? {
+                None => _ = left.runs.remove(run),
+                Some(fault) => self.set_aside(Item::Wait(*run), &fault)?,
             }
         }
+        if left != before {
+            replan::set_misplanned(tx, &left)?;
+        }
+        self.memory.clock.planned = left;
         Ok(())
     }
 

@@ -1,0 +1,94 @@
+//! Every relative link of the documents leads to a file, and every anchor to a heading.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn tree() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Returns the documents: those at the top, and all below `docs`, `clients` and `examples`.
+fn documents() -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![tree().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+            let is_read = folder != tree() || ["docs", "clients", "examples", "benches", "packaging"].contains(&&*name);
+            if path.is_dir() && is_read && !["target", "node_modules"].contains(&&*name) {
+                folders.push(path);
+            } else if name.ends_with(".md") {
+                found.insert(path);
+            }
+        }
+    }
+    found
+}
+
+/// Returns a document without its fenced blocks.
+fn prose(document: &Path) -> String {
+    let text = std::fs::read_to_string(document).unwrap_or_else(|error| panic!("{}: {error}", document.display()));
+    let mut is_code = false;
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            kept.extend([line, "\n"]);
+        }
+    }
+    kept
+}
+
+/// Returns the anchors of a document's headings, as GitHub makes them.
+fn anchors(document: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for line in prose(document).lines().filter(|line| line.starts_with('#')) {
+        let heading = line.trim_start_matches('#').trim();
+        let kept = heading.chars().filter(|letter| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter));
+        let anchor: String = kept.collect::<String>().to_lowercase().replace(' ', "-");
+        let mut number = 0;
+        let mut numbered = anchor.clone();
+        while !found.insert(numbered.clone()) {
+            number += 1;
+            numbered = format!("{anchor}-{number}");
+        }
+    }
+    found
+}
+
+/// Returns the targets of the links and images of a text, without text in backquotes.
+fn targets(text: &str) -> Vec<String> {
+    let inline = text.split('`').step_by(2).collect::<Vec<_>>().join("code");
+    let links = inline.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+    links.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
+    let (mut count, mut wrong) = (0, Vec::new());
+    for document in documents() {
+        for target in targets(&prose(&document)) {
+            if target.starts_with("https://") || target.starts_with("http://") {
+                continue;
+            }
+            count += 1;
+            let (file, anchor) = target.split_once('#').map_or((&*target, None), |(file, anchor)| (file, Some(anchor)));
+            let path = if file.is_empty() { document.clone() } else { document.with_file_name("").join(file) };
+            let is_anchor =
+                |anchor: &str| path.extension().is_some_and(|kind| kind == "md") && anchors(&path).contains(anchor);
+            if !path.exists() || !anchor.is_none_or(is_anchor) {
+                wrong.push(format!("{}: {target}", document.strip_prefix(tree()).expect("a path below").display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(count > 100, "only {count} links were found");
+}
+
+#[test]
+fn links_are_read() {
+    assert_eq!(targets("a [b](c.md) and [`d`](e.md#f), `[g](h)`"), ["c.md", "e.md#f"]);
+    let anchors = anchors(&tree().join("docs/page.md"));
+    assert!(anchors.contains("health-and-metrics"), "{anchors:?}");
+}

@@ -1,0 +1,126 @@
+//! A clock was ahead and is found wrong: rows that cannot be written then are planned anew as soon as they can, also by another scheduler.
+
+use duly::testing::Stepper;
+use duly::{NewTask, Outcome, RetryPolicy};
+
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, step};
+
+#[test]
+fn a_row_that_cannot_be_planned_anew_stops_no_other() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper("2027-03-17T12:00:00Z");
+    let client = stepper.client().clone();
+    for task in ["held", "free"] {
+        client.add(NewTask::interval(task, minutes(10)).handler("nowhere")).expect("a task");
+    }
+    step(&mut stepper, 0);
+    let refuses = "CREATE TRIGGER no BEFORE UPDATE ON scheduled_tasks WHEN NEW.name = 'held'
+                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    db.execute(refuses);
+    stepper.clock().set_wall(at(NOON));
+    step(&mut stepper, 0);
+    assert_eq!(
+        (db.next("free").as_str(), db.next("held").as_str()),
+        ("2027-03-14 12:10:00 active", "2027-03-17 12:10:00 active")
+    );
+    for _ in 0..3 {
+        stepper.clock().advance(minutes(1));
+        step(&mut stepper, 0);
+    }
+    let aside = db.rows("SELECT detail FROM scheduler_events WHERE kind = 'set_aside'");
+    assert!(aside.len() == 1 && aside[0].starts_with("task \"held\": not now"), "{aside:?}");
+    db.execute("DROP TRIGGER no");
+    stepper.clock().advance(minutes(1));
+    step(&mut stepper, 0);
+    // From the time at which the clock was found wrong.
+    assert_eq!(db.next("held"), "2027-03-14 12:10:00 active");
+    assert_eq!(db.number::<i64>("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_wrong'"), 1);
+}
+
+/// A clock that was three days ahead is found wrong, when a task and a waiting run cannot be written. Another task can.
+fn refused_after_a_step_back(db: &TestDb, stepper: &mut Stepper) {
+    let client = stepper.client().clone();
+    for task in ["held", "free"] {
+        client.add(NewTask::interval(task, minutes(10)).handler("nowhere")).expect("a task");
+    }
+    let retry = RetryPolicy { max_attempts: 9, backoff: minutes(60), max_backoff: minutes(600) };
+    client.add(once("waits").retry(retry)).expect("a task");
+    let failing = claim(stepper);
+    stepper.finish(&failing, Outcome::failed("no"));
+    step(stepper, 0);
+    db.execute(
+        "CREATE TRIGGER no BEFORE UPDATE ON scheduled_tasks WHEN NEW.name = 'held'
+         BEGIN SELECT RAISE(ABORT, 'not now'); END",
+    );
+    db.execute(
+        "CREATE TRIGGER neither BEFORE UPDATE ON task_runs WHEN NEW.status = 'failed'
+         BEGIN SELECT RAISE(ABORT, 'not now'); END",
+    );
+    stepper.clock().set_wall(at(NOON));
+    step(stepper, 0);
+    assert_eq!(
+        (db.next("free").as_str(), db.next("held").as_str()),
+        ("2027-03-14 12:10:00 active", "2027-03-17 12:10:00 active")
+    );
+    assert_eq!(misplanned(db), 1);
+}
+
+/// From the time at which the clock was found wrong.
+fn assert_waits_its_backoff(db: &TestDb) {
+    let runs = db.runs();
+    let run = runs.iter().find(|run| run.task == "waits").expect("a run");
+    let wait = run.run_at.since(at(NOON));
+    assert!((minutes(30)..=minutes(60)).contains(&wait), "{wait:?}");
+}
+
+fn misplanned(db: &TestDb) -> usize {
+    db.rows("SELECT value FROM scheduler_meta WHERE key = 'misplanned'").len()
+}
+
+#[test]
+fn a_row_that_could_not_be_planned_anew_is_not_forgotten_by_a_restart() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper("2027-03-17T12:00:00Z");
+    refused_after_a_step_back(&db, &mut stepper);
+    stepper.clock().advance(minutes(11));
+    let mut stepper = stepper.restart().expect("another owner");
+    step(&mut stepper, 0);
+    // Its occurrence of 12:10 is resolved, and is not again.
+    let free = || {
+        db.rows("SELECT concat_ws(' ', next_run, resolved_until, created_at) FROM scheduled_tasks WHERE name = 'free'")
+    };
+    let before = free();
+    assert_eq!(db.next("free"), "2027-03-14 12:20:00 active");
+    assert_eq!(db.next("held"), "2027-03-17 12:10:00 active");
+    db.execute("DROP TRIGGER no");
+    db.execute("DROP TRIGGER neither");
+    stepper.clock().advance(minutes(1));
+    step(&mut stepper, 0);
+    // From the time at which the clock was found wrong: an occurrence of that time is not lost.
+    assert_eq!(db.next("held"), "2027-03-14 12:20:00 active");
+    assert_eq!(
+        db.runs().iter().filter(|run| run.task == "held").map(|run| run.scheduled_for).collect::<Vec<_>>().last(),
+        Some(&at("2027-03-14T12:10:00Z"))
+    );
+    assert_waits_its_backoff(&db);
+    assert_eq!((free(), misplanned(&db)), (before, 0));
+}
+
+#[test]
+fn a_row_that_a_scheduler_could_not_plan_anew_before_it_died_is_planned_by_another() {
+    let db = TestDb::new();
+    let mut other = db.stepper("2027-03-17T12:00:00Z");
+    let mut stepper = db.stepper("2027-03-17T12:00:00Z");
+    refused_after_a_step_back(&db, &mut stepper);
+    stepper.crash();
+    db.execute("DROP TRIGGER no");
+    db.execute("DROP TRIGGER neither");
+    other.clock().set_wall(at(NOON));
+    // It reads of them, and plans them at the next heartbeat at the latest.
+    step(&mut other, 0);
+    other.clock().advance(minutes(1));
+    step(&mut other, 0);
+    assert_eq!(db.next("held"), "2027-03-14 12:10:00 active");
+    assert_waits_its_backoff(&db);
+    assert_eq!(misplanned(&db), 0);
+}
