@@ -21,12 +21,16 @@ use crate::store::sqlite::history::{self, Found};
 use crate::store::sqlite::queue::{self, Group};
 use crate::store::sqlite::sql::sql;
 
-/// Kind, name and number: tasks by status, unfinished runs as in `census`, and tasks that are due or overdue.
+/// Kind, name and number: tasks by status, unfinished runs as in `census`, and tasks that are due or overdue. Waiting and running runs
+/// apart: before an ANALYZE, the server expects an owner in each row.
 const STATUS: &str = sql! {"
     SELECT 'task', t.status, count(*) FROM scheduled_tasks t GROUP BY t.status
      UNION ALL
     SELECT 'run', CASE WHEN r.status = 'running' OR r.blocked IS NULL THEN r.status ELSE 'blocked' END, count(*)
-      FROM task_runs r WHERE {unfinished:r} GROUP BY 2
+      FROM (SELECT w.status, w.blocked FROM task_runs w WHERE {waiting:w}
+             UNION ALL
+            SELECT o.status, o.blocked FROM task_runs o WHERE o.status = 'running') r
+     GROUP BY 2
      UNION ALL
     SELECT 'due', b.name, count(*)
       FROM (VALUES ('due', $1::bigint), ('overdue', $2::bigint)) b (name, before)

@@ -11,13 +11,16 @@ use crate::store::postgres::server::Server;
 use crate::store::turn_io::{Dead, Done, Other, Proof, Registered, Session};
 
 /// Of each owner: whether its lease has passed, that of its heartbeat or of its runs; and whether it registered in this boot of this
-/// machine, which is false if either boot is unknown.
+/// machine, which is false if either boot is unknown. The running runs come first: together with their owner, the server would also read
+/// the index of what waits.
 macro_rules! ends {
     ($rest:literal) => {
         concat!(
-            "WITH o AS MATERIALIZED (
+            "WITH running AS MATERIALIZED (
+                 SELECT r.locked_by, r.locked_until FROM task_runs r WHERE r.status = 'running'),
+             o AS MATERIALIZED (
                  SELECT o.id, o.key, coalesce(greatest(i.seen_at + coalesce(i.lease_ms, 0),
-                            (SELECT max(r.locked_until) FROM task_runs r WHERE r.status = 'running' AND r.locked_by = o.id)), 0)
+                            (SELECT max(r.locked_until) FROM running r WHERE r.locked_by = o.id)), 0)
                             < coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS passed,
                         coalesce(i.boot_id = $5::text, false) AS here
                    FROM unnest($1::text[], $2::bigint[]) AS o(id, key) LEFT JOIN scheduler_instances i ON i.id = o.id)",

@@ -194,8 +194,8 @@ const BELONGINGS: [(&str, &[&str]); 2] = [
     (
         "scheduled_tasks",
         &[
-            "DELETE FROM task_attempts a USING task_runs r WHERE r.task_id = ANY ($1) AND a.run_id = r.id",
-            "DELETE FROM task_effects e USING task_runs r WHERE r.task_id = ANY ($1) AND e.run_id = r.id",
+            "DELETE FROM task_attempts a WHERE a.run_id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE r.task_id = ANY ($1)))",
+            "DELETE FROM task_effects e WHERE e.run_id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE r.task_id = ANY ($1)))",
             "DELETE FROM task_runs r WHERE r.task_id = ANY ($1)",
             "DELETE FROM scheduler_events e WHERE e.task_id = ANY ($1)",
         ],

@@ -223,10 +223,10 @@ fn work_of_a_scheduler(address: &str, home: &Path, server: &Server, round: u32, 
     scheduler.shutdown(Duration::from_secs(60)).expect("an end");
 }
 
-/// Uses the newest tasks: retention deletes the runs of the oldest.
+/// Uses tasks whose runs have ended, and which retention reaches late.
 fn work_of_a_client(address: &str, round: i64, tasks: i64) {
     let client = Client::open(address).expect("a client");
-    let task = |last: i64| format!("task:{}", tasks - 100 * (round + 1) + last);
+    let task = |last: i64| format!("task:{}", tasks - 3_000 - 100 * round + last);
     assert!(client.task(&task(7)).expect("a look").is_some());
     let history = client.history(&task(7), 10).expect("a history");
     assert!(!history.is_empty());
