@@ -213,6 +213,23 @@ fn a_seed_is_deterministic_in_a_reused_database() {
     check_determinism(kind());
 }
 
+/// Else the lock file that the first one left would say of the second one that it is dead and has begun nothing.
+#[test]
+fn a_scheduler_has_another_id_than_one_that_could_not_start() {
+    let mut scenario = Scenario::new(1, Database::new(kind()));
+    scenario.database.shell.lock().expect("the write lock");
+    scenario.write_locked = true;
+    scenario.start(&["work"]).expect("a start that is refused");
+    assert!(scenario.history.owners.is_empty());
+    let folders = scenario.database.hosts.iter().map(|host| std::fs::read_dir(&host.locks));
+    let files = folders.flat_map(|files| files.into_iter().flatten().flatten());
+    let left: Vec<String> = files.filter_map(|file| file.file_name().into_string().ok()).collect();
+    assert_ne!(left, [""; 0], "a scheduler takes its lock before it registers");
+    scenario.release_write_lock();
+    scenario.start(&["work"]).expect("a start");
+    assert!(!left.contains(&scenario.history.owners[0].name), "{left:?}");
+}
+
 #[cfg(feature = "postgres")]
 #[test]
 fn some_seeds_hold_on_postgres() {

@@ -47,6 +47,8 @@ impl Scheduler {
 pub(crate) struct Scenario {
     pub(crate) rng: fastrand::Rng,
     pub(crate) schedulers: Vec<Scheduler>,
+    /// How many schedulers were started, with those that could not register.
+    starts: u64,
     pub(crate) history: History,
     pub(crate) database: Database,
     began: Duration,
@@ -84,6 +86,7 @@ impl Scenario {
         let mut scenario = Scenario {
             rng,
             schedulers: Vec::new(),
+            starts: 0,
             history,
             began: database.clock.now().monotonic,
             database,
@@ -186,7 +189,7 @@ impl Scenario {
             .poll(Duration::from_secs(poll))
             .retention(self.history.keep)
             .busy_timeout(Duration::ZERO)
-            .seed(self.seed.wrapping_mul(1000) + id as u64)
+            .seed(self.seed.wrapping_mul(1000) + self.starts)
             .observe(move |event: &Event| match event {
                 Event::Degraded { .. } => tell.store(true, Ordering::Relaxed),
                 Event::Recovered => tell.store(false, Ordering::Relaxed),
@@ -197,6 +200,8 @@ impl Scenario {
         {
             builder = builder.after(crashed);
         }
+        // One that cannot register leaves its lock file, perhaps on another host: the next one has another id, as every owner does.
+        self.starts += 1;
         let script = Arc::new(Mutex::new(Script::default()));
         for handler in handlers {
             builder = match *handler {
