@@ -323,7 +323,13 @@ impl Sheets {
             let places = vec!["?"; names.len()].join(", ");
             let mut insert =
                 tables.prepare_cached(&format!("INSERT INTO {name} ({}) VALUES ({places})", names.join(", ")))?;
-            for row in sheet.rows.values() {
+            // In the order of the table and of most indexes, which is faster.
+            let mut rows: Vec<&Row> = sheet.rows.values().collect();
+            if sheet.table.numbered {
+                let key = sheet.table.key[0];
+                rows.sort_unstable_by(|one, other| one.cells[key].cmp(&other.cells[key]));
+            }
+            for row in rows {
                 insert.execute(params_from_iter(&row.cells))?;
             }
         }
