@@ -115,7 +115,7 @@ fn a_run_of_a_task_that_the_same_turn_pauses_expires() {
     step(&mut stepper, 0);
     db.assert_history("t", &["2027-03-14 12:00:00 manual dead", "2027-03-14 12:00:00.100 schedule missed"]);
     assert_eq!(db.rows("SELECT expires_at - scheduled_for FROM task_runs WHERE status = 'missed'"), ["200"]);
-    assert_eq!(db.next("t"), "2028-01-01 00:00:00 paused");
+    assert_eq!(db.next("t"), "- paused");
     db.assert_sound();
 }
 
