@@ -29,7 +29,7 @@ pub(crate) fn refuse_unstorable(tables: &Connection) -> rusqlite::Result<()> {
         for (event, name) in [("INSERT", "inserted"), (&*format!("UPDATE OF {column}"), "updated")] {
             tables.execute_batch(&format!(
                 "CREATE TRIGGER {table}_{column}_{name} BEFORE {event} ON {table}
-                 WHEN duly_json_fault('{column}', NEW.{column}) IS NOT NULL
+                 WHEN duly_refuses() AND duly_json_fault('{column}', NEW.{column}) IS NOT NULL
                  BEGIN SELECT RAISE(ABORT, duly_json_fault('{column}', NEW.{column})); END"
             ))?;
         }

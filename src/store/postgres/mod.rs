@@ -30,6 +30,7 @@ mod owners;
 mod password_file;
 mod prune;
 mod reach;
+mod refusals;
 mod schema;
 mod server;
 #[cfg(test)]
@@ -61,6 +62,7 @@ use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::owner_session::OwnerConnection;
 use crate::store::postgres::reach::Reach;
+use crate::store::postgres::refusals::Refusals;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::workbench::{Shared, Workbench};
 use crate::store::sqlite::connection::SqliteStore;
@@ -161,9 +163,8 @@ impl PostgresStore {
         schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
-            json::refuse_unstorable(tables)?;
-            text::refuse_unstorable(tables)?;
-            let bench = Shared::new(Workbench::new(server, tables)?);
+            let refusals = Refusals::on(tables)?;
+            let bench = Shared::new(Workbench::new(server, tables, refusals)?);
             shared = Some(bench.clone());
             Ok(Box::new(bench))
         })?;

@@ -9,10 +9,11 @@ use crate::error::{Error, Result};
 use crate::model::request::{Added, Existing};
 use crate::model::task::Definition;
 use crate::store::fault::Fault;
+use crate::store::postgres::PostgresStore;
+use crate::store::postgres::refusals::Refusals;
 use crate::store::postgres::sheets::{Cell, all};
 use crate::store::postgres::tables::{Kind, Table};
-use crate::store::postgres::text::{self, refuse};
-use crate::store::postgres::{PostgresStore, json};
+use crate::store::postgres::text::refuse;
 use crate::store::sqlite::{add, file};
 
 const DOING: &str = "add a task in a transaction";
@@ -74,8 +75,7 @@ fn add_within(
 ) -> Result<Added, Fault> {
     refuse("name", &task.name)?;
     let mut memory = file::in_memory()?;
-    json::refuse_unstorable(&memory)?;
-    text::refuse_unstorable(&memory)?;
+    Refusals::on(&memory)?;
     let table = Table::read(&memory, "scheduled_tasks")?;
     let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
     loop {

@@ -46,10 +46,7 @@ impl Reach {
         match self {
             Reach::Everything => bench.read_everything(),
             Reach::Turn(turn) => turn.read(bench),
-            Reach::Client(request) => {
-                bench.read_numbers()?;
-                request.read(bench)
-            }
+            Reach::Client(request) => request.read(bench),
             Reach::View(view @ View::Alarms { .. }) => {
                 bench.read_numbers()?;
                 view.read(bench)

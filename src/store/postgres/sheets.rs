@@ -213,13 +213,16 @@ impl Sheets {
         sheet.rows.values().map(|row| row.cells[at].clone()).collect()
     }
 
-    /// As [`Sheets::read`], of several tables in one statement. `instead`: an expression in place of a column.
+    /// As [`Sheets::read`], of several tables in one statement. `instead`: an expression in place of a column; `numbers`: whether the
+    /// numbers after which the server assigns the next are read too.
     pub(crate) fn read_together(
         &mut self,
         parts: &[(&'static str, &str)],
         instead: Option<((&str, &str), &str)>,
+        numbers: bool,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<(), Fault> {
+        let numbers = numbers.then(|| format!("SELECT -1, ARRAY[{}]::text[], 0", self.numbers()));
         let Sheets { server, sheets } = self;
         let mut statements = Vec::new();
         for (table, condition) in parts {
@@ -234,10 +237,17 @@ impl Sheets {
             let columns = columns.join(", ");
             statements.push(format!("SELECT {at}, ARRAY[{columns}], t.xmin::text::bigint FROM {table} t {condition}"));
         }
+        statements.extend(numbers);
         for row in server.query(&statements.join("\nUNION ALL\n"), params)? {
             let at: i32 = row.try_get(0)?;
-            let Some(sheet) = usize::try_from(at).ok().and_then(|at| sheets.get_mut(at)) else { continue };
             let values: Vec<Option<String>> = row.try_get(1)?;
+            let Some(sheet) = usize::try_from(at).ok().and_then(|at| sheets.get_mut(at)) else {
+                let numbered = sheets.iter_mut().filter(|sheet| sheet.table.numbered);
+                for (sheet, number) in numbered.zip(values) {
+                    sheet.last = number.and_then(|number| number.parse().ok()).unwrap_or_default();
+                }
+                continue;
+            };
             let cells = sheet.table.columns.iter().zip(values).map(|(column, value)| match (column.kind, value) {
                 (_, None) => Cell::Null,
                 (Kind::Integer, Some(value)) => value.parse().map_or(Cell::Null, Cell::Integer),
@@ -323,7 +333,13 @@ impl Sheets {
             let places = vec!["?"; names.len()].join(", ");
             let mut insert =
                 tables.prepare_cached(&format!("INSERT INTO {name} ({}) VALUES ({places})", names.join(", ")))?;
-            for row in sheet.rows.values() {
+            // In the order of the table and of most indexes, which is faster.
+            let mut rows: Vec<&Row> = sheet.rows.values().collect();
+            if sheet.table.numbered {
+                let key = sheet.table.key[0];
+                rows.sort_unstable_by(|one, other| one.cells[key].cmp(&other.cells[key]));
+            }
+            for row in rows {
                 insert.execute(params_from_iter(&row.cells))?;
             }
         }

@@ -30,7 +30,8 @@ pub(crate) fn refuse_unstorable(tables: &Connection) -> rusqlite::Result<()> {
         let named = format!("CASE {} END", named.collect::<Vec<_>>().join(" "));
         for (event, name) in [("INSERT", "inserted"), (&*format!("UPDATE OF {}", columns.join(", ")), "updated")] {
             tables.execute_batch(&format!(
-                "CREATE TRIGGER {table}_names_{name} BEFORE {event} ON {table} WHEN {named} IS NOT NULL
+                "CREATE TRIGGER {table}_names_{name} BEFORE {event} ON {table}
+                 WHEN duly_refuses() AND {named} IS NOT NULL
                  BEGIN SELECT RAISE(ABORT, 'the ' || {named} || ' {HOLDS}'); END"
             ))?;
         }

@@ -196,7 +196,9 @@ impl PostgresStore {
         let works = !work.draining && !work.newer;
         let (room, full) = (work.slots.room.min(MAX_ITEMS), work.full && works);
         let if_it_works = |number: usize| if works { count(number) } else { 0 };
-        let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside).min(MAX_ITEMS) + 1 + aside;
+        // Each outcome is an item too.
+        let left = MAX_ITEMS.saturating_sub(work.finished.len());
+        let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside).min(left) + 1 + aside;
         let runs = work.finished.iter().map(|finished| finished.claim.run_id);
         let runs =
             runs.chain(work.reports.iter().map(|report| report.run)).chain(memory.clock.planned.runs.keys().copied());

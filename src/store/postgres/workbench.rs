@@ -12,12 +12,16 @@ use rusqlite::hooks::Action;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::look_ahead::{LookAhead, Seen};
 use crate::store::postgres::reach::Reach;
+use crate::store::postgres::refusals::Refusals;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::sheets::{Difference, Sheet, Sheets, Written, difference, pending};
 use crate::store::postgres::write_back::{self, Collisions};
 use crate::store::sqlite::connection::{Backing, Whose};
 use crate::store::sqlite::owners;
 use crate::store::turn_io::Session;
+
+/// The tables of many rows. Of each change of a row SQLite tells its number: no statement deletes all rows of them, of which it would not.
+const NOTED: [&str; 2] = ["scheduled_tasks", "task_runs"];
 
 /// The server's side of a store in memory.
 #[derive(Debug)]
@@ -38,13 +42,14 @@ pub(crate) struct Workbench {
     /// Tests: whether nothing is written, and what is, or would be.
     pub(crate) dry: bool,
     pub(crate) record: Option<Vec<String>>,
+    refusals: Refusals,
     touched: Touched,
     /// How many numbers the next operation takes before it begins, by table: see [`Collisions::lacking`].
     lacking: HashMap<&'static str, i64>,
 }
 
 impl Workbench {
-    pub(crate) fn new(server: Server, memory: &mut rusqlite::Connection) -> rusqlite::Result<Self> {
+    pub(crate) fn new(server: Server, memory: &mut rusqlite::Connection, refusals: Refusals) -> rusqlite::Result<Self> {
         let rows = Sheets::new(server, memory)?;
         owners::create_sessions(memory)?;
         Ok(Workbench {
@@ -57,6 +62,7 @@ impl Workbench {
             seen: None,
             dry: false,
             record: None,
+            refusals,
             touched: Touched::on(memory)?,
             lacking: HashMap::new(),
         })
@@ -89,7 +95,15 @@ impl Workbench {
     fn write_back(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
         let Workbench { rows, collided, reach, ask, seen, dry, record, touched, lacking, .. } = self;
         let Sheets { server, sheets } = rows;
-        let differences = sheets.iter().map(|sheet| difference(tables, sheet)).collect::<rusqlite::Result<Vec<_>>>()?;
+        let touched = touched.take();
+        let none = BTreeSet::new();
+        let differences = sheets.iter().map(|sheet| match touched.get(sheet.table.name).unwrap_or(&none) {
+            touched if NOTED.contains(&sheet.table.name) && !sheet.is_partly_written() => {
+                pending(tables, sheet, touched)
+            }
+            _ => difference(tables, sheet),
+        });
+        let differences = differences.collect::<rusqlite::Result<Vec<_>>>()?;
         if let Some(record) = record {
             *record = differences.iter().flat_map(Difference::describe).collect();
             record.sort_unstable();
@@ -97,7 +111,6 @@ impl Workbench {
         if *dry {
             return Ok(());
         }
-        let touched = touched.take();
         // Rules that looked further than they could see begin again.
         if reach.as_mut().is_some_and(|reach| !reach.was_enough(&differences)) {
             *collided = true;
@@ -203,7 +216,7 @@ impl Backing for Shared {
             bench.filled = true;
         }
         owners::show_sessions(tables, &bench.sessions)?;
-        bench.rows.spread(tables)?;
+        bench.refusals.without(|| bench.rows.spread(tables))?;
         bench.touched.take();
         Ok(())
     }

@@ -111,6 +111,7 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
 #[cfg(feature = "postgres")]
 pub(crate) fn in_memory() -> Result<Connection, Fault> {
     let connection = Connection::open_in_memory()?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     // The server checks its foreign keys. An operation may need a run and not its task.
     connection.pragma_update(None, "foreign_keys", false)?;

@@ -12,6 +12,13 @@ pub(super) fn version(bench: &mut Sheets) -> Result<(), Fault> {
     bench.read("scheduler_meta", "WHERE t.key = 'schema_version'", &[]).map(|_| ())
 }
 
+/// Reads tasks by their names, with the version of the tables and the numbers of new rows.
+pub(super) fn tasks_at_first(bench: &mut Sheets, names: &[String]) -> Result<(), Fault> {
+    let parts =
+        [("scheduler_meta", "WHERE t.key = 'schema_version'"), ("scheduled_tasks", "WHERE t.name = ANY ($1::text[])")];
+    bench.read_together(&parts, None, true, &[&names])
+}
+
 /// Reads tasks by their names.
 pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Sheets, names: &[S]) -> Result<(), Fault> {
     if names.is_empty() {

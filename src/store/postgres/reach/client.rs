@@ -91,27 +91,39 @@ impl Request {
         }
     }
 
+    /// Returns the names of the tasks that it begins with.
+    fn tasks(&self) -> Option<&[String]> {
+        match self {
+            Request::Add { names, .. } => Some(names),
+            Request::Trigger { task, .. }
+            | Request::CancelAll { task }
+            | Request::GoneAll { task }
+            | Request::Change { task }
+            | Request::Remove { task } => Some(std::slice::from_ref(task)),
+            _ => None,
+        }
+    }
+
     /// Reads the rows.
     pub(crate) fn read(&self, bench: &mut Sheets) -> Result<(), Fault> {
-        around::version(bench)?;
+        if let Some(names) = self.tasks() {
+            around::tasks_at_first(bench, names)?;
+        } else {
+            bench.read_numbers()?;
+            around::version(bench)?;
+        }
         match self {
-            Request::Add { names, replaces } => add(bench, names, *replaces),
+            Request::Add { replaces, .. } => add(bench, *replaces),
             Request::Apply { source, names, limits } => apply(bench, source, names, limits),
-            Request::Trigger { task, key } => trigger(bench, task, key.as_deref()),
+            Request::Trigger { key, .. } => trigger(bench, key.as_deref()),
             Request::Retry { run } => retry(bench, &[*run]),
             Request::Cancel { run } => cancel(bench, &[*run]),
-            Request::CancelAll { task } => cancel_all(bench, task),
+            Request::CancelAll { .. } => cancel_all(bench),
             Request::Gone { run } => gone(bench, "WHERE t.id = $1", run),
-            Request::GoneAll { task } => gone_all(bench, task),
-            Request::Change { task } => {
-                around::tasks_named(bench, &[task])?;
-                change(bench)
-            }
+            Request::GoneAll { .. } => gone_all(bench),
+            Request::Change { .. } => change(bench),
             Request::Matching { action, ids } => matching(bench, *action, ids),
-            Request::Remove { task } => {
-                around::tasks_named(bench, &[task])?;
-                remove(bench)
-            }
+            Request::Remove { .. } => remove(bench),
             Request::Limit { on } => limit(bench, on),
             Request::Effect { run, first, key } => {
                 around::runs(bench, &[*run])?;
@@ -156,9 +168,8 @@ fn text(on: &LimitOn) -> &str {
     text
 }
 
-/// Reads the tasks that have the names. Only a replacement, or a task that must be examined again, looks further.
-fn add(bench: &mut Sheets, names: &[String], replaces: bool) -> Result<(), Fault> {
-    around::tasks_named(bench, names)?;
+/// Only a replacement, or a task that must be examined again, looks further than at the tasks that have the names.
+fn add(bench: &mut Sheets, replaces: bool) -> Result<(), Fault> {
     let mut changed = around::numbers(bench, "scheduled_tasks", "id");
     if !replaces {
         changed = around::tasks_with(bench, "status", "invalid");
@@ -185,8 +196,7 @@ fn apply(bench: &mut Sheets, source: &String, names: &[String], limits: &[LimitO
     around::limits(bench, &changed)
 }
 
-fn trigger(bench: &mut Sheets, task: &str, key: Option<&str>) -> Result<(), Fault> {
-    around::tasks_named(bench, &[task])?;
+fn trigger(bench: &mut Sheets, key: Option<&str>) -> Result<(), Fault> {
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
     if let (Some(key), [_, ..]) = (key, &tasks[..]) {
         bench.read("task_runs", "WHERE t.task_id = ANY ($1) AND t.request_key = $2", &[&tasks, &key])?;
@@ -243,8 +253,7 @@ fn cancel(bench: &mut Sheets, runs: &[i64]) -> Result<(), Fault> {
     around::behind_keys(bench)
 }
 
-fn cancel_all(bench: &mut Sheets, task: &str) -> Result<(), Fault> {
-    around::tasks_named(bench, &[task])?;
+fn cancel_all(bench: &mut Sheets) -> Result<(), Fault> {
     around::unfinished_of_tasks(bench)?;
     around::attempts_that_began(bench)?;
     around::behind_keys(bench)
@@ -257,8 +266,7 @@ fn gone(bench: &mut Sheets, runs: &str, of: &(dyn postgres::types::ToSql + Sync)
     bench.read("scheduler_instances", "WHERE t.id = ANY ($1)", &[&owners]).map(|_| ())
 }
 
-fn gone_all(bench: &mut Sheets, task: &str) -> Result<(), Fault> {
-    around::tasks_named(bench, &[task])?;
+fn gone_all(bench: &mut Sheets) -> Result<(), Fault> {
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
     gone(bench, "WHERE t.task_id = ANY ($1) AND t.locked_by IS NOT NULL", &tasks)
 }

@@ -157,7 +157,12 @@ impl TurnReach {
         let output = (("task_runs", "output"), if self.outputs { ANY_OUTPUT } else { OUTPUT });
         let (full, handlers, room, stalled, named) =
             (&self.full, &self.handlers, &self.room, &self.stalled, &self.runs);
-        bench.read_together(&parts, Some(output), &[&tasks, &runs, &owners, full, handlers, room, stalled, named])
+        bench.read_together(
+            &parts,
+            Some(output),
+            false,
+            &[&tasks, &runs, &owners, full, handlers, room, stalled, named],
+        )
     }
 
     /// Which run starts, or may start, depends on all runs of its key, and a pause concerns all runs of the task.

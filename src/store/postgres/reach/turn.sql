@@ -112,8 +112,9 @@ target AS MATERIALIZED (
 -- Tasks whose runs the rules look at. deep: they may be resolved; whole: all their unfinished runs may change.
 task AS MATERIALIZED (
     SELECT c.id, c.deep, c.opens, c.ends, t.overlap, t.schedule_type, t.concurrency_key, t.next_run, t.resolved_until,
+           r.id IS NOT NULL AS ran,
            c.whole OR (c.deep AND (t.overlap = 'cancel_running'
-               OR (SELECT r.id FROM task_runs r
+               OR r.id IS NOT NULL AND (SELECT r.id FROM task_runs r
                     WHERE r.task_id = c.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed'))
                       AND (CASE WHEN r.origin = 'schedule' OR r.origin = 'catch_up' THEN 0 ELSE r.id END) = 0
                       AND r.scheduled_for > t.next_run LIMIT 1) IS NOT NULL)) AS whole
@@ -138,6 +139,9 @@ task AS MATERIALIZED (
              GROUP BY id) c
      CROSS JOIN LATERAL (SELECT overlap, schedule_type, concurrency_key, next_run, resolved_until
                            FROM scheduled_tasks WHERE id = c.id OFFSET 0) t
+      -- One look instead of one for each kind of run: most tasks have their first run before them.
+      LEFT JOIN LATERAL (SELECT id FROM task_runs WHERE task_id = c.id
+                          ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1) r ON true
 ),
 unfinished AS MATERIALIZED (
     SELECT r.id, t.id AS task_id, r.concurrency_key AS key, r.retry_of, t.whole, t.deep
@@ -150,6 +154,7 @@ unfinished AS MATERIALIZED (
           LIMIT CASE WHEN t.whole THEN NULL
                      WHEN t.deep AND t.overlap <> 'allow' AND t.overlap <> 'skip' THEN 401 + t.ends
                      ELSE 2 + t.ends END) r
+     WHERE t.ran
     UNION ALL
     SELECT r.id, t.id, r.concurrency_key, r.retry_of, t.whole, t.deep
       FROM task t
@@ -159,6 +164,7 @@ unfinished AS MATERIALIZED (
             AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) > 0
           ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END)
           LIMIT CASE WHEN t.whole THEN NULL ELSE 1 + t.ends END) r
+     WHERE t.ran
 ),
 -- Rows of occurrences: the newest, those that a resolution may meet again, and the latest end, from which a delay counts.
 occurrence AS MATERIALIZED (
@@ -167,7 +173,7 @@ occurrence AS MATERIALIZED (
          SELECT id FROM task_runs
           WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
           ORDER BY scheduled_for DESC LIMIT 1) r
-     WHERE t.deep
+     WHERE t.deep AND t.ran
     UNION ALL
     SELECT r.id, t.id FROM task t
      CROSS JOIN LATERAL (
@@ -176,7 +182,7 @@ occurrence AS MATERIALIZED (
             AND scheduled_for BETWEEN least(coalesce(t.next_run, t.resolved_until, 0), coalesce(t.resolved_until + 1, t.next_run, 0))
                               AND $1::bigint
           OFFSET 0) r
-     WHERE t.deep
+     WHERE t.deep AND t.ran
     UNION ALL
     SELECT r.id, t.id FROM task t
      CROSS JOIN LATERAL (
@@ -218,7 +224,7 @@ behind AS MATERIALIZED (
      CROSS JOIN LATERAL (
          SELECT id, task_id, retry_of FROM task_runs
           WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
-            AND concurrency_key = k.key OFFSET 0) r
+            AND concurrency_key = k.key ORDER BY blocked, concurrency_key, handler, priority, run_at, id OFFSET 0) r
     UNION ALL
     SELECT r.id, r.task_id, r.retry_of
       FROM waiting_handler h CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)

@@ -1,0 +1,36 @@
+//! What the tables in memory refuse because the server cannot store it: only of what an operation writes, not of the rows that were read
+//! from the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+
+use crate::store::postgres::{json, text};
+
+/// Whether the triggers of a connection refuse anything.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusals(Arc<AtomicBool>);
+
+impl Refusals {
+    pub(crate) fn on(tables: &Connection) -> rusqlite::Result<Self> {
+        let refusals = Refusals(Arc::new(AtomicBool::new(true)));
+        let refuses = refusals.clone();
+        let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
+        tables.create_scalar_function("duly_refuses", 0, flags, move |_| Ok(refuses.0.load(Ordering::Relaxed)))?;
+        json::refuse_unstorable(tables)?;
+        text::refuse_unstorable(tables)?;
+        // It recognizes INSERT OR REPLACE, which no operation uses, and has SQLite build each row twice.
+        tables.execute_batch("DROP TRIGGER scheduled_tasks_no_replace")?;
+        Ok(refusals)
+    }
+
+    /// Writes rows that were read from the server.
+    pub(super) fn without<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.0.store(false, Ordering::Relaxed);
+        let written = write();
+        self.0.store(true, Ordering::Relaxed);
+        written
+    }
+}
