@@ -461,11 +461,11 @@ fn shells_read_their_completions() {
     assert_eq!(std::fs::read_dir(home.path()).expect("a folder").count(), 5, "no database is made");
 }
 
-/// The line of the README installs completions for later shells.
+/// The line of `docs/deployment.md` installs completions for later shells.
 #[test]
-fn the_line_of_the_readme_installs_completions() {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).expect("the README");
-    let row = readme.lines().find_map(|line| line.strip_prefix("| bash | `")).expect("a row for bash");
+fn the_line_of_the_page_installs_completions() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/deployment.md")).expect("the page");
+    let row = page.lines().find_map(|line| line.strip_prefix("| bash | `")).expect("a row for bash");
     let install = row.split('`').next().expect("a command");
     let home = temp_dir();
     let folder = Path::new(PROGRAM).parent().expect("a folder").display();

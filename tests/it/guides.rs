@@ -12,12 +12,13 @@ use crate::fixtures::{TestDb, eventually, set_mode, skip};
 use crate::sidecar::signal;
 
 /// The documents whose snippets run here.
-const GUIDES: [&str; 9] = [
+const GUIDES: [&str; 10] = [
     "README.md",
     "docs/README.md",
     "docs/concepts.md",
     "docs/embedding.md",
     "docs/faq.md",
+    "docs/from-apscheduler.md",
     "docs/repeatable-tasks.md",
     "docs/tables.md",
     "docs/time.md",
@@ -26,7 +27,7 @@ const GUIDES: [&str; 9] = [
 /// Its snippets take longest.
 const OPERATING: &str = "docs/operating.md";
 /// Pages without snippets, or whose snippets other tests run, or none can (systemd, containers, other hosts).
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     "docs/alarms.md",
     "docs/async.md",
     "docs/comparison.md",
@@ -39,6 +40,7 @@ const OTHERS: [&str; 14] = [
     "docs/page.md",
     "docs/performance.md",
     "docs/postgres.md",
+    "docs/sizes.md",
     "docs/testing-your-tasks.md",
     "docs/testing.md",
 ];
@@ -118,8 +120,6 @@ impl Desk {
             return std::fs::write(self.db.home().join(name), &snippet.text).expect("a file");
         }
         match snippet.language.as_str() {
-            // `alarm.rs` runs that of the README.
-            "console" if self.page == "README.md" => {}
             "sh" => self.shell(snippet, &place),
             "console" => self.transcript(snippet, &place),
             "sql" => self.file(snippet, "sqlite3", &["-bail", "-cmd", ".timeout 5000", "agent.db"], &place),

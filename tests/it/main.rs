@@ -1,6 +1,6 @@
 //! The integration tests, in one binary: one module per topic, with shared helpers in `fixtures`.
 
-/// The README's alarm: a dead task sends a mail.
+/// The alarm of `docs/alarms.md`: a dead task sends a mail.
 mod alarm;
 /// Alarms of `duly run`, by a URL and by a command.
 mod alarm_messages;
