@@ -6,7 +6,8 @@ import { fileURLToPath } from "node:url";
 
 import { DatabaseError } from "./errors.js";
 
-const BUSY_TIMEOUT_MS = 5000;
+/** How long a statement waits for another that writes. */
+export const BUSY_TIMEOUT_MS = 5000;
 
 /**
  * Opens the database of duly with node:sqlite, else with better-sqlite3. It must exist.

@@ -3,7 +3,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import { open } from "./database.js";
+import { BUSY_TIMEOUT_MS, open } from "./database.js";
 import { DatabaseError } from "./errors.js";
 import { encode } from "./json.js";
 
@@ -198,7 +198,10 @@ function transaction(db, request, work) {
     throw new TypeError(`cannot ${request}: expected a path, or a database of node:sqlite or better-sqlite3`);
   }
   const handle = isPath ? open(db) : db;
+  // A handle of node:sqlite waits for no other writer unless it was told to, and the scheduler writes often.
+  const impatient = Number(handle.prepare("PRAGMA busy_timeout").get().timeout) === 0;
   try {
+    if (impatient) handle.exec(`PRAGMA busy_timeout = ${BUSY_TIMEOUT_MS}`);
     checkSchema(handle, request);
     // Within a transaction a part of it, else a transaction. Its first statement that counts writes: no read is upgraded.
     handle.exec("SAVEPOINT duly_client");
@@ -214,6 +217,7 @@ function transaction(db, request, work) {
     throw readable(request, error);
   } finally {
     if (isPath) handle.close();
+    else if (impatient) handle.exec("PRAGMA busy_timeout = 0");
   }
 }
 

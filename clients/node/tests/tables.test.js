@@ -52,6 +52,26 @@ each("each schedule is a row that no scheduler has planned", (db) => {
   });
 });
 
+each("a handle without a busy timeout has one while the client writes, and another keeps its own", (db) => {
+  const timeout = () => Number(db.prepare("PRAGMA busy_timeout").get().timeout);
+  for (const [own, during] of [[0, 5000], [70, 70]]) {
+    db.exec(`PRAGMA busy_timeout = ${own}`);
+    const seen = [];
+    const watched = {
+      exec: (sql) => db.exec(sql),
+      prepare: (sql) => {
+        if (sql.startsWith("INSERT")) seen.push(timeout());
+        return db.prepare(sql);
+      },
+    };
+    add(watched, { name: `digest-${own}`, handler: "mail", manual: true });
+    trigger(watched, `digest-${own}`);
+    assert.throws(() => trigger(watched, "none"), code("unknown", /none/));
+    assert.deepEqual([...new Set(seen)], [during]);
+    assert.equal(timeout(), own);
+  }
+});
+
 each("every policy has its column, and an absent one the default", (db) => {
   const startsAt = new Date("2027-01-01T00:00:00Z");
   add(db, {
