@@ -41,6 +41,8 @@ pub struct Finished {
     pub(crate) input: Option<Input>,
     /// Set if the handler committed the outcome together with its own rows.
     pub(crate) recorded: Option<Recorded>,
+    /// Whether the end of its run is stored, and only what follows from it is not.
+    pub(crate) stored: bool,
 }
 
 /// What the loop reports of an outcome that the handler has stored already.
@@ -73,6 +75,7 @@ impl Finished {
             input,
             slot,
             recorded,
+            stored: false,
         }
     }
 

@@ -403,6 +403,12 @@ impl Claim {
         }
     }
 
+    /// Returns what identifies the attempt.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn attempt_id(&self) -> (i64, u32) {
+        (self.run_id, self.attempt)
+    }
+
     /// Returns whether another owner has claimed it.
     pub(crate) fn is_of_other(&self, owner: &str) -> bool {
         self.owner.as_deref().is_some_and(|claimed_by| claimed_by != owner)

@@ -28,6 +28,9 @@ mod outcome;
 mod owner_session;
 mod owners;
 mod password_file;
+mod plain;
+#[cfg(test)]
+mod plain_tests;
 mod prune;
 mod reach;
 mod refusals;
@@ -50,8 +53,10 @@ mod turn_tests;
 mod workbench;
 mod write_back;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use crate::clock::{ServerClock, Timestamp};
 use crate::error::{Error, Result};
@@ -100,6 +105,10 @@ pub(crate) struct PostgresStore {
     /// What a wrong clock had shown, if all is planned again and the turn after that has not been taken, and how many of its clock
     /// events are recorded.
     rewound: Option<(Timestamp, usize)>,
+    /// Attempts whose end is stored, and what follows from it is not.
+    ended: HashSet<(i64, u32)>,
+    /// Whether the last turn that might have been plain was.
+    was_plain: bool,
     /// Whether each operation reads all rows.
     #[cfg(test)]
     reads_all: bool,
@@ -179,6 +188,8 @@ impl PostgresStore {
             rehearses: turn::rehearses(),
             session: None,
             rewound: None,
+            ended: HashSet::new(),
+            was_plain: false,
             #[cfg(test)]
             reads_all: false,
         })
@@ -253,17 +264,28 @@ impl PostgresStore {
 
     fn try_begin(&mut self, access: Access, given: Timestamp, reach: Reach) -> Result<Timestamp, Fault> {
         reach.refuse_unstorable()?;
-        let mut bench = self.bench.lock();
         let before = self.clock.as_ref().map(|clock| clock.before());
-        let now = bench.rows.server.begin(access)?;
+        let now = self.bench.lock().rows.server.begin(access)?;
+        Ok(self.begun(before, now, given, reach))
+    }
+
+    /// Begins a transaction that writes, if the lock is free. `None`: a transaction without the lock may be open.
+    fn begin_if_free(&mut self, given: Timestamp) -> Option<Timestamp> {
+        let before = self.clock.as_ref().map(|clock| clock.before());
+        let now = self.bench.lock().rows.server.begin_if_free()?;
+        Some(self.begun(before, now, given, Reach::Everything))
+    }
+
+    /// Prepares for the operation of a transaction that was begun at `now`. Returns the time of the operation.
+    fn begun(&mut self, before: Option<Duration>, now: Timestamp, given: Timestamp, reach: Reach) -> Timestamp {
         if let (Some(clock), Some(before)) = (&self.clock, before) {
             clock.learn(now, before);
             self.begun_at.get_or_insert(now);
         }
         #[cfg(test)]
         let reach = if self.reads_all { Reach::Everything } else { reach };
-        bench.aim(reach);
-        Ok(if self.time == Time::Given { given } else { now })
+        self.bench.lock().aim(reach);
+        if self.time == Time::Given { given } else { now }
     }
 
     /// Has the next operation know which owners have a session: it tells who is alive.

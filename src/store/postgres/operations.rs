@@ -484,6 +484,7 @@ impl PostgresStore {
     fn try_register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
         self.bench.lock().rows.server.count_anew();
         self.rewound = None;
+        self.ended.clear();
         self.end_session();
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = OwnerConnection::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);

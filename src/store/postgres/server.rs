@@ -57,6 +57,8 @@ struct Open {
     access: Access,
     /// The number of a transaction that writes.
     number: Option<Number>,
+    /// Whether it holds the lock of the schema.
+    has_lock: bool,
     /// Whether a statement failed, so that nothing can be committed.
     failed: bool,
 }
@@ -204,35 +206,47 @@ impl Server {
         Err(odd("every time with another schema"))
     }
 
-    /// Begins by a message that begins with these statements, and waits this long for the lock. One message: the lock has a statement of
-    /// its own, for a statement that locks and reads would read what was before it waited. `None`: the schema has another lock.
-    fn begin_by(&mut self, access: Access, mut message: String, wait: Duration) -> Result<Option<Timestamp>, Fault> {
+    /// Begins by a message that begins with these statements, and waits this long for the lock; `None`: takes it only if it is free. One
+    /// message: a lock that is waited for has a statement of its own, for a statement that locks and reads would read what was before it
+    /// waited. Returns `None` if the schema has another lock.
+    fn begin_by(
+        &mut self,
+        access: Access,
+        mut message: String,
+        wait: Option<Duration>,
+    ) -> Result<Option<Timestamp>, Fault> {
         let Server { link, address, terms, schema, plans, .. } = self;
         let Some(link) = link else { return Err(gone()) };
         if link.session.pooled {
             message = format!("{message}; {}", terms.for_transaction(address));
         }
+        let mut tried = "1".to_owned();
         let number = match access {
             Access::Read => "SELECT '', ''",
             Access::Write => {
                 let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
-                let (wait, row) = (session::millis(wait), session::millis(terms.lock_timeout.min(session::ROW)));
-                let renew = plans.renew();
-                message = format!(
-                    "{renew}{message}; {BY_INDEX}; SET LOCAL lock_timeout = {wait}; \
-                     SELECT pg_advisory_xact_lock({CLASS}, {key}); SET LOCAL lock_timeout = {row}"
-                );
+                let (row, renew) = (session::millis(terms.lock_timeout.min(session::ROW)), plans.renew());
+                message = format!("{renew}{message}; {BY_INDEX}");
+                match wait.map(session::millis) {
+                    Some(wait) => {
+                        message +=
+                            &format!("; SET LOCAL lock_timeout = {wait}; SELECT pg_advisory_xact_lock({CLASS}, {key})");
+                    }
+                    None => tried = format!("pg_try_advisory_xact_lock({CLASS}, {key})::int"),
+                }
+                message += &format!("; SET LOCAL lock_timeout = {row}");
                 "SELECT pg_current_xact_id(), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
             }
         };
         let oid = format!("(SELECT oid::bigint FROM pg_namespace WHERE nspname = '{}')", address.schema());
-        let message = format!("{message}; {number}, {MILLIS}, pg_backend_pid(), coalesce({oid}, 0)");
-        self.open = Some(Open { access, number: None, failed: true });
+        // The time is read after the lock.
+        let message = format!("{message}; {number}, {tried}, {MILLIS}, pg_backend_pid(), coalesce({oid}, 0)");
+        self.open = Some(Open { access, number: None, has_lock: false, failed: true });
         self.round_trips += 1;
         let answer = link.client.simple_query(&message);
         let answer = answer.map_err(|error| self.failed(error))?;
         let row = last(&answer);
-        let (now, backend, oid) = (session::number(row, 2), session::number(row, 3), session::number(row, 4));
+        let (now, backend, oid) = (session::number(row, 3), session::number(row, 4), session::number(row, 5));
         let Some(link) = &mut self.link else { return Err(gone()) };
         if backend != link.session.backend && !link.session.pooled {
             // The settings are those of another session: the next beginning sets them for its transaction.
@@ -248,9 +262,10 @@ impl Server {
             if std::mem::replace(&mut self.schema, oid) != oid {
                 return Ok(None);
             }
-            self.open = Some(Open { access, number: Some(number), failed: false });
+            let has_lock = session::number(row, 2) == 1;
+            self.open = Some(Open { access, number: Some(number), has_lock, failed: false });
         } else {
-            self.open = Some(Open { access, number: None, failed: false });
+            self.open = Some(Open { access, number: None, has_lock: false, failed: false });
         }
         Ok(Some(Timestamp::from_millis(now)))
     }
@@ -448,7 +463,7 @@ impl Server {
         let settings = if link.session.pooled { self.terms.for_transaction(&self.address) } else { String::new() };
         self.round_trips += 1;
         link.client.batch_execute(&format!("BEGIN; {settings}")).map_err(|error| self.failed(error))?;
-        self.open = Some(Open { access: Access::Write, number: None, failed: false });
+        self.open = Some(Open { access: Access::Write, number: None, has_lock: false, failed: false });
         Ok(())
     }
 
@@ -472,7 +487,7 @@ impl Server {
         if fault::ends_connection(&error) || self.link.as_ref().is_some_and(|link| link.client.is_closed()) {
             self.lose(&error);
         }
-        let has_lock = self.open.as_ref().is_some_and(|open| open.number.is_some());
+        let has_lock = self.open.as_ref().is_some_and(|open| open.has_lock);
         match error.into() {
             // The lock of the schema is held: it was a row that could not be locked.
             fault if has_lock && fault::code(&fault).is_some_and(|code| code.code() == "55P03") => {

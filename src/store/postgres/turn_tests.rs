@@ -125,7 +125,7 @@ fn pick<T: Copy>(random: &mut fastrand::Rng, from: &[T]) -> T {
 }
 
 /// A random task. Its schedules fall due within minutes.
-fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> String {
+pub(crate) fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> String {
     let kind = pick(random, &["once", "once", "interval", "interval", "cron", "delay", "manual"]);
     let value = match kind {
         "once" => Timestamp::from_millis(now + random.i64(-60_000..180_000)).to_string(),
@@ -152,9 +152,9 @@ fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> String {
 }
 
 /// A random write of another program.
-fn edit(random: &mut fastrand::Rng, tasks: usize, now: i64) -> String {
+pub(crate) fn edit(random: &mut fastrand::Rng, tasks: usize, now: i64) -> String {
     let of = format!("name = 't{}'", random.usize(..tasks));
-    let run = "(SELECT id FROM task_runs ORDER BY random() LIMIT 1)";
+    let run = format!("(SELECT id FROM task_runs ORDER BY md5(id || '-{}') LIMIT 1)", random.u32(..));
     match random.u8(..14) {
         0 => format!("UPDATE scheduled_tasks SET status = 'paused' WHERE {of}"),
         1 | 2 => format!("UPDATE scheduled_tasks SET status = 'active' WHERE {of}"),
@@ -183,7 +183,7 @@ fn edit(random: &mut fastrand::Rng, tasks: usize, now: i64) -> String {
     }
 }
 
-fn outcome(random: &mut fastrand::Rng) -> Option<Outcome> {
+pub(crate) fn outcome(random: &mut fastrand::Rng) -> Option<Outcome> {
     let retry = |retry| Some(Outcome::Failed { how: FailureKind::Failed, error: "no".to_owned(), retry });
     match random.u8(..12) {
         0..=3 => Some(Outcome::succeeded()),

@@ -382,6 +382,17 @@ pub(crate) fn already(
     owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
 }
 
+/// Returns the claim of the only run of a plain task that has no run, without its id, if the rules open that run now and do nothing else.
+#[cfg(feature = "postgres")]
+pub(crate) fn plain_claim(due: &Due, now: Timestamp) -> Option<Claim> {
+    let resolution = resolve::resolve(&due.plan, &[], now, Rest::Later);
+    let [Step::Open { scheduled_for, origin }] = resolution.steps[..] else { return None };
+    let run = opening(due, scheduled_for, origin);
+    let completes = resolution.next == Next::Never && resolution.resolved_until == Some(due.plan.next_run);
+    (completes && is_plain(due, &run) && run.run_at <= now)
+        .then(|| first_claim(due, UNNUMBERED, scheduled_for, origin, now))
+}
+
 /// Returns the row of a new run of a due task.
 fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
     let counted = scheduled_for.max(due.plan.active_since);

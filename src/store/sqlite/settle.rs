@@ -23,7 +23,7 @@ pub const MAX_RESULT_BYTES: usize = 256 * 1024;
 /// Longest part of a result in the event of a late outcome, in bytes.
 const MAX_DETAIL: usize = 16 * 1024;
 
-/// Settles one attempt under its claim. If the claim no longer holds, the run is not changed and the result is stored with
+/// Settles one attempt under its claim, or writes what follows from a success that is stored already. If the claim no longer holds, the run is not changed and the result is stored with
 /// the attempts.
 pub(crate) fn settle(
     cx: &mut Change<'_>,
@@ -32,6 +32,9 @@ pub(crate) fn settle(
     finished: &Finished,
     random: &mut fastrand::Rng,
 ) -> Result<(), Fault> {
+    if finished.stored {
+        return follow_up(cx, finished, RunStatus::Succeeded.into(), None);
+    }
     let (tx, claim) = (cx.tx, &*finished.claim);
     // An attempt that was claimed under an earlier id of this scheduler ends under that id.
     let owner = claim.owner.as_deref().unwrap_or(owner);
@@ -126,11 +129,30 @@ pub(crate) fn is_plain(finished: &Finished) -> bool {
     matches!(finished.outcome, Outcome::Succeeded { result: None })
         && finished.claim.attempt == 1
         && !finished.claim.recurring
+        && !finished.stored
         && finished.late.is_none()
         && finished.remark.is_none()
         && finished.output.is_none()
         && finished.exit_code.is_none()
         && finished.progress.is_none()
+}
+
+/// Returns whether a run that simply succeeded is all that has to be stored, and its result, if it has one, can be.
+#[cfg(feature = "postgres")]
+pub(crate) fn is_success_alone(finished: &Finished) -> bool {
+    let Outcome::Succeeded { result } = &finished.outcome else { return false };
+    result.as_ref().is_none_or(|result| too_long(result).is_none())
+        && !finished.claim.recurring
+        && finished.remarks().is_empty()
+        && finished.output.is_none()
+        && finished.exit_code.is_none()
+        && finished.progress.is_none()
+}
+
+/// Returns the event of a success from which nothing follows.
+#[cfg(feature = "postgres")]
+pub(crate) fn success(finished: &Finished) -> Event {
+    end_event(finished, RunStatus::Succeeded.into(), None, None)
 }
 
 /// Returns whether `next` can be settled by the same statement as the plain attempt before it.

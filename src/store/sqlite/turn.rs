@@ -43,7 +43,7 @@ const SPAN: usize = 3;
 
 /// Free slots from which on runs are known to be short. What is due is then resolved as far as it can start, in one write
 /// instead of two.
-const QUICK: usize = 32;
+pub(crate) const QUICK: usize = 32;
 
 /// Takes a turn. After a crash, either all that it wrote is stored, or nothing.
 pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>) -> Result<Done, Fault> {
@@ -86,7 +86,10 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
         done => done,
     };
     // Nothing was written: the next turn tries all of it again.
-    let done = done.inspect_err(|_| memory.clock = clock)?;
+    let done = done.inspect_err(|_| {
+        memory.clock = clock;
+        (memory.resolved, memory.claimed) = before;
+    })?;
     let Memory { aside, retried, .. } = memory;
     retried.retain(|item| aside.contains(item));
     Ok(done)

@@ -3,7 +3,6 @@
 use crate::store::postgres::server::Server;
 
 impl Server {
-    #[cfg_attr(not(test), allow(dead_code, reason = "counted for tests"))]
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }

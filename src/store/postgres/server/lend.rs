@@ -34,7 +34,7 @@ impl Server {
             Err(error) => return Ok(Err(error)),
         };
         let settings = self.terms.for_transaction(&self.address);
-        let locked = self.begin_by(Access::Write, settings, self.terms.lock_timeout);
+        let locked = self.begin_by(Access::Write, settings, Some(self.terms.lock_timeout));
         let number = self.open.as_ref().and_then(|open| open.number.as_ref());
         if locked.as_ref().is_ok_and(Option::is_some) && number.is_some_and(|number| number.id == id) {
             self.transactions += 1;

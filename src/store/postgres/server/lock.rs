@@ -17,7 +17,7 @@ impl Server {
         };
         let mut waits = Waits::new(self.terms.lock_timeout, self.stillness);
         loop {
-            let begun = self.begin_by(access, begin.to_owned(), waits.next());
+            let begun = self.begin_by(access, begin.to_owned(), Some(waits.next()));
             let waited =
                 begun.as_ref().is_err_and(|fault| fault::code(fault).is_some_and(|code| code.code() == "55P03"));
             if !waited {
@@ -26,6 +26,26 @@ impl Server {
             self.roll_back();
             if self.link.is_none() || !waits.go_on(self.look_at_holder(self.stillness)) {
                 return begun;
+            }
+        }
+    }
+
+    /// As [`Server::begin`] of a transaction that writes, if no other session holds the lock. `None`: begins a transaction without the lock,
+    /// or none if that is not possible.
+    pub(crate) fn begin_if_free(&mut self) -> Option<Timestamp> {
+        self.roll_back();
+        self.repeat = false;
+        let begun = self.begin_by(Access::Write, "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(), None);
+        match begun {
+            Ok(Some(now)) if self.open.as_ref().is_some_and(|open| open.has_lock) => {
+                self.transactions += 1;
+                Some(now)
+            }
+            Ok(Some(_)) => None,
+            // The transaction that waits for the lock finds it out.
+            Ok(None) | Err(_) => {
+                self.roll_back();
+                None
             }
         }
     }

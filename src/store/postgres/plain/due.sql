@@ -1,0 +1,55 @@
+-- What is due, and whether a turn is plain. $1 now, $2 handlers, $3 runs of outcomes, $4 most tasks of a priority; $5 to $8 the default
+-- grace, attempts, backoff and longest backoff; $9 the version of the tables.
+--
+-- One row for each due task, or one without a task. Every part goes along one index.
+WITH gate AS MATERIALIZED (
+    SELECT -- The tables are of the version that this program knows: it takes on no work in newer ones.
+           (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $9::text
+           -- No run is blocked, so the end of a run makes room for none.
+           AND (SELECT id FROM task_runs
+             WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked > ''
+             ORDER BY blocked LIMIT 1) IS NULL
+           -- No run has expired, and no row is to be planned.
+           AND (SELECT id FROM task_runs
+                 WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= $1::bigint AND attempt = forgiven
+                 ORDER BY expires_at, id LIMIT 1) IS NULL
+           AND (SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT 1) IS NULL
+           AND NOT EXISTS (SELECT 1 FROM concurrency_limits)
+           AND NOT EXISTS (SELECT 1 FROM rate_limits)
+           -- No delay counts from the end of these runs: no task waits for that, or none of theirs.
+           AND (NOT EXISTS (
+               SELECT 1 FROM (VALUES (0), (1), (2), (3)) AS p(priority)
+                CROSS JOIN LATERAL (
+                    SELECT 1 FROM scheduled_tasks
+                     WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run IS NULL LIMIT 1) t)
+           OR NOT EXISTS (
+               SELECT 1 FROM unnest($3::bigint[]) AS n(id)
+                CROSS JOIN LATERAL (SELECT task_id FROM task_runs WHERE id = n.id OFFSET 0) r
+                CROSS JOIN LATERAL (SELECT schedule_type FROM scheduled_tasks WHERE id = r.task_id OFFSET 0) t
+                WHERE t.schedule_type = 'delay')) AS is_plain,
+           EXISTS (
+               SELECT 1 FROM unnest($2::text[]) AS h(handler) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
+                CROSS JOIN LATERAL (
+                    SELECT 1 FROM task_runs
+                     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
+                       AND handler = h.handler AND priority = p.priority AND run_at <= $1::bigint
+                     ORDER BY run_at, id LIMIT 1) r) AS any_waits
+)
+SELECT g.is_plain, t.id, t.name, t.handler, t.payload, t.next_run, t.active_since, t.catch_up_limit, t.priority, t.written_by,
+       t.is_plain, g.any_waits
+  FROM gate g
+  LEFT JOIN LATERAL (
+      SELECT t.* FROM (VALUES (0), (1), (2), (3)) AS p(priority)
+       CROSS JOIN LATERAL (
+           SELECT id, name, handler, payload::text AS payload, next_run, active_since, catch_up_limit, s.priority,
+                  xmin::text::bigint AS written_by,
+                  schedule_type = 'once' AND overlap = 'skip' AND misfire = 'run_once' AND misfire_grace_ms = $5::bigint
+                  AND expires_ms IS NULL AND max_attempts = $6::bigint AND backoff_ms = $7::bigint
+                  AND backoff_cap_ms = $8::bigint AND timeout_ms IS NULL AND jitter_ms = 0 AND concurrency_key IS NULL
+                  AND starts_at IS NULL AND ends_at IS NULL AND resolved_until IS NULL AND handler = ANY($2::text[])
+                  AND (SELECT id FROM task_runs WHERE task_id = s.id
+                        ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1) IS NULL
+                  AS is_plain
+             FROM scheduled_tasks s
+            WHERE status = 'active' AND planned = 1 AND s.priority = p.priority AND next_run <= $1::bigint
+            ORDER BY next_run, id LIMIT $4::bigint) t) t ON g.is_plain

@@ -1,0 +1,214 @@
+//! Proves that a plain turn does what every other turn would do, and that it is taken as one.
+
+use std::time::Duration;
+
+use postgres::Client;
+
+use crate::clock::since_boot;
+use crate::model::event::Event;
+use crate::model::finished::Finished;
+use crate::model::run::Outcome;
+use crate::store::postgres::server::CLASS;
+use crate::store::postgres::testing::TestServer;
+use crate::store::postgres::turn_tests::{NOON, Owner, Turn, edit, other, outcome, task};
+
+const TABLES: [&str; 6] =
+    ["scheduled_tasks", "task_runs", "task_attempts", "scheduler_instances", "scheduler_events", "scheduler_meta"];
+
+/// A `once` task, mostly with default policies.
+fn once(random: &mut fastrand::Rng, number: usize, now: i64) -> String {
+    let due = now + random.i64(-90_000..10_000);
+    let handler = if random.u16(..400) == 0 { "nowhere" } else { ["work", "mail"][random.usize(..2)] };
+    let priority = random.u8(..4);
+    let attempts = if random.u16(..400) == 0 { 3 } else { 5 };
+    format!(
+        "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, next_run, planned, priority, max_attempts,
+                                      created_at, active_since, updated_at)
+         VALUES ('t{number}', '{handler}', '{{\"n\": {number}}}', 'once', '2027-03-14T12:00:00Z', {due}, 1, {priority}, {attempts},
+                 {due}, {due}, {due})"
+    )
+}
+
+/// Returns the text without times of the machine's clock, which triggers write for other programs.
+fn without_wall(text: &str) -> String {
+    let is_wall =
+        |word: &str| word.parse().is_ok_and(|time: i64| time > 1_700_000_000_000 && (time - NOON).abs() > 3_600_000);
+    let words = text.split_inclusive(|letter: char| !letter.is_ascii_digit());
+    words
+        .map(
+            |word| if is_wall(word.trim_end_matches(|letter: char| !letter.is_ascii_digit())) { "wall " } else { word },
+        )
+        .collect()
+}
+
+/// What each turn returned and left in the tables, and how many round trips it took.
+fn play(server: &TestServer, seed: u64, as_every_other: bool) -> (Vec<String>, Vec<u64>) {
+    let _ = server.other().batch_execute("DROP SCHEMA IF EXISTS duly CASCADE");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut owner = Owner::new(server, "one", false);
+    owner.store.reads_all = as_every_other;
+    let mut other = other(server);
+    let (mut now, mut tasks, mut seen, mut trips) = (NOON, 0, Vec::new(), Vec::new());
+    for turn in 0..60 {
+        // Some turns with such tasks alone, then some with others too.
+        let mixed = turn % 20 >= 13;
+        if turn % 20 == 0 {
+            let anew = "DELETE FROM scheduled_tasks WHERE id NOT IN (SELECT task_id FROM task_runs WHERE locked_by IS NOT NULL);
+                        DELETE FROM concurrency_limits; DELETE FROM rate_limits";
+            other.batch_execute(anew).expect("no tasks");
+        }
+        now += random.i64(0..20_000);
+        for _ in 0..random.usize(..30) {
+            tasks += usize::from(other.batch_execute(&once(&mut random, tasks, now)).is_ok());
+        }
+        if mixed && random.bool() {
+            tasks += usize::from(other.batch_execute(&task(&mut random, tasks, now)).is_ok());
+        }
+        if mixed && random.bool() {
+            let _ = other.batch_execute(&edit(&mut random, tasks.max(1), now));
+        }
+        let fails = mixed && random.u8(..3) == 0;
+        let finished = owner.ended(now, || match random.u8(..8) {
+            0 => None,
+            1 => Some(Outcome::Succeeded { result: Some("{\"b\": [1, 2]}".to_owned()) }),
+            2 if fails => outcome(&mut random),
+            _ => Some(Outcome::succeeded()),
+        });
+        let turn = Turn {
+            now,
+            finished: &finished,
+            full: random.u8(..6) == 0,
+            room: [0, 3, 40, 100, 100, 300][random.usize(..6)],
+            ..Turn::default()
+        };
+        let before = owner.store.bench.lock().rows.server.round_trips();
+        let mut done = owner.turn(&turn);
+        // Without the look after it.
+        trips.push(owner.store.bench.lock().rows.server.round_trips() - before - 1);
+        done.data_version = 0;
+        let rows = TABLES.iter().map(|table| {
+            let rows = other.query(&format!("SELECT to_jsonb(t)::text FROM {table} t ORDER BY 1"), &[]).expect("rows");
+            rows.iter().map(|row| format!("{table} {}", row.get::<_, String>(0))).collect::<Vec<_>>().join("\n")
+        });
+        seen.push(without_wall(&format!("{done:#?}\n{}", rows.collect::<Vec<_>>().join("\n"))));
+    }
+    (seen, trips)
+}
+
+#[test]
+fn a_plain_turn_does_what_every_other_would() {
+    let Some(server) = TestServer::start("") else { return };
+    let seeds = std::env::var("DULY_SEEDS").map_or(3, |seeds| seeds.parse().expect("a number"));
+    for seed in 0..seeds {
+        let ((plain, trips), (others, _)) = (play(&server, seed, false), play(&server, seed, true));
+        for (turn, (plain, other)) in plain.iter().zip(&others).enumerate() {
+            let only = |these: &str, those: &str| {
+                these.lines().filter(|line| !those.contains(line)).collect::<Vec<_>>().join("\n")
+            };
+            assert!(
+                plain == other,
+                "seed {seed}, turn {turn} of {} round trips\nonly a plain turn:\n{}\nonly another:\n{}",
+                trips[turn],
+                only(plain, other),
+                only(other, plain)
+            );
+        }
+        let taken = trips.iter().filter(|trips| **trips <= 6).count();
+        eprintln!("seed {seed}: {taken} of {} turns were plain", trips.len());
+        assert!(taken >= 5, "round trips: {trips:?}");
+    }
+}
+
+#[test]
+fn a_plain_turn_takes_five_round_trips_however_much_it_does() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let mut counted = Vec::new();
+    for tasks in [1, 250, 250, 0] {
+        let text = format!(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             SELECT 't{turn}.' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, {tasks}) i",
+            turn = counted.len()
+        );
+        other.batch_execute(&text).expect("tasks");
+        let finished: Vec<Finished> = owner.ended(NOON, || Some(Outcome::succeeded()));
+        let before = owner.store.bench.lock().rows.server.round_trips();
+        let done = owner.turn(&Turn { now: NOON, finished: &finished, room: 500, ..Turn::default() });
+        let trips = owner.store.bench.lock().rows.server.round_trips() - before - 1;
+        counted.push((trips, finished.len(), done.claims.len()));
+    }
+    assert_eq!(counted, [(5, 0, 1), (5, 1, 250), (5, 250, 250), (5, 250, 0)]);
+}
+
+#[test]
+fn what_succeeds_while_another_holds_the_lock_ends_at_once_and_the_turn_writes_what_follows() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    other
+        .batch_execute(&format!(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, 2) i"
+        ))
+        .expect("tasks");
+    let done = owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+    let (first, second) = (done.claims[0].clone(), done.claims[1].clone());
+    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    assert_eq!(finished.len(), 2);
+    other
+        .batch_execute(&format!(
+            "SET duly.store = 'on'; BEGIN;
+             SELECT pg_advisory_xact_lock({CLASS}, 'duly'::regnamespace::oid::int);
+             SELECT 1 FROM task_runs WHERE id = {} FOR UPDATE",
+            second.run_id
+        ))
+        .expect("the lock, and that of a row");
+    let done = std::thread::scope(|scope| {
+        let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 50, ..Turn::default() }));
+        let begun = since_boot();
+        let status = |other: &mut Client, run: i64| -> String {
+            other.query_one("SELECT status FROM task_runs WHERE id = $1", &[&run]).expect("a run").get(0)
+        };
+        while status(&mut other, first.run_id) != "succeeded" {
+            assert!(since_boot() - begun < Duration::from_secs(4), "it waits for the lock");
+        }
+        assert_eq!(status(&mut other, second.run_id), "running", "its row is locked");
+        // The holder of the lock opened this run before it could see the end of the other.
+        let waits = format!(
+            "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, blocked, concurrency_key)
+             VALUES ({0}, 'work', {NOON}, 'manual', 'queued', {NOON}, 'key', '#{0}'); COMMIT",
+            first.task_id
+        );
+        other.batch_execute(&waits).expect("a run that waits");
+        turn.join().expect("a turn")
+    });
+    let claimed: Vec<i64> = done.claims.iter().map(|claim| claim.task_id).collect();
+    assert_eq!(claimed, [first.task_id], "nothing blocks the run that waited");
+    let ended = done.events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
+    assert_eq!(ended, 2, "{:?}", done.events);
+    let rows = other.query("SELECT status FROM task_runs ORDER BY id", &[]).expect("runs");
+    assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["succeeded", "succeeded", "running"]);
+    let doubled: i64 = other.query_one("SELECT count(*) FROM task_attempts", &[]).expect("a count").get(0);
+    assert_eq!(doubled, 0, "no outcome was superseded");
+}
+
+#[test]
+fn a_task_that_another_program_changes_meanwhile_is_taken_as_it_is() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    // A trigger of an application changes a row while the turn writes: the turn is repeated as every other.
+    other
+        .batch_execute(&format!(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, 3) i;
+             CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN IF NEW.name = ''t2'' THEN RETURN NULL; END IF; RETURN NEW; END';
+             CREATE TRIGGER leave_out BEFORE UPDATE ON scheduled_tasks FOR EACH ROW EXECUTE FUNCTION leave_out()"
+        ))
+        .expect("tasks and a trigger");
+    let done = owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+    let mut started: Vec<&str> = done.claims.iter().map(|claim| &*claim.task).collect();
+    started.sort_unstable();
+    assert_eq!(started, ["t1", "t3"], "{done:?}");
+    let runs: i64 = other.query_one("SELECT count(*) FROM task_runs", &[]).expect("a count").get(0);
+    assert_eq!(runs, 2);
+}
