@@ -28,7 +28,7 @@ own AS MATERIALIZED (
      WHERE status = 'running'
        AND (locked_by = ANY($19::text[]) OR (locked_by = $2::text AND ($6::boolean OR cancel_requested = 1)))
 ),
--- Runs that the turn may claim.
+-- Runs that the turn may claim. Those that expire in it are among the ending ones, and take no place here.
 candidate AS MATERIALIZED (
     SELECT r.id, r.task_id, r.concurrency_key AS key, r.retry_of
       FROM unnest($3::text[]) AS h(handler) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
@@ -36,6 +36,7 @@ candidate AS MATERIALIZED (
          SELECT id, task_id, concurrency_key, retry_of FROM task_runs
           WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
             AND handler = h.handler AND priority = p.priority AND run_at <= $1::bigint
+            AND (expires_at IS NULL OR expires_at > $1::bigint OR status = 'failed' OR attempt > forgiven)
           ORDER BY run_at, id LIMIT $10::bigint) r
 ),
 -- One blocked run, as a turn looks first whether there is any.
