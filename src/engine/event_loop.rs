@@ -27,6 +27,8 @@ use crate::worker::progress::Waiting;
 const UNSTARTED: Duration = Duration::from_millis(500);
 /// How long outcomes of short runs are gathered, to be written together.
 const GATHER: Duration = Duration::from_millis(1);
+/// Runs that the workers would end within this time are read ahead as soon as a few have shown how short they are.
+const BRIEF: Duration = Duration::from_millis(10);
 /// How long handlers may take to stop before the scheduler registers again under another id.
 #[cfg(feature = "postgres")]
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -85,6 +87,15 @@ impl Drop for EndMark {
     }
 }
 
+/// Returns how many runs to read ahead, after `finished` attempts that kept `workers` busy this long altogether. It is limited by what
+/// has finished, as no other process can take a claim that waits un-started: four times that, and up to sixteen times if the workers
+/// would end so many within [`BRIEF`].
+fn read_ahead(finished: usize, busy: Duration, workers: usize) -> usize {
+    let of_each = busy.as_nanos() / finished.max(1) as u128;
+    let within = BRIEF.as_nanos() * workers as u128 / of_each.max(1);
+    (finished * 4).max((finished * 16).min(usize::try_from(within).unwrap_or(usize::MAX))).min(QUEUE)
+}
+
 impl EventLoop {
     /// Takes turns until it drains and no run is running.
     ///
@@ -110,8 +121,8 @@ impl EventLoop {
         let mut draining = false;
         // Whether async handlers are cut when nothing else has a run.
         let mut drains_workers = false;
-        // How many of the finished attempts are of the workers: the measure for reading ahead.
-        let mut of_workers = 0;
+        // How many of the finished attempts are of the workers, and how long these took: the measure for reading ahead.
+        let mut of_workers = (0, Duration::ZERO);
         loop {
             let now = self.clock.now();
             // Recalled claims have not finished.
@@ -193,14 +204,16 @@ impl EventLoop {
             let give_back = self.unstarted_since().map_or(Duration::MAX, |since| since + UNSTARTED);
             // A turn in each poll interval, also while it waits to retry a refused write: a watchdog counts turns.
             let latest = now.monotonic.saturating_add(self.settings.poll);
-            let wake_at = if again { Duration::ZERO } else { turn.wake_at.min(latest) };
+            // A turn may take long. What it left due may start when a worker is free.
+            let earliest = self.clock.now().monotonic.saturating_add(turn.rest);
+            let wake_at = if again { Duration::ZERO } else { turn.wake_at.min(latest).max(earliest) };
             let check = self.pool.next_check(now.monotonic).unwrap_or(Duration::MAX);
             select! {
                 recv(self.pool.finished()) -> one => {
                     finished.extend(one);
                     self.gather(&mut finished);
                     of_workers = self.pool.returned(&finished);
-                    self.in_flight -= of_workers;
+                    self.in_flight -= of_workers.0;
                 }
                 recv(self.pool.notices()) -> notice => {
                     // What a thousand handlers report at once is written together.
@@ -290,12 +303,11 @@ impl EventLoop {
         self.in_flight + self.pool.beside()
     }
 
-    /// Returns how many runs may be claimed. Reading ahead is limited by what the last turn saw finish: no other process can take
-    /// a claim that waits un-started.
-    fn slots(&mut self, finished: usize, now: Duration) -> Slots {
+    /// Returns how many runs may be claimed.
+    fn slots(&mut self, (finished, busy): (usize, Duration), now: Duration) -> Slots {
         // A worker that a handler holds past its limit keeps its run; another worker replaces it.
         let workers = self.pool.workers();
-        let ahead = (finished * 4).min(QUEUE);
+        let ahead = read_ahead(finished, busy, workers);
         let room = (workers + ahead).saturating_sub(self.in_flight);
         let slots = Slots { room, idle: workers.saturating_sub(self.in_flight) };
         if self.lanes.update(self.pool.lane_handlers()) {
@@ -323,13 +335,39 @@ impl EventLoop {
     /// Takes what else has finished. While claims wait un-started, which shows that runs are short, also waits a moment for
     /// more outcomes: written together, they cost a tenth of what they cost one by one.
     fn gather(&self, finished: &mut Vec<Finished>) {
-        while finished.len() < MAX_OUTCOMES {
+        while finished.len() < self.poller.most_outcomes() {
             let next = match self.pool.finished().try_recv() {
                 Err(TryRecvError::Empty) if self.pool.unstarted() > 0 => self.pool.finished().recv_timeout(GATHER).ok(),
                 next => next.ok(),
             };
             let Some(next) = next else { break };
             finished.push(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::read_ahead;
+    use crate::worker::pool::QUEUE;
+
+    #[test]
+    fn as_much_is_read_ahead_as_what_finished_shows_to_be_short() {
+        let cases = [
+            // Nothing has finished.
+            (0, Duration::ZERO, 0),
+            // No-ops.
+            (2, Duration::from_micros(20), 32),
+            (100, Duration::from_millis(1), QUEUE),
+            // Two workers end 20 such attempts in 10 ms.
+            (4, Duration::from_millis(4), 20),
+            // Four times what has finished, however long it took.
+            (2, Duration::from_secs(600), 8),
+        ];
+        for (finished, busy, ahead) in cases {
+            assert_eq!(read_ahead(finished, busy, 2), ahead, "{finished} in {busy:?}");
         }
     }
 }

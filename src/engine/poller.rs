@@ -32,9 +32,7 @@ use crate::rules::retention_timer::{Part, RetentionTimer};
 use crate::schedule::zone_data;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::turn_io::{
-    Dead, Done, MAX_ITEMS, MAX_OUTCOMES, Orphaned, Registered, Registration, Slots, Stalled, Work,
-};
+use crate::store::turn_io::{Dead, Done, MAX_ITEMS, Orphaned, Registered, Registration, Slots, Stalled, Work};
 
 /// Due tasks that a turn resolves although no worker is free for them: what is due is recorded without delay.
 const RESOLVE_AHEAD: usize = 32;
@@ -56,6 +54,8 @@ pub(crate) struct Turn {
     pub(crate) orphans: Vec<Orphan>,
     /// When the next turn is due at the latest, by the monotonic clock.
     pub(crate) wake_at: Duration,
+    /// How long after this turn the next one begins at the earliest, unless an attempt ends.
+    pub(crate) rest: Duration,
     /// Whether the scheduler claims nothing more, because the tables are of a newer version, and drains.
     pub(crate) leaves: bool,
     /// Why it wrote nothing, if it tried.
@@ -209,6 +209,11 @@ impl Poller {
     /// Returns the id of this owner.
     pub(crate) fn owner(&self) -> &str {
         &self.registration.owner
+    }
+
+    /// Returns how many outcomes a turn takes at most.
+    pub(crate) fn most_outcomes(&self) -> usize {
+        self.store.most_outcomes()
     }
 
     /// Returns how many runs are claimed and not settled.
@@ -387,7 +392,7 @@ impl Poller {
 
     /// Gathers the input of a turn.
     fn input(&mut self, now: Now, slots: Slots, full: bool) -> Input {
-        let outcomes = self.outbox.len().min(MAX_OUTCOMES);
+        let outcomes = self.outbox.len().min(self.most_outcomes());
         let calm = self.newer.is_none() && self.clock.monitor.is_calm(now);
         let prune = self.retention_timer.part(now, full && outcomes == 0, calm).filter(|_| !self.draining);
         Input {
@@ -444,12 +449,15 @@ impl Poller {
             self.log_once.log("the log stays long", file.shrink_log());
         }
         let wake_at = self.wake_after(now, input, &done);
-        Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, leaves: self.newer.is_some(), refused: None })
+        let is_crowded = done.more_due && !done.more_lost && input.slots.room <= done.claims.len() && !input.behind;
+        let rest = if is_crowded { LOOK_AGAIN } else { Duration::ZERO };
+        let leaves = self.newer.is_some();
+        Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, rest, leaves, refused: None })
     }
 
     /// Forgets what a turn has written.
     fn clear_written(&mut self, now: Now, input: &Input, done: &mut Done) {
-        for finished in self.outbox.drain(..input.outcomes).collect::<Vec<_>>() {
+        for finished in self.outbox.drain(..input.outcomes - done.deferred).collect::<Vec<_>>() {
             // Claim, slot and input of an attempt stay until its outcome is stored.
             if !done.unwritten.iter().any(|unwritten| Arc::ptr_eq(&unwritten.claim, &finished.claim)) {
                 self.forget(&finished.claim);

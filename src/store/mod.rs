@@ -37,7 +37,7 @@ use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
-use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
+use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, MAX_OUTCOMES, Registered, Registration, Work};
 
 /// One connection to the tables. Each method is a whole operation: a transaction of its own that is committed when it returns.
 pub(crate) trait Store: Send + std::fmt::Debug {
@@ -72,6 +72,11 @@ pub(crate) trait Store: Send + std::fmt::Debug {
 
     /// Returns a number that changes whenever another connection has committed.
     fn data_version(&self) -> Result<i64>;
+
+    /// Returns how many outcomes a turn takes at most.
+    fn most_outcomes(&self) -> usize {
+        MAX_OUTCOMES
+    }
 
     // Requests of clients.
 

@@ -249,6 +249,7 @@ pub(crate) struct Work<'a> {
     pub(crate) handlers: &'a BTreeSet<String>,
     /// The end of the owner's lease.
     pub(crate) until: Timestamp,
+    /// At most [`Store::most_outcomes`](crate::store::Store::most_outcomes).
     pub(crate) finished: &'a [Finished],
     pub(crate) reports: &'a [Report],
     /// Workers of this owner that ended.
@@ -319,6 +320,13 @@ impl std::fmt::Display for Item {
     }
 }
 
+impl Work<'_> {
+    /// Returns how many items the turn may write beside its outcomes. Those that are stored already take no place.
+    pub(crate) fn budget(&self) -> usize {
+        MAX_ITEMS.saturating_sub(self.finished.iter().filter(|finished| !finished.stored).count())
+    }
+}
+
 /// What a turn did and saw.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
@@ -342,6 +350,8 @@ pub(crate) struct Done {
     pub(crate) resting: HashSet<String>,
     /// Outcomes that were set aside: they are neither written nor lost.
     pub(crate) unwritten: Vec<Finished>,
+    /// How many of the last outcomes that were given are left to the next turn.
+    pub(crate) deferred: usize,
     /// Dead owners of which nothing is left to recover.
     pub(crate) recovered: Vec<String>,
     /// How many own runs had their lease extended, in a full turn.

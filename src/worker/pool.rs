@@ -251,10 +251,14 @@ impl Pool {
         debug_assert!(sent.is_ok(), "the workers are gone");
     }
 
-    /// Removes attempts beside the workers whose outcomes have returned. Returns how many of the outcomes are of the workers.
-    pub(crate) fn returned(&mut self, finished: &[Finished]) -> usize {
+    /// Removes attempts beside the workers whose outcomes have returned. Returns how many of the outcomes are of the workers, and how
+    /// long these attempts took altogether.
+    pub(crate) fn returned(&mut self, finished: &[Finished]) -> (usize, Duration) {
         let mut is_beside = |finished: &Finished| self.lanes.iter_mut().any(|lane| lane.returned(&finished.claim));
-        finished.iter().filter(|finished| !is_beside(finished)).count()
+        let of_workers = finished.iter().filter(|finished| !is_beside(finished));
+        of_workers.fold((0, Duration::ZERO), |(count, took), finished| {
+            (count + 1, took.saturating_add(finished.duration.unwrap_or_default()))
+        })
     }
 
     /// Returns the channel of outcomes.

@@ -109,6 +109,8 @@ pub(crate) struct PostgresStore {
     ended: HashSet<(i64, u32)>,
     /// Whether the last turn that might have been plain was.
     was_plain: bool,
+    /// Whether ends were stored while another scheduler held the lock. They take no place among the items of the turn that follows.
+    ends_beside: bool,
     /// Whether each operation reads all rows.
     #[cfg(test)]
     reads_all: bool,
@@ -190,6 +192,7 @@ impl PostgresStore {
             rewound: None,
             ended: HashSet::new(),
             was_plain: false,
+            ends_beside: false,
             #[cfg(test)]
             reads_all: false,
         })

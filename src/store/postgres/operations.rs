@@ -37,7 +37,9 @@ use crate::store::postgres::server::Access;
 use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, owners};
 use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
-use crate::store::turn_io::{Begun, ClockEvent, Done, KnownOwners, Registered, Registration, Work};
+use crate::store::turn_io::{
+    Begun, ClockEvent, Done, KnownOwners, MAX_ITEMS, MAX_OUTCOMES, Registered, Registration, Work,
+};
 use crate::store::{FileStore, OwnerSession, Store};
 
 impl Store for PostgresStore {
@@ -64,6 +66,10 @@ impl Store for PostgresStore {
 
     fn transactions(&self) -> u64 {
         self.bench.lock().rows.server.transactions()
+    }
+
+    fn most_outcomes(&self) -> usize {
+        if self.ends_beside { MAX_ITEMS } else { MAX_OUTCOMES }
     }
 
     fn data_version(&self) -> Result<i64> {

@@ -28,15 +28,22 @@ use crate::store::turn_io::{Done, Work};
 const WRITE: &str = include_str!("plain/write.sql");
 
 /// Ends runs without the lock. It waits for no row that is locked, so no two transactions wait for each other.
+///
+/// The owner is a column of what is joined: with a condition on the table alone, the planner would expect few rows of it, and compare
+/// each with each outcome.
 const END: &str = "
+    WITH free AS MATERIALIZED (
+        SELECT o.*, $7::text AS owner
+          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
+               AS o(id, attempt, started, finished, duration, result)
+         CROSS JOIN LATERAL (SELECT id FROM task_runs WHERE id = o.id FOR NO KEY UPDATE SKIP LOCKED) locked
+         WHERE (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $8::text
+    )
     UPDATE task_runs t
        SET status = 'succeeded', started_at = o.started, finished_at = o.finished, duration_ms = o.duration,
            result = o.result::jsonb, locked_by = NULL, locked_until = NULL, process = NULL
-      FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
-           AS o(id, attempt, started, finished, duration, result)
-     CROSS JOIN LATERAL (SELECT id FROM task_runs WHERE id = o.id FOR NO KEY UPDATE SKIP LOCKED) free
-     WHERE t.id = free.id AND t.attempt = o.attempt AND t.locked_by IS NOT DISTINCT FROM $7::text
-       AND (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $8::text
+      FROM free o
+     WHERE t.id = o.id AND t.attempt = o.attempt AND t.locked_by IS NOT DISTINCT FROM o.owner
     RETURNING t.id";
 
 /// Returns whether a turn does nothing but end runs that simply succeeded, and start what is due, as far as its input shows.
@@ -80,6 +87,7 @@ impl PostgresStore {
         if finished.is_empty() || !self.was_plain {
             return Ok(None);
         }
+        self.ends_beside = false;
         if let Some(now) = self.begin_if_free(work.now) {
             return Ok(Some(now));
         }
@@ -92,7 +100,10 @@ impl PostgresStore {
         server.roll_back();
         server.take_repeat();
         match ended {
-            Ok(ended) => self.ended.extend(ended),
+            Ok(ended) => {
+                self.ends_beside = true;
+                self.ended.extend(ended);
+            }
             // Whether they are stored is unknown: a later turn finds the stored ones.
             Err(fault @ Fault::Store(Class::Lost, _)) => return Err(fault),
             // The turn stores them.

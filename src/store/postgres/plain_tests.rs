@@ -192,6 +192,43 @@ fn what_succeeds_while_another_holds_the_lock_ends_at_once_and_the_turn_writes_w
 }
 
 #[test]
+fn ends_that_are_stored_take_no_place_in_a_turn() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    other
+        .batch_execute(&format!(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, 2000) i"
+        ))
+        .expect("tasks");
+    let mut counted = Vec::new();
+    for holds_lock in [false, false, true] {
+        let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+        let done = std::thread::scope(|scope| {
+            let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({CLASS}, 'duly'::regnamespace::oid::int)");
+            other.batch_execute(if holds_lock { &lock } else { "BEGIN" }).expect("the lock");
+            let turn =
+                scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() }));
+            let begun = since_boot();
+            while holds_lock && running(&mut other) > 0 {
+                assert!(since_boot() - begun < Duration::from_secs(4), "it waits for the lock");
+            }
+            other.batch_execute("COMMIT").expect("the end");
+            turn.join().expect("a turn")
+        });
+        counted.push((finished.len(), done.deferred, done.claims.len()));
+        // The next turn is given those that this one left.
+        owner.claimed.extend(finished[finished.len() - done.deferred..].iter().map(|finished| finished.claim.clone()));
+    }
+    assert_eq!(counted, [(0, 0, 500), (500, 250, 250), (500, 0, 500)]);
+    assert_eq!(running(&mut other), 500);
+}
+
+fn running(other: &mut Client) -> i64 {
+    other.query_one("SELECT count(*) FROM task_runs WHERE status = 'running'", &[]).expect("a count").get(0)
+}
+
+#[test]
 fn a_task_that_another_program_changes_meanwhile_is_taken_as_it_is() {
     let Some(server) = TestServer::start("") else { return };
     let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));

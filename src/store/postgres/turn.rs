@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::model::event::Event;
+use crate::model::finished::Finished;
 use crate::model::report::Pruned;
 use crate::rules::retention::Limits;
 use crate::rules::retention_timer::Part;
@@ -19,7 +20,7 @@ use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::turn::{PRESSING, SWEEP};
-use crate::store::turn_io::{Done, Item, MAX_ITEMS, Other, Work};
+use crate::store::turn_io::{Done, Item, MAX_ITEMS, MAX_OUTCOMES, Other, Work};
 
 /// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
 const EXPIRING: usize = 450;
@@ -29,6 +30,12 @@ const SPARE: usize = 16;
 /// Returns whether turns are rehearsed: tests ask for it by the environment.
 pub(super) fn rehearses() -> bool {
     cfg!(debug_assertions) && std::env::var_os("DULY_REHEARSE_TURNS").is_some()
+}
+
+/// Returns how many of the first outcomes a turn takes: as many as it may write, and those among them that are stored already.
+fn taken(finished: &[Finished]) -> usize {
+    let mut unstored = finished.iter().enumerate().filter(|(_, finished)| !finished.stored);
+    unstored.nth(MAX_OUTCOMES).map_or(finished.len(), |(place, _)| place)
 }
 
 impl PostgresStore {
@@ -111,8 +118,7 @@ impl PostgresStore {
     }
 
     fn work(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
-        let mut reach = self.reach_of(work);
-        let (mut tries, given) = (1, self.given(work.now));
+        let (mut reach, mut tries, given) = (None, 1, self.given(work.now));
         // What was refused before is likely to be refused again.
         let memory = self.copy_memory();
         let mut apart = work.full && memory.aside.len() > memory.zoneless.len();
@@ -127,6 +133,7 @@ impl PostgresStore {
             let is_plain = tries == 1 && !apart && self.takes_plain_turns() && may_be_plain(work, &before);
             let begun = if is_plain { self.begin_or_end(work)? } else { None };
             let finished = self.with_ended(work.finished);
+            let (finished, deferred) = finished.split_at(taken(&finished));
             let now = match begun {
                 Some(now) => now,
                 None => self.try_begin(Access::Write, work.now, Reach::Everything)?,
@@ -134,13 +141,14 @@ impl PostgresStore {
             let lease = work.until.since(work.now);
             let dead = owners::still_dead(&mut self.bench.lock().rows.server, work.dead, given);
             let dead = dead.inspect_err(|_| _ = self.end())?;
-            let work = Work { now, until: now + lease, prune: None, dead: &dead, finished: &finished, ..*work };
+            let work = Work { now, until: now + lease, prune: None, dead: &dead, finished, ..*work };
             if is_plain {
                 match self.take_plain_turn(&work) {
                     Ok(Some(mut done)) => {
                         self.end();
                         self.was_plain = true;
-                        self.forget_ended(&finished, &[]);
+                        self.forget_ended(finished, &[]);
+                        done.deferred = deferred.len();
                         owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
                         return Ok(done);
                     }
@@ -159,13 +167,14 @@ impl PostgresStore {
                 self.memory.put_memory(Memory { apart, ..before.clone() });
             }
             {
+                let mut aim = reach.take().unwrap_or_else(|| self.reach_of(&work));
                 let mut bench = self.bench.lock();
-                match &mut reach {
+                match &mut aim {
                     Reach::Turn(turn) => turn.now = now.as_millis(),
                     Reach::Client(Request::Rewind { now: from }) => *from = now.as_millis(),
                     _ => {}
                 }
-                bench.aim(reach);
+                bench.aim(aim);
                 bench.record = self.rehearses.then(Vec::new);
                 if !work.draining && !work.newer && work.rewind.is_none() {
                     bench.ask = Some(LookAhead::new(work.owner, work.handlers, Some(now)));
@@ -174,7 +183,7 @@ impl PostgresStore {
             let done = Store::turn(&mut self.memory, &work);
             let (seen, record) = {
                 let mut bench = self.bench.lock();
-                reach = bench.reach.take().unwrap_or(Reach::Everything);
+                reach = Some(bench.reach.take().unwrap_or(Reach::Everything));
                 (bench.seen.take(), bench.record.take())
             };
             let collides = self.end();
@@ -199,7 +208,8 @@ impl PostgresStore {
                 rehearsal.check(&done, record.unwrap_or_default());
             }
             if let Ok(done) = &mut done {
-                self.forget_ended(&finished, &done.unwritten);
+                self.forget_ended(finished, &done.unwritten);
+                done.deferred = deferred.len();
                 owners::annotate_done(&mut self.bench.lock().rows.server, done, given);
             }
             return done;
@@ -232,9 +242,8 @@ impl PostgresStore {
         let works = !work.draining && !work.newer;
         let (room, full) = (work.slots.room.min(MAX_ITEMS), work.full && works);
         let if_it_works = |number: usize| if works { count(number) } else { 0 };
-        // Each outcome is an item too.
-        let left = MAX_ITEMS.saturating_sub(work.finished.len());
-        let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside).min(left) + 1 + aside;
+        let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside);
+        let due = due.min(work.budget()) + 1 + aside;
         let runs = work.finished.iter().map(|finished| finished.claim.run_id);
         let runs =
             runs.chain(work.reports.iter().map(|report| report.run)).chain(memory.clock.planned.runs.keys().copied());

@@ -18,7 +18,7 @@ use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::open;
 use crate::store::sqlite::turn::QUICK;
-use crate::store::turn_io::{MAX_ITEMS, Slots, Work};
+use crate::store::turn_io::{Slots, Work};
 
 const DUE: &str = include_str!("due.sql");
 const WAITING: &str = include_str!("waiting.sql");
@@ -70,7 +70,7 @@ enum Candidate {
 
 /// Chooses what the turn starts, if it does nothing else.
 pub(super) fn choose(server: &mut Server, work: &Work<'_>, memory: &Memory) -> Result<Option<Choice>, Fault> {
-    let budget = MAX_ITEMS.saturating_sub(work.finished.len());
+    let budget = work.budget();
     let slots = Slots { room: work.slots.room.min(budget), ..work.slots };
     let (now, handlers) = (work.now.as_millis(), text::findable(work.handlers));
     let rows = {

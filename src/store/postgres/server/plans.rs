@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use crate::clock::since_boot;
-
 /// Of a transaction that writes: its statements go along indexes, whatever the statistics say. They sort to find distinct rows: for a
 /// hash table of as many rows as it expects the server allocates megabytes, also in a turn that finds nothing.
 pub(super) const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; \
@@ -19,18 +17,19 @@ const KEPT: Duration = Duration::from_secs(2);
 pub(super) struct Plans {
     stale: bool,
     /// When they were last found stale.
-    since: Duration,
+    since: Option<Duration>,
 }
 
 impl Plans {
     pub(super) fn new() -> Self {
-        Plans { stale: false, since: since_boot() }
+        Plans { stale: false, since: None }
     }
 
     /// Notes that a statement which was prepared before has been answered.
     pub(super) fn note(&mut self, begun: Duration, ended: Duration) {
-        if ended.saturating_sub(begun) > SLOW && ended.saturating_sub(self.since) > KEPT {
-            *self = Plans { stale: true, since: ended };
+        let is_old = self.since.is_none_or(|since| ended.saturating_sub(since) > KEPT);
+        if ended.saturating_sub(begun) > SLOW && is_old {
+            *self = Plans { stale: true, since: Some(ended) };
         }
     }
 
@@ -42,14 +41,11 @@ impl Plans {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::{KEPT, Plans, SLOW};
 
     #[test]
     fn a_slow_statement_has_the_plans_made_again_from_time_to_time() {
-        let mut plans = Plans { stale: false, since: Duration::ZERO };
-        let at = KEPT * 2;
+        let (mut plans, at) = (Plans::new(), KEPT);
         plans.note(at, at + SLOW);
         assert_eq!(plans.renew(), "", "it was not slow");
         plans.note(at, at + SLOW * 2);
