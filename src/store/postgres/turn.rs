@@ -134,6 +134,8 @@ impl PostgresStore {
             let begun = if is_plain { self.begin_or_end(work)? } else { None };
             let finished = self.with_ended(work.finished);
             let (finished, deferred) = finished.split_at(taken(&finished));
+            // Of all owners that may be dead: another try may find more of them so.
+            reach.get_or_insert_with(|| self.reach_of(&Work { finished, ..*work }));
             let now = match begun {
                 Some(now) => now,
                 None => self.try_begin(Access::Write, work.now, Reach::Everything)?,
@@ -167,7 +169,7 @@ impl PostgresStore {
                 self.memory.put_memory(Memory { apart, ..before.clone() });
             }
             {
-                let mut aim = reach.take().unwrap_or_else(|| self.reach_of(&work));
+                let mut aim = reach.take().unwrap_or(Reach::Everything);
                 let mut bench = self.bench.lock();
                 match &mut aim {
                     Reach::Turn(turn) => turn.now = now.as_millis(),
