@@ -450,8 +450,7 @@ impl Poller {
         }
         let wake_at = self.wake_after(now, input, &done);
         let is_crowded = done.more_due && !done.more_lost && input.slots.room <= done.claims.len() && !input.behind;
-        let rest = if is_crowded { LOOK_AGAIN } else { Duration::ZERO };
-        let leaves = self.newer.is_some();
+        let (rest, leaves) = (if is_crowded { LOOK_AGAIN } else { Duration::ZERO }, self.newer.is_some());
         Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, rest, leaves, refused: None })
     }
 
