@@ -27,7 +27,7 @@ use crate::worker::progress::Waiting;
 const UNSTARTED: Duration = Duration::from_millis(500);
 /// How long outcomes of short runs are gathered, to be written together.
 const GATHER: Duration = Duration::from_millis(1);
-/// Runs that the workers would end within this time are read ahead as soon as a few have shown how short they are.
+/// How long the workers may need for what is read ahead beyond four times what has finished.
 const BRIEF: Duration = Duration::from_millis(10);
 /// How long handlers may take to stop before the scheduler registers again under another id.
 #[cfg(feature = "postgres")]
@@ -87,9 +87,10 @@ impl Drop for EndMark {
     }
 }
 
-/// Returns how many runs to read ahead, after `finished` attempts that kept `workers` busy this long altogether. It is limited by what
-/// has finished, as no other process can take a claim that waits un-started: four times that, and up to sixteen times if the workers
-/// would end so many within [`BRIEF`].
+/// Returns how many runs to read ahead. `finished`: how many attempts the workers have just finished; `busy`: the sum of their durations.
+///
+/// No other process can take a claim that waits un-started, so what has finished is the limit: four times that. It is up to sixteen
+/// times, if at this pace the workers need no longer than [`BRIEF`] for all of them.
 fn read_ahead(finished: usize, busy: Duration, workers: usize) -> usize {
     let of_each = busy.as_nanos() / finished.max(1) as u128;
     let within = BRIEF.as_nanos() * workers as u128 / of_each.max(1);

@@ -23,8 +23,8 @@ pub const MAX_RESULT_BYTES: usize = 256 * 1024;
 /// Longest part of a result in the event of a late outcome, in bytes.
 const MAX_DETAIL: usize = 16 * 1024;
 
-/// Settles one attempt under its claim, or writes what follows from a success that is stored already. If the claim no longer holds, the run is not changed and the result is stored with
-/// the attempts.
+/// Settles one attempt under its claim, or writes what follows from a success that is stored already. If the claim no longer holds, the
+/// run is not changed and the result is stored with the attempts.
 pub(crate) fn settle(
     cx: &mut Change<'_>,
     success: &mut Success<'_>,

@@ -1,8 +1,9 @@
 //! The one transaction of a turn: settle what finished, extend leases, recover lost runs, expire what never began, resolve what
 //! is due, claim.
 //!
-//! It writes at most [`MAX_ITEMS`](crate::store::turn_io::MAX_ITEMS) items, outcomes first. If one item cannot be written, the transaction is rolled back and
-//! repeated with a savepoint around each item: the bad one is set aside with an event, the others are written.
+//! It writes at most [`MAX_ITEMS`](crate::store::turn_io::MAX_ITEMS) items, outcomes first. If one item cannot be written, the
+//! transaction is rolled back and repeated with a savepoint around each item: the bad one is set aside with an event, the others are
+//! written.
 
 mod items;
 mod wrong_clock;
