@@ -63,6 +63,16 @@ impl Client {
     /// `refused`: the kind of the last message, if it was not delivered. Messages of other kinds go first, each in its turn, so that a
     /// message that is refused for ever holds back none of another kind.
     ///
+    /// ```
+    /// use duly::{AlarmPace, AlarmTurn, Client};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// // A channel of which no look was taken has nothing to deliver.
+    /// assert_eq!(client.claim_alarm("mail", &AlarmPace::default(), None)?, AlarmTurn::Idle);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// If the database cannot be read, or cannot be written and there is a message.
     pub fn claim_alarm(&self, channel: &str, pace: &AlarmPace, refused: Option<AlarmKind>) -> Result<AlarmTurn> {
@@ -81,6 +91,26 @@ impl Client {
     }
 
     /// Ends the claim of a message that was not delivered, so that it can be claimed again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::{AlarmPace, AlarmTurn, Client, Limits, NewTask, Timestamp};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let client = Client::open(&file)?;
+    /// # client.add(NewTask::manual("digest").handler("digest"))?;
+    /// # let plain = duly::rusqlite::Connection::open(&file)?;
+    /// # plain.execute("UPDATE scheduled_tasks SET status = 'invalid', invalid_reason = 'no schedule'", [])?;
+    /// # client.update_alarms(&["mail"], &Limits::default(), Timestamp::now(), None)?;
+    /// let pace = AlarmPace { gather: Duration::ZERO, ..AlarmPace::default() };
+    /// let AlarmTurn::Deliver(first) = client.claim_alarm("mail", &pace, None)? else { panic!("nothing to deliver") };
+    /// // The mail server refuses it.
+    /// assert!(client.alarm_not_delivered(&first)?);
+    /// let AlarmTurn::Deliver(again) = client.claim_alarm("mail", &pace, Some(first.kind))? else { panic!("it was lost") };
+    /// assert_eq!(again.id, first.id);
+    /// assert!(!client.alarm_delivered(&first)?, "its claim had ended");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// If the database cannot be written.

@@ -55,6 +55,21 @@ impl Client {
     /// As [`Client::apply_watched`], and makes [limits](Limit) be what the manifest declares. The answer names them after the
     /// tasks. `prune` also removes limits that the manifest no longer declares.
     ///
+    /// ```
+    /// use duly::{Apply, Client, Done, Limit, NewTask, Progress};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// let tasks = [NewTask::cron("mail", "0 7 * * *").handler("mail").concurrency_key("smtp")];
+    /// let progress = Progress::default();
+    /// let done = client.apply_with_limits("tasks.toml", tasks, [Limit::key("smtp", 3)], Apply::default(), &progress)?;
+    /// assert_eq!((done[1].name.as_str(), &done[1].done), ("key smtp", &Done::Created));
+    /// // One limit that cannot be accepted, and nothing is applied.
+    /// let wrong = client.apply_with_limits("tasks.toml", [], [Limit::key("smtp", 0)], Apply::default(), &progress);
+    /// assert!(wrong.is_err() && client.task("mail")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Client::apply`]; also for a limit.
     pub fn apply_with_limits(

@@ -86,6 +86,19 @@ impl AsyncClient {
 
     /// Calls any method of [`Client`].
     ///
+    /// ```
+    /// use duly::{AsyncClient, Client, Limits};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let client = AsyncClient::from(Client::open(&file)?);
+    /// let problems = client.call(|client| client.check(&Limits::default())).await?;
+    /// assert!(problems.is_empty());
+    /// # Ok::<(), duly::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `f`; [`Error::Store`] if the runtime shuts down before the call.
     pub async fn call<T: Send + 'static>(&self, f: impl FnOnce(&Client) -> Result<T> + Send + 'static) -> Result<T> {

@@ -19,6 +19,19 @@ use crate::store::sqlite::file::{Durability, Missing};
 const DOING: &str = "make a backup";
 
 /// The result of a backup.
+///
+/// ```
+/// use duly::{Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("export").handler("export"))?;
+/// client.trigger("export")?;
+/// let copy = client.backup(home.path().join("copy.db"))?;
+/// // The run waits: only running ones are lost attempts in the copy.
+/// assert!(copy.bytes > 0 && copy.running == 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backup {

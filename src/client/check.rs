@@ -91,6 +91,19 @@ text_enum! {
 }
 
 /// A problem. Its `Display` is one line.
+///
+/// ```
+/// use duly::{Client, Limits, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("export").handler("export"))?;
+/// client.trigger("export")?;
+/// let problem = &client.check(&Limits::default())?[0];
+/// assert_eq!(problem.found, "there is work, and no scheduler is alive");
+/// assert!(problem.task.is_none() && problem.to_string().starts_with("no_scheduler: there is work, "));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Problem {

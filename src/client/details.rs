@@ -11,6 +11,20 @@ use crate::model::run::{Attempt, Effect, Run, RunFilter};
 use crate::model::task::{Definition, Task};
 
 /// A task in a list, with its last runs. Its JSON is an item of `duly list --json`: the columns of the task, and `recent`.
+///
+/// ```
+/// use duly::{Client, ListedTask, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("export").handler("export"))?;
+/// let (tasks, recent) = (client.tasks()?, client.recent(ListedTask::RECENT)?);
+/// // A task without a run is not in `recent`.
+/// let listed = ListedTask { task: &tasks[0], recent: recent.get(&tasks[0].id).map_or(&[], Vec::as_slice) };
+/// let json = serde_json::to_value(listed)?;
+/// assert_eq!((&json["name"], &json["recent"]), (&"export".into(), &serde_json::json!([])));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ListedTask<'a> {
     /// The task. In JSON, its columns are keys of this object.
@@ -26,6 +40,17 @@ impl ListedTask<'_> {
 }
 
 /// A task with its next occurrences and last runs. Its JSON is that of `duly show --json`: the columns of the task, and these keys.
+///
+/// ```
+/// use duly::{Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+/// client.pause("digest")?;
+/// assert!(client.task_details("digest")?.occurrences.is_empty(), "it is paused");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TaskDetails {
@@ -43,6 +68,23 @@ pub struct TaskDetails {
 }
 
 /// A run with its attempts and effects. Its JSON is that of `duly logs --json`: the columns of the run, and these keys.
+///
+/// ```
+/// use duly::testing::{Stepper, fail_first};
+/// use duly::{Context, Error, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let work = fail_first(1, |_: &Context| Ok::<_, Error>("sent"));
+/// let mut stepper = Stepper::builder(&file, noon).handler("mail", work).start()?;
+/// stepper.client().add(NewTask::manual("mail").handler("mail"))?;
+/// let run = stepper.client().trigger("mail")?;
+/// stepper.run_until_over(run, std::time::Duration::from_secs(60))?;
+/// let details = stepper.client().run_details(run)?;
+/// // The second attempt simply succeeded: its result is in the row of the run.
+/// assert_eq!((details.attempts.len(), details.run.attempt), (1, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RunDetails {
@@ -100,6 +142,15 @@ impl Client {
     }
 
     /// Returns a run with its attempts and effects.
+    ///
+    /// ```
+    /// use duly::{Client, Error};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// assert!(matches!(client.run_details(7), Err(Error::UnknownRun { id: 7 })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnknownRun`].

@@ -18,6 +18,18 @@ impl Client {
     /// that no scheduler waits for long. What is added after the start is not selected. If one fails, what was changed before stays
     /// changed; repeating it changes the rest. A row that cannot be changed is left as it is, and reported.
     ///
+    /// ```
+    /// use duly::{Client, Filter, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("mail:anna").handler("mail"))?;
+    /// client.trigger("mail:anna")?;
+    /// assert!(client.cancel_matching(&Filter::new()).is_err(), "no condition: that would be every run");
+    /// assert_eq!(client.cancel_matching(&Filter::new().name("mail:*"))?.changed, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Refused`](crate::Error::Refused) if the filter has no condition, or a status that cannot be cancelled; or if the
     /// database cannot be written.
@@ -53,6 +65,20 @@ impl Client {
 
     /// Removes the selected tasks with their history as [`Client::remove`] does. Leaves tasks that have a running run.
     ///
+    /// ```
+    /// use duly::{Client, Filter, NewTask, TaskStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest:anna", "0 7 * * *").handler("digest"))?;
+    /// client.add(NewTask::cron("digest:bob", "0 7 * * *").handler("digest"))?;
+    /// client.pause("digest:bob")?;
+    /// let paused = Filter::new().handler("digest").task_status(TaskStatus::Paused);
+    /// assert_eq!(client.remove_matching(&paused)?.changed, 1);
+    /// assert_eq!(client.names()?, ["digest:anna"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Client::cancel_matching`].
     pub fn remove_matching(&self, filter: &Filter) -> Result<BulkReport> {
@@ -60,6 +86,18 @@ impl Client {
     }
 
     /// Pauses the selected active tasks as [`Client::pause`] does.
+    ///
+    /// ```
+    /// use duly::{Client, Filter, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest:anna", "0 7 * * *").handler("digest"))?;
+    /// let all = Filter::new().handler("digest");
+    /// assert_eq!((client.pause_matching(&all)?.changed, client.pause_matching(&all)?.changed), (1, 0));
+    /// assert_eq!(client.resume_matching(&all)?.changed, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Client::cancel_matching`].
@@ -96,6 +134,20 @@ impl Client {
     }
 
     /// Returns what [`Client::change_matching`] would do now. Writes nothing, and blocks no writer.
+    ///
+    /// ```
+    /// use duly::{BulkAction, Client, Filter, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("invoice").handler("invoice"))?;
+    /// client.trigger("invoice")?;
+    /// let all = Filter::new().name("invoice");
+    /// assert_eq!(client.count_matching(BulkAction::Cancel, &all)?.changed, 1);
+    /// // Nothing is dead: there is nothing to retry.
+    /// assert_eq!(client.count_matching(BulkAction::Retry, &all)?.changed, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Client::cancel_matching`].

@@ -75,6 +75,16 @@ impl Client {
     /// Opens a database, and creates it if it does not exist. With the feature `postgres`, the text may also be the address of a
     /// database on a server, as in `postgres://user@host/database?schema=duly`.
     ///
+    /// ```
+    /// use duly::{Client, Error};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// assert!(Client::open(&file)?.tasks()?.is_empty(), "a new file");
+    /// let folder = home.path();
+    /// assert!(matches!(Client::open(folder), Err(Error::UnusableDatabase { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::UnusableDatabase`] if the file is not, or cannot become, a database of this version of duly.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -84,6 +94,17 @@ impl Client {
     /// As [`Client::open`], but leaves a file as it is that holds tables of another program and none of duly: for a path that a
     /// user typed.
     ///
+    /// ```
+    /// use duly::rusqlite::Connection;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// Connection::open(&file)?.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
+    /// // A path with a typing error does not get tables of duly.
+    /// assert!(duly::Client::open_own(&file).is_err());
+    /// assert!(duly::Client::open(&file).is_ok(), "with intent");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Client::open`]; and for such a file.
     pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
@@ -91,6 +112,14 @@ impl Client {
     }
 
     /// Opens an existing database.
+    ///
+    /// ```
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// assert!(duly::Client::open_existing(&file).is_err());
+    /// assert!(!file.exists(), "nothing was created");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Client::open`]; and if it does not exist, or the file has no tables of duly.
@@ -125,6 +154,18 @@ impl Client {
 
     /// Adds a task, or leaves the task of its name as it is.
     ///
+    /// ```
+    /// use duly::{Change, Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+    /// // A user may have changed the time: the default does not undo that.
+    /// let added = client.add_if_absent(NewTask::cron("digest", "0 8 * * *").handler("digest"))?;
+    /// assert_eq!(added.change, Change::Unchanged);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Client::add`], except [`Error::TaskDiffers`].
     pub fn add_if_absent(&self, task: NewTask) -> Result<Added> {
@@ -133,6 +174,18 @@ impl Client {
 
     /// Adds a task, or gives the task of its name this definition. What is due is resolved first, under the old
     /// definition; a schedule with the same meaning is not moved. The history stays.
+    ///
+    /// ```
+    /// use duly::{Change, Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+    /// let later = || NewTask::cron("digest", "0 8 * * *").handler("digest");
+    /// assert_eq!(client.replace(later())?.change, Change::Replaced);
+    /// assert_eq!(client.replace(later())?.change, Change::Unchanged);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Client::add`], except [`Error::TaskDiffers`].
@@ -150,6 +203,18 @@ impl Client {
     }
 
     /// Adds tasks in one transaction, as [`Client::add`] does: all of them, or none.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// let mails = ["anna", "bob", "not a name"];
+    /// let tasks = mails.map(|name| NewTask::cron(name, "0 7 * * *").handler("mail"));
+    /// assert!(client.add_all(tasks).is_err());
+    /// assert!(client.tasks()?.is_empty(), "all of them, or none");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Client::add`], for the first task that cannot be added.
@@ -196,6 +261,19 @@ impl Client {
     /// Pauses a task: its schedule does not count until it is resumed. What is due is resolved first. Running runs go on, and
     /// waiting runs wait until the task is resumed, except those that were triggered. Idempotent.
     ///
+    /// ```
+    /// use duly::{Client, NewTask, TaskStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+    /// client.pause("digest")?;
+    /// client.pause("digest")?;
+    /// let task = client.task("digest")?.ok_or("no task")?;
+    /// assert_eq!((task.status, task.next_run), (TaskStatus::Paused, None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::UnknownTask`]; [`Error::Refused`] if it is completed or invalid.
     pub fn pause(&self, name: &str) -> Result<()> {
@@ -205,6 +283,23 @@ impl Client {
     /// Resumes a paused task: its schedule counts again, from now. Occurrences of the pause are neither run nor missed, except a
     /// `once` instant, which is due now. The count of dead runs in a row begins again at zero. Idempotent.
     ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, Timestamp};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon: Timestamp = "2027-03-14T12:00:00Z".parse()?;
+    /// let stepper = Stepper::builder(&file, noon).start()?;
+    /// let client = stepper.client();
+    /// client.add(NewTask::cron("hourly", "0 * * * *").handler("work"))?;
+    /// client.pause("hourly")?;
+    /// stepper.clock().set_wall("2027-03-14T15:30:00Z".parse()?);
+    /// client.resume("hourly")?;
+    /// // 13:00 to 15:00 are neither run nor missed.
+    /// assert_eq!(client.task("hourly")?.and_then(|task| task.next_run), Some("2027-03-14T16:00:00Z".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::UnknownTask`]; [`Error::Refused`] if it is completed or invalid.
     pub fn resume(&self, name: &str) -> Result<()> {
@@ -212,6 +307,19 @@ impl Client {
     }
 
     /// Removes a task with its whole history.
+    ///
+    /// ```
+    /// use duly::{Client, Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("export").handler("export"))?;
+    /// client.trigger("export")?;
+    /// client.remove("export")?;
+    /// assert!(client.newest_runs(1)?.is_empty(), "its runs are removed, too");
+    /// assert!(matches!(client.remove("export"), Err(Error::UnknownTask { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnknownTask`]; [`Error::Refused`] while a run of it is running.
@@ -246,6 +354,18 @@ impl Client {
 
     /// Returns the newest runs of a task, newest first.
     ///
+    /// ```
+    /// use duly::{Client, Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("export").handler("export"))?;
+    /// let (_, newest) = (client.trigger("export")?, client.trigger("export")?);
+    /// assert_eq!(client.history("export", 1)?[0].id, newest);
+    /// assert!(matches!(client.history("exprot", 1), Err(Error::UnknownTask { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::UnknownTask`].
     pub fn history(&self, name: &str, limit: usize) -> Result<Vec<Run>> {
@@ -270,6 +390,23 @@ impl Client {
 
     /// Returns the attempts of a run that did not simply succeed, oldest first.
     ///
+    /// ```
+    /// use duly::testing::{Stepper, fail_first};
+    /// use duly::{AttemptOutcome, Context, Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let work = fail_first(1, |_: &Context| Ok::<_, Error>(()));
+    /// let mut stepper = Stepper::builder(&file, noon).handler("mail", work).start()?;
+    /// stepper.client().add(NewTask::once("mail", noon).handler("mail"))?;
+    /// stepper.run_until_idle(std::time::Duration::from_secs(60))?;
+    /// let client = stepper.client();
+    /// let attempts = client.attempts(client.history("mail", 1)?[0].id)?;
+    /// // The second one succeeded, and has no row.
+    /// assert_eq!((attempts.len(), attempts[0].outcome), (1, AttemptOutcome::Failed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Only if the database cannot be read.
     pub fn attempts(&self, run: i64) -> Result<Vec<Attempt>> {
@@ -286,6 +423,19 @@ impl Client {
 
     /// Returns a number that changes whenever another connection has written the database: a caller that polls reads more only
     /// after a change. Reads no table.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let (client, other) = (Client::open(&file)?, Client::open(&file)?);
+    /// let before = client.data_version()?;
+    /// client.add(NewTask::manual("a").handler("work"))?;
+    /// assert_eq!(client.data_version()?, before, "its own writes do not count");
+    /// other.add(NewTask::manual("b").handler("work"))?;
+    /// assert_ne!(client.data_version()?, before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnusableDatabase`] if the path no longer names the open file.

@@ -16,6 +16,21 @@ impl Client {
     /// Deletes all expired history now, which a running scheduler does little by little. Works in many short transactions with a
     /// pause after each, so that no writer waits for long. Returns how much it deleted.
     ///
+    /// ```
+    /// use duly::{Client, NewTask, Retention};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("invoice").handler("invoice"))?;
+    /// for _ in 0..3 {
+    ///     client.trigger("invoice").and_then(|run| client.cancel(run))?;
+    /// }
+    /// let keep = Retention { least_runs: 0, most_runs: 1, ..Retention::default() };
+    /// assert_eq!((client.prune(keep)?.runs, client.prune(keep)?.runs), (2, 0));
+    /// assert!(client.prune(Retention { least_runs: 2, ..keep }).is_err(), "at least 2 and at most 1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if `least_runs` is above `most_runs`; or if the database cannot be
     /// written. What was deleted before stays deleted.

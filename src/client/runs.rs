@@ -8,6 +8,20 @@ use crate::model::request::{Cancel, Cancelled, Runs, Triggered};
 use crate::model::task::{check_payload, check_text};
 
 /// A run to be opened: its task, its payload, its idempotency key.
+///
+/// ```
+/// use duly::{Client, NewRun, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("invoice").handler("invoice").payload(0))?;
+/// // Without a key, each request opens a run; without a payload, the run has that of the task.
+/// let (first, second) = (NewRun::of("invoice").payload(17), NewRun::of("invoice"));
+/// let (first, second) = (client.trigger_run(first)?.run_id, client.trigger_run(second)?.run_id);
+/// assert_eq!(client.run(first)?.and_then(|run| run.payload).as_deref(), Some("17"));
+/// assert!(second != first && client.run(second)?.is_some_and(|run| run.payload.is_none()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct NewRun {
     task: String,
@@ -41,6 +55,19 @@ impl Client {
     /// Opens a run of a task now, beside its schedule, and returns the id of the run. The run waits for the concurrency key of the
     /// task. A paused or completed task can be triggered; its status does not change.
     ///
+    /// ```
+    /// use duly::{Client, Error, NewTask, Origin};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::cron("digest", "0 7 * * *").handler("digest"))?;
+    /// client.pause("digest")?;
+    /// let run = client.trigger("digest")?;
+    /// assert_eq!(client.run(run)?.map(|run| run.origin), Some(Origin::Manual));
+    /// assert!(matches!(client.trigger("digset"), Err(Error::UnknownTask { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::UnknownTask`]; [`Error::Refused`] if the task is invalid.
     pub fn trigger(&self, name: &str) -> Result<i64> {
@@ -48,6 +75,19 @@ impl Client {
     }
 
     /// Triggers a task as [`Client::trigger`] does, with a payload for this run.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("invoice").handler("invoice").payload("default"))?;
+    /// let run = client.trigger_with("invoice", "anna")?;
+    /// assert_eq!(client.run(run)?.and_then(|run| run.payload).as_deref(), Some(r#""anna""#));
+    /// // A payload that is too large is refused, and opens no run.
+    /// assert!(client.trigger_with("invoice", "x".repeat(duly::MAX_PAYLOAD_BYTES)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Client::trigger`]; [`Error::InvalidTask`] if JSON cannot hold the payload, or it is too large.
@@ -91,6 +131,20 @@ impl Client {
     /// A skipped or missed row may stand for many occurrences, and none of them was given to a handler: use
     /// [`Client::trigger`] for those.
     ///
+    /// ```
+    /// use duly::{Client, Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("invoice").handler("invoice"))?;
+    /// let run = client.trigger("invoice")?;
+    /// assert!(matches!(client.retry(run), Err(Error::Refused { .. })), "it is not over");
+    /// client.cancel(run)?;
+    /// let again = client.retry(run)?;
+    /// assert_eq!(client.run(again)?.and_then(|run| run.retry_of), Some(run));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::UnknownRun`]; [`Error::Refused`] if the run is not over, succeeded, was skipped or missed, or is being
     /// retried already, and if its task is invalid.
@@ -103,6 +157,19 @@ impl Client {
     /// The observers of the scheduler that this client belongs to receive [`Event::Cancelled`](crate::Event::Cancelled) for a run
     /// that waited, on this thread, before this method returns.
     ///
+    /// ```
+    /// use duly::{Cancel, Client, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("invoice").handler("invoice"))?;
+    /// let run = client.trigger("invoice")?;
+    /// assert_eq!(client.cancel(run)?, Cancel::Done);
+    /// assert_eq!(client.run(run)?.map(|run| run.status), Some(RunStatus::Cancelled));
+    /// assert!(client.cancel(run).is_err(), "it is over");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::UnknownRun`]; [`Error::Refused`] if it is over.
     pub fn cancel(&self, run: i64) -> Result<Cancel> {
@@ -111,6 +178,18 @@ impl Client {
     }
 
     /// Cancels all unfinished runs of a task as [`Client::cancel`] does, and returns their number.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("invoice").handler("invoice"))?;
+    /// client.trigger("invoice")?;
+    /// client.trigger("invoice")?;
+    /// assert_eq!((client.cancel_all("invoice")?, client.cancel_all("invoice")?), (2, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnknownTask`].
@@ -129,6 +208,20 @@ impl Client {
     /// checked. No process is signalled. The run ends as cancelled at the next turn of any scheduler.
     ///
     /// If the command is alive after all, it continues beside later runs of the task.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("post").start()?;
+    /// stepper.client().add(NewTask::once("post", noon).handler("post"))?;
+    /// let run = stepper.step()?[0].run_id;
+    /// let error = stepper.client().declare_gone(run).unwrap_err();
+    /// assert!(matches!(error, Error::Refused { .. }), "its scheduler is alive");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnknownRun`]; [`Error::Refused`] if it is not running, if its scheduler is alive, or if the scheduler was within

@@ -12,6 +12,15 @@ impl Client {
     /// Examines a session with the server: whether its locks exclude other sessions, how long a round trip takes, how far its clock is
     /// from that of this host, and what the role may not do. Connects once more for that. Writes nothing.
     ///
+    /// ```
+    /// use duly::{Client, Error};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// // A file has no session.
+    /// assert!(matches!(Client::open(&file)?.examine_server(), Err(Error::Refused { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Refused`] if the database is a file; [`Error::Store`] if the server cannot be asked.
     pub fn examine_server(&self) -> Result<ServerReport> {

@@ -39,6 +39,17 @@ impl Client {
 
     /// Returns the names of all tasks, in order. Faster than [`Client::tasks`]; meant for shell completion.
     ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("b").handler("work"))?;
+    /// client.add(NewTask::manual("a").handler("work"))?;
+    /// assert_eq!(client.names()?, ["a", "b"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Only if the database cannot be read.
     pub fn names(&self) -> Result<Vec<String>> {
