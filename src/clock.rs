@@ -65,6 +65,14 @@ impl Timestamp {
     }
 
     /// Returns the instant `millis` milliseconds after the Unix epoch.
+    ///
+    /// ```
+    /// use duly::Timestamp;
+    /// assert_eq!(Timestamp::from_millis(1_805_025_600_000), "2027-03-14T12:00:00Z".parse()?);
+    /// // Seconds instead of milliseconds: an instant in 1970, which the tables refuse.
+    /// assert!(Timestamp::from_millis(1_805_025_600) < Timestamp::MIN);
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     pub const fn from_millis(millis: i64) -> Self {
         Timestamp(millis)
     }
@@ -87,6 +95,14 @@ impl Timestamp {
     }
 
     /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::Timestamp;
+    /// let (noon, later): (Timestamp, Timestamp) = ("2027-03-14T12:00:00Z".parse()?, "2027-03-14T12:01:00Z".parse()?);
+    /// assert_eq!((later.since(noon), noon.since(later)), (Duration::from_secs(60), Duration::ZERO));
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -230,6 +246,15 @@ impl std::str::FromStr for Timestamp {
 }
 
 /// One instant, read from both clocks.
+///
+/// ```
+/// use duly::{Clock, testing::ManualClock};
+/// let clock = ManualClock::new("2027-03-14T12:00:00Z".parse()?);
+/// let before = clock.now();
+/// clock.set_wall("2027-03-14T11:00:00Z".parse()?);
+/// assert!(clock.now().wall < before.wall && clock.now().monotonic == before.monotonic);
+/// # Ok::<(), duly::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The time of day, by which work is due. It may jump.
@@ -239,6 +264,23 @@ pub struct Now {
 }
 
 /// A source of the current time.
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::{Clock, Now, SystemClock};
+/// /// Shows the time of day of another machine.
+/// struct Ahead(SystemClock, Duration);
+/// impl Clock for Ahead {
+///     fn now(&self) -> Now {
+///         let now = self.0.now();
+///         Now { wall: now.wall + self.1, ..now }
+///     }
+/// }
+/// let clock = Ahead(SystemClock::new(), Duration::from_secs(3600));
+/// assert!(clock.now().wall > duly::Timestamp::now());
+/// // A wait is real time, whatever the time of day is; it is zero for a moment that has passed.
+/// assert_eq!(clock.until(Duration::ZERO), Duration::ZERO);
+/// ```
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current instant of both clocks.
     fn now(&self) -> Now;
@@ -250,6 +292,13 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 /// The clocks of the machine.
+///
+/// ```
+/// use duly::{Clock, SystemClock};
+/// let (first, second) = (SystemClock::new(), SystemClock::new());
+/// // The time of day is the same, and each clock counts durations from its own start.
+/// assert!(second.now().monotonic <= first.now().monotonic);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     start: Instant,

@@ -8,9 +8,32 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Any error. A run whose handler returns one is retried.
+///
+/// ```
+/// use duly::{BoxError, Context};
+/// fn read(_: &Context) -> Result<usize, BoxError> {
+///     let text = std::fs::read_to_string("/no/such/file")?;
+///     if text.is_empty() { Err("the file is empty".into()) } else { Ok(text.len()) }
+/// }
+/// ```
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error of the public API. It exposes the types of underlying libraries only as a boxed source.
+///
+/// ```
+/// use duly::{Client, Error, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// let task = |line: &str| NewTask::cron("digest", line).handler("digest");
+/// match client.add(task("0 25 * * *")) {
+///     Err(Error::InvalidSchedule { text, .. }) => assert_eq!(text, "0 25 * * *"),
+///     other => panic!("{other:?}"),
+/// }
+/// client.add(task("0 7 * * *"))?;
+/// assert!(matches!(client.add(task("0 8 * * *")), Err(Error::TaskDiffers { field: "schedule_value", .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -130,6 +153,13 @@ pub enum Error {
 }
 
 /// A result with [`Error`] as its error type.
+///
+/// ```
+/// fn next() -> duly::Result<duly::Timestamp> {
+///     "2027-03-14 12:00".parse()
+/// }
+/// assert!(next().is_err(), "the zone is missing");
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {

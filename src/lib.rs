@@ -62,10 +62,21 @@ pub use model::task::{
     TaskStatus,
 };
 /// The client of [`Client::add_in_postgres`], so that an application uses the same version.
+///
+/// ```no_run
+/// let mut shop = duly::postgres::Client::connect("host=db.example user=shop", duly::postgres::NoTls)?;
+/// assert!(shop.query("SELECT name FROM scheduled_tasks", &[])?.is_empty());
+/// # Ok::<(), duly::postgres::Error>(())
+/// ```
 #[cfg(feature = "postgres")]
 pub use postgres;
 pub use rules::forecast::{Outage, Projection, Upcoming};
 /// The SQLite of [`Context::finish`] and [`Client::add_in`], so that an application uses the same version.
+///
+/// ```
+/// // Older versions of SQLite can lose commits while two connections write: duly refuses them.
+/// assert!(duly::rusqlite::version_number() >= 3_051_003);
+/// ```
 pub use rusqlite;
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
 pub use scheduler::{Builder, Scheduler, Shutdown};

@@ -3,6 +3,7 @@
 mod ending;
 #[cfg(feature = "postgres")]
 mod on_server;
+mod options;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
@@ -27,7 +28,7 @@ use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
 use crate::host::{folder, owner_lock};
 use crate::model::event::{Event, Observer};
-use crate::model::settings::{Retention, Settings, settings_methods};
+use crate::model::settings::Settings;
 use crate::model::vitals::Vitals;
 #[cfg(feature = "page")]
 use crate::page::{Page, Server};
@@ -57,6 +58,18 @@ const MAX_PROBLEMS: usize = 20;
 const MAX_PROBLEM_CHARS: usize = 300;
 
 /// Configures and starts a [`Scheduler`].
+///
+/// ```
+/// use duly::{BoxError, Context, Error, Scheduler};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let greet = |_: &Context| Ok::<_, BoxError>("hello");
+/// let builder = Scheduler::builder(&file).handler("greet", greet).workers(2);
+/// // What is wrong is reported at the start, and no file is created.
+/// let error = builder.handler("greet", greet).start().unwrap_err();
+/// assert!(matches!(error, Error::InvalidConfig { field: "handler", .. }) && !file.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "nothing runs until it is started"]
 pub struct Builder {
     path: PathBuf,
@@ -88,6 +101,23 @@ impl Builder {
     /// Registers a closure for tasks that name this handler. Its return value is stored as the run's result, as JSON of up to
     /// [`MAX_RESULT_BYTES`](crate::MAX_RESULT_BYTES). An error means retry, unless it is a [`Failure`](crate::Failure) that
     /// says otherwise.
+    ///
+    /// ```
+    /// use duly::{BoxError, Context, NewTask, RunStatus, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let scheduler = Scheduler::builder(&file)
+    ///     .handler("double", |run: &Context| Ok::<_, BoxError>(2 * run.payload::<i64>()?))
+    ///     .start()?;
+    /// scheduler.add(NewTask::manual("double").handler("double"))?;
+    /// let (good, odd) = (scheduler.trigger_with("double", 21)?, scheduler.trigger_with("double", "x")?);
+    /// # let over = |id| scheduler.run(id).map(|run| run.is_some_and(|run| run.status.is_final()));
+    /// # while !(over(good)? && over(odd)?) { std::thread::yield_now() }
+    /// assert_eq!(scheduler.run(good)?.and_then(|run| run.result).as_deref(), Some("42"));
+    /// // A payload of another type: dead at once. Another error, or a panic, is retried.
+    /// assert_eq!(scheduler.run(odd)?.map(|run| run.status), Some(RunStatus::Dead));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn handler<F, T, E>(self, name: impl Into<String>, handler: F) -> Self
     where
         F: Fn(&Context) -> Result<T, E> + Send + Sync + 'static,
@@ -194,22 +224,6 @@ impl Builder {
         self
     }
 
-    /// Sets the runtime of the async handlers. Default: the one within which [`Builder::start`] is called. Shut the scheduler down
-    /// before the runtime.
-    #[cfg(feature = "tokio")]
-    pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
-        self.runtime = Some(runtime);
-        self
-    }
-
-    /// Sets how many attempts of async handlers run at once, 1 to 10 000, beside those of the [workers](Builder::workers). None is
-    /// claimed ahead. Default 1000.
-    #[cfg(feature = "tokio")]
-    pub fn async_limit(mut self, limit: usize) -> Self {
-        self.async_limit = limit;
-        self
-    }
-
     /// Returns the runtime of the async handlers and how many attempts may run on it; `None` without such a handler.
     #[cfg(feature = "tokio")]
     fn runtime_to_use(&self, wake: &Sender<()>) -> Result<Option<Runtime>> {
@@ -226,34 +240,6 @@ impl Builder {
         };
         let handle = self.runtime.clone().map_or_else(tokio::runtime::Handle::try_current, Ok).map_err(missing)?;
         Ok(Some(Runtime { handle, limit, wake: wake.clone() }))
-    }
-
-    /// Adds an executor, which runs attempts outside of the threads of this scheduler, with handlers and a limit of its own.
-    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
-        self.executors.push(executor);
-        self
-    }
-
-    settings_methods!();
-
-    /// Refuses a missing file or missing tables. Default: they are created.
-    ///
-    /// ```
-    /// # let home = tempfile::tempdir()?;
-    /// let file = home.path().join("agent.bd");
-    /// let error = duly::Scheduler::builder(&file).existing().start().unwrap_err();
-    /// assert!(matches!(error, duly::Error::UnusableDatabase { .. }) && !file.exists(), "a slip of the pen");
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn existing(mut self) -> Self {
-        self.missing = Missing::Refuse;
-        self
-    }
-
-    /// Sets how durable a commit is. Default: fully.
-    pub fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
-        self
     }
 
     /// Prepares each connection on which handlers write their own rows with [`Context::finish`]: registers functions, sets a
@@ -282,27 +268,18 @@ impl Builder {
         self
     }
 
-    /// Sets the source of time. Default: the machine's clock. If the database is on a server, the time of day is the server's, and only
-    /// durations are measured by this clock.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
-    /// Adds an observer, which receives all events beside the log.
-    pub fn observe(mut self, observer: impl Observer) -> Self {
-        self.observers.push(Arc::new(observer));
-        self
-    }
-
-    /// Serves the status page, metrics and JSON over HTTP while the scheduler runs.
-    #[cfg(feature = "page")]
-    pub fn page(mut self, page: Page) -> Self {
-        self.page = Some(page);
-        self
-    }
-
     /// Opens the file, creates it if it is missing, recovers what a dead process left, and starts to run what is due.
+    ///
+    /// ```
+    /// use duly::{Error, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// std::fs::write(&file, "no database")?;
+    /// let error = Scheduler::builder(&file).start().unwrap_err();
+    /// assert!(matches!(error, Error::UnusableDatabase { .. }));
+    /// assert_eq!(std::fs::read(&file)?, b"no database", "it was not touched");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnusableDatabase`] if the file cannot be used, or if this process is root and the file belongs to another user;
@@ -480,6 +457,17 @@ pub struct Scheduler {
 }
 
 /// The result of a shutdown.
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::Scheduler;
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let scheduler = Scheduler::builder(&file).start()?;
+/// // Nothing is running: it does not wait for the deadline.
+/// assert_eq!(scheduler.shutdown(Duration::from_secs(30))?.unfinished, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shutdown {
@@ -524,6 +512,19 @@ impl Scheduler {
     /// Sets what is wrong with this scheduler, as its application finds, instead of what was set before: at most 20 problems, each
     /// of up to 300 characters; none if the list is empty. The next turn stores them, and while the scheduler is alive,
     /// [`Client::check`] reports each as [`ProblemKind::Worker`](crate::ProblemKind::Worker).
+    ///
+    /// ```
+    /// use duly::{Limits, ProblemKind, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let scheduler = Scheduler::builder(&file).start()?;
+    /// scheduler.set_problems(vec!["the mail server refuses the password".to_owned()]);
+    /// # while scheduler.check(&Limits::default())?.is_empty() { std::thread::yield_now() }
+    /// assert_eq!(scheduler.check(&Limits::default())?[0].kind, ProblemKind::Worker);
+    /// // Repaired: an empty list.
+    /// scheduler.set_problems(Vec::new());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_problems(&self, problems: Vec<String>) {
         let limited =
             problems.into_iter().take(MAX_PROBLEMS).map(|text| text.chars().take(MAX_PROBLEM_CHARS).collect());
@@ -533,6 +534,18 @@ impl Scheduler {
 
     /// Returns whether it has stopped: after [`Scheduler::drain`] when no run was left, or by itself. [`Scheduler::shutdown`]
     /// returns why.
+    ///
+    /// ```
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let scheduler = duly::Scheduler::builder(&file).start()?;
+    /// assert!(!scheduler.has_stopped());
+    /// scheduler.drain();
+    /// # while !scheduler.has_stopped() { std::thread::yield_now() }
+    /// // Nothing was running. It cannot be started again: start another one.
+    /// assert!(scheduler.has_stopped());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn has_stopped(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -553,6 +566,18 @@ impl Scheduler {
 
     /// Whether nothing is left to do now: no task is due, no run is running anywhere in the file, and none that this
     /// scheduler has a handler for may start or waits for another try. Runs of paused tasks do not count.
+    ///
+    /// ```
+    /// use duly::{NewTask, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let scheduler = Scheduler::builder(&file).start()?;
+    /// scheduler.add(NewTask::manual("export").handler("export"))?;
+    /// scheduler.trigger("export")?;
+    /// // A run waits, but for another scheduler: this one has no such handler.
+    /// assert!(scheduler.is_idle()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Only if the database cannot be read.

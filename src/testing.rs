@@ -4,6 +4,7 @@ mod advance;
 mod finish;
 #[cfg(feature = "tokio")]
 mod on_thread;
+mod options;
 mod restart;
 mod tools;
 
@@ -27,7 +28,7 @@ use crate::host::owner_lock;
 use crate::model::event::{Event, Observer};
 use crate::model::finished::Finished;
 use crate::model::run::Claim;
-use crate::model::settings::{Retention, Settings, settings_methods};
+use crate::model::settings::Settings;
 use crate::schedule::Zone;
 use crate::store::Store;
 use crate::store::place;
@@ -92,6 +93,21 @@ pub struct Stepper {
 }
 
 /// Configures and starts a [`Stepper`].
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{Error, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let mut stepper = Stepper::builder(&file, noon).workers(1).accept("post").start()?;
+/// // A task of which no handler is registered: another scheduler may have it, and its run waits.
+/// stepper.client().add(NewTask::once("mail", noon).handler("mail"))?;
+/// assert!(stepper.step()?.is_empty());
+/// let twice = Stepper::builder(&file, noon).accept("post").accept("post").start();
+/// assert!(matches!(twice, Err(Error::InvalidConfig { field: "handler", .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "nothing happens until it is started"]
 pub struct StepperBuilder {
     path: PathBuf,
@@ -122,6 +138,23 @@ impl std::fmt::Debug for Time {
 }
 
 /// The connection of a stepper that has crashed. See [`StepperBuilder::after`].
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::NewTask;
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let mut stepper = Stepper::builder(&file, noon).accept("post").start()?;
+/// stepper.client().add(NewTask::once("post", noon).handler("post"))?;
+/// let lost = stepper.step()?[0].run_id;
+/// let crashed = stepper.crash();
+/// // The next owner has other handlers, as a new version of the application.
+/// let mut next = Stepper::builder(&file, noon).accept("post").accept("mail").after(crashed).start()?;
+/// let run = next.run_until_over(lost, std::time::Duration::from_secs(60))?;
+/// assert_eq!(run.attempt, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Crashed(Box<dyn Store>);
 
@@ -201,75 +234,9 @@ impl StepperBuilder {
         self.handler(J::NAME, OnThread { runtime, handler })
     }
 
-    /// Sets the runtime of the async handlers. Default: one of the thread of the test. With one that starts with paused time
-    /// (`start_paused` of tokio), a handler that sleeps takes no time. A second call changes nothing.
-    #[cfg(feature = "tokio")]
-    pub fn runtime(self, runtime: tokio::runtime::Runtime) -> Self {
-        let _ = self.runtime.set(runtime);
-        self
-    }
-
-    /// Uses, and moves, the clock of another stepper.
-    pub fn clock(mut self, clock: &ManualClock) -> Self {
-        self.clock = clock.clone();
-        self
-    }
-
-    settings_methods!();
-
-    /// Uses the connection of a stepper that has crashed. The new owner remembers nothing of the old one, but need not prepare
-    /// the statements again, which is much of the cost of a test of many crashes. A connection to another file is refused at
-    /// start.
-    pub fn after(mut self, crashed: Crashed) -> Self {
-        self.after = Some(crashed);
-        self
-    }
-
-    /// Sets the seed of all chance, including the owner's id, so that the same seed gives the same test: two owners of one file
-    /// need two seeds, or the second is refused. Default: a unique id, and 0 for the rest.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
-    }
-
-    /// Sets how long, in real time, a write waits for another connection's; zero: a busy database is an error at once. Default
-    /// 5 s, as for a scheduler.
-    pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
-        self.busy_timeout = Some(busy_timeout);
-        self
-    }
-
-    /// Adds an observer, which receives all events.
-    pub fn observe(mut self, observer: impl Observer) -> Self {
-        self.observers.push(Arc::new(observer));
-        self
-    }
-
     /// As [`Builder::on_connect`](crate::Builder::on_connect).
     pub fn on_connect(mut self, prepare: impl Fn(&Connection) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
         self.prepare = Some(Arc::new(prepare));
-        self
-    }
-
-    /// As [`Builder::state_folder`](crate::Builder::state_folder). Default: a folder of this user for tests, among the temporary files.
-    #[cfg(feature = "postgres")]
-    pub fn state_folder(mut self, folder: impl AsRef<Path>) -> Self {
-        self.state = Some(folder.as_ref().to_owned());
-        self
-    }
-
-    /// Takes the time of day from the server, as a scheduler does. The clock of the stepper then only measures durations, and may show
-    /// another time of day, as that of a machine may.
-    #[cfg(feature = "postgres")]
-    pub fn server_time(mut self) -> Self {
-        self.follows_server = true;
-        self
-    }
-
-    /// Returns this client, of the same file and clock, from [`Stepper::client`] instead of opening another connection: for
-    /// tests that start thousands of owners.
-    pub fn client(mut self, client: &Client) -> Self {
-        self.client = Some(client.clone());
         self
     }
 
@@ -417,6 +384,22 @@ impl Stepper {
     /// Takes one turn: records finished attempts, resolves what is due, claims what may start. Returns the claims, whose
     /// attempts have begun: after a [crash](Stepper::crash) they are lost. Calls no handler.
     ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, Outcome};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("post").start()?;
+    /// stepper.client().add(NewTask::once("post", noon).handler("post"))?;
+    /// let claims = stepper.step()?;
+    /// assert!(stepper.step()?.is_empty(), "it is running");
+    /// stepper.finish(&claims[0], Outcome::failed("no route to host"));
+    /// stepper.step()?;
+    /// assert_eq!(stepper.client().run(claims[0].run_id)?.map(|run| run.status), Some(duly::RunStatus::Failed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As a running scheduler: only if the file was removed or replaced, or is corrupt.
     pub fn step(&mut self) -> Result<Vec<Arc<Claim>>> {
@@ -514,6 +497,22 @@ impl Stepper {
     }
 
     /// Returns the runs whose handler would have been asked to stop, so far.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::NewTask;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("post").start()?;
+    /// stepper.client().add(NewTask::once("post", noon).handler("post"))?;
+    /// let run = stepper.step()?[0].run_id;
+    /// stepper.client().cancel(run)?;
+    /// assert!(stepper.stopped().is_empty(), "the scheduler learns of it at its next turn");
+    /// stepper.step()?;
+    /// assert_eq!(stepper.stopped(), [run]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stopped(&self) -> &[i64] {
         &self.stopped
     }

@@ -144,6 +144,18 @@ impl Client {
 
     /// Adds a task. Idempotent: if a task of this name exists with the same definition, nothing changes.
     ///
+    /// ```
+    /// use duly::{Change, Client, Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// let digest = |line: &str| NewTask::cron("digest", line).handler("digest");
+    /// client.add(digest("0 7 * * *"))?;
+    /// assert_eq!(client.add(digest("0 7 * * *"))?.change, Change::Unchanged);
+    /// assert!(matches!(client.add(digest("0 8 * * *")), Err(Error::TaskDiffers { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::InvalidSchedule`] or [`Error::InvalidTask`] if a field cannot be accepted; [`Error::TaskDiffers`] if a task
     /// of this name exists and is defined differently.
@@ -338,6 +350,18 @@ impl Client {
     /// Returns all tasks, by name. A task with a value that cannot be read, which another program has written, is invalid here, with
     /// the values of a new task and the reason in `invalid_reason`: it hides no other task.
     ///
+    /// ```
+    /// use duly::{Client, NewTask, TaskStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("export").handler("export"))?;
+    /// let plain = duly::rusqlite::Connection::open(&file)?;
+    /// plain.execute("UPDATE scheduled_tasks SET payload = '{', status = 'active'", []).unwrap_err();
+    /// assert_eq!(client.tasks()?[0].status, TaskStatus::Active, "the tables refuse what is not JSON");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Only if the database cannot be read.
     pub fn tasks(&self) -> Result<Vec<Task>> {
@@ -382,6 +406,18 @@ impl Client {
 
     /// Returns the newest runs that match a filter, newest first.
     ///
+    /// ```
+    /// use duly::{Client, NewTask, RunFilter, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("export").handler("export"))?;
+    /// client.cancel(client.trigger("export")?)?;
+    /// assert_eq!(client.runs(&RunFilter::newest(20).status(RunStatus::Cancelled))?.len(), 1);
+    /// assert!(client.runs(&RunFilter::newest(20).status(RunStatus::Dead))?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::UnknownTask`] if the filter names a task that does not exist.
     pub fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>> {
@@ -414,6 +450,15 @@ impl Client {
     }
 
     /// Returns the effects of a run and of the runs that it retries, done or in doubt, by key.
+    ///
+    /// ```
+    /// use duly::{Client, Error};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// assert!(matches!(client.effects(7), Err(Error::UnknownRun { id: 7 })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnknownRun`].
@@ -461,6 +506,17 @@ impl Client {
 
     /// Returns the time by which requests are made: that of the server, if the database is on one, else of the machine or of the
     /// [`Clock`] of the scheduler.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let stepper = Stepper::builder(&file, noon).start()?;
+    /// // The clock of the scheduler, and not the machine's.
+    /// assert_eq!(stepper.client().now(), noon);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now(&self) -> Timestamp {
         self.clock.now().wall
     }

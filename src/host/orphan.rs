@@ -16,6 +16,18 @@ use crate::host::process::{self, Group, Leader};
 use crate::host::{folder, owner_lock};
 
 /// The command of a run whose scheduler is dead.
+///
+/// ```
+/// use duly::command::Orphan;
+/// /// Ends the process group of an orphan, as the `end_orphan` of a handler does.
+/// fn end(orphan: &Orphan) {
+///     match orphan.group() {
+///         Some(group) => println!("kill -- -{group}"),
+///         // Its pid may belong to another process by now.
+///         None => println!("run {} waits until process {:?} is gone", orphan.run_id(), orphan.pid()),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Orphan {
     run: i64,

@@ -206,6 +206,14 @@ fn pids() -> io::Result<Vec<u32>> {
 }
 
 /// A process as `/proc` reports it.
+///
+/// ```
+/// use duly::command::processes;
+/// let own = processes()?.into_iter().find(|process| process.pid == std::process::id());
+/// // `None` where the system has no `/proc`.
+/// assert!(own.is_none_or(|own| !own.is_dead && own.parent != own.pid));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Process {

@@ -18,6 +18,23 @@ static NUMBER: AtomicU64 = AtomicU64::new(1);
 /// A locked file that a long-lived process inherits, as evidence that the process lives. While the process, or a child of it, has
 /// the file open, other schedulers see that, and the runs that the process had wait until it is gone. Cheap to clone. The file
 /// is removed when the last clone is dropped.
+///
+/// ```
+/// use std::process::{Child, Command};
+/// use duly::executor::{SharedInput, Waker};
+///
+/// fn start(waker: &Waker) -> std::io::Result<(Child, SharedInput)> {
+///     let (input, file) = waker.share_input()?;
+///     // The process gets the file, and this one keeps no copy: its lock lives as long as the process.
+///     let mut worker = Command::new("worker");
+///     worker.stdin(file);
+///     #[cfg(unix)]
+///     std::os::unix::process::CommandExt::process_group(&mut worker, 0);
+///     let child = worker.spawn()?;
+///     input.record_process(child.id());
+///     Ok((child, input))
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SharedInput(Arc<SharedFile>);
 

@@ -31,6 +31,12 @@ text_enum! {
 
 text_enum! {
     /// What a message reports of its conditions.
+    ///
+    /// ```
+    /// use duly::AlarmState;
+    /// assert_eq!(AlarmState::parse("ended"), Some(AlarmState::Ended));
+    /// assert_eq!(AlarmState::parse("over"), None);
+    /// ```
     AlarmState, "state" {
         /// They began.
         Began = "began",
@@ -40,6 +46,13 @@ text_enum! {
 }
 
 /// A condition in a message.
+///
+/// ```
+/// use duly::{AlarmItem, Timestamp};
+/// let item = AlarmItem::new(Timestamp::MIN, "the disk is full", "free some space");
+/// // A condition of the whole database has no task and no run.
+/// assert_eq!((item.task, item.run, item.count), (None, None, 1));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AlarmItem {
@@ -58,6 +71,14 @@ pub struct AlarmItem {
 }
 
 /// A message about conditions of one kind, claimed for delivery. See [`Client::claim_alarm`](crate::Client::claim_alarm).
+///
+/// ```
+/// use duly::{AlarmItem, AlarmKind, AlarmMessage, AlarmState, Timestamp};
+/// // While the database cannot be written, an application makes the message itself.
+/// let item = AlarmItem::new(Timestamp::MIN, "the disk is full", "free some space");
+/// let message = AlarmMessage::unstored("outage-1".into(), "mail", AlarmKind::Degraded, AlarmState::Began, item);
+/// assert_eq!((message.count, message.items.len(), message.since), (1, 1, Timestamp::MIN));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AlarmMessage {
@@ -98,6 +119,21 @@ impl AlarmItem {
 }
 
 /// What a channel has to deliver.
+///
+/// ```
+/// use duly::AlarmTurn;
+/// use std::time::Duration;
+/// /// How long a loop that delivers alarms sleeps.
+/// fn pause(turn: &AlarmTurn) -> Duration {
+///     let look = Duration::from_secs(5);
+///     match turn {
+///         AlarmTurn::Deliver(_) => Duration::ZERO,
+///         AlarmTurn::Wait(time) => look.min(*time),
+///         AlarmTurn::Idle => look,
+///     }
+/// }
+/// assert_eq!(pause(&AlarmTurn::Wait(Duration::from_secs(60))), Duration::from_secs(5));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AlarmTurn {
     /// Nothing.
@@ -109,6 +145,14 @@ pub enum AlarmTurn {
 }
 
 /// How messages are grouped and claimed.
+///
+/// ```
+/// use duly::AlarmPace;
+/// use std::time::Duration;
+/// // One message an hour: conditions that begin meanwhile are in the next one.
+/// let pace = AlarmPace { interval: Duration::from_secs(3600), ..AlarmPace::default() };
+/// assert_eq!(pace.gather, Duration::from_secs(10));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlarmPace {
     /// A message waits this long for further conditions of its kind. Default: 10 seconds.
@@ -127,6 +171,23 @@ impl Default for AlarmPace {
 }
 
 /// A time in which the database could not be written, to be stored since it can be written again.
+///
+/// ```
+/// use duly::{AlarmOutage, AlarmPace, AlarmTurn, Client, Limits, Timestamp};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// let channels = ["mail", "chat"];
+/// client.update_alarms(&channels, &Limits::default(), Timestamp::now(), None)?;
+/// let (found, advice) = ("the disk is full".to_owned(), "free some space".to_owned());
+/// let outage = AlarmOutage { since: Timestamp::now(), found, advice, delivered: vec!["chat".to_owned()] };
+/// client.update_alarms(&channels, &Limits::default(), Timestamp::now(), Some(&outage))?;
+/// let pace = AlarmPace { gather: std::time::Duration::ZERO, ..AlarmPace::default() };
+/// // The chat has delivered a message during the outage; the mail has it still to do.
+/// let AlarmTurn::Deliver(late) = client.claim_alarm("mail", &pace, None)? else { panic!("nothing to deliver") };
+/// assert_eq!(late.items[0].found, "the disk is full");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlarmOutage {
     /// When it began.

@@ -15,6 +15,14 @@ const OTHER_REASONS: &str = "other reasons";
 
 text_enum! {
     /// An operation on all runs or tasks that a [`Filter`](crate::Filter) selects.
+    ///
+    /// ```
+    /// use duly::BulkAction;
+    /// let action: BulkAction = "retry".parse()?;
+    /// assert_eq!((action, action.noun()), (BulkAction::Retry, "run"));
+    /// assert!("restart".parse::<BulkAction>().is_err());
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     BulkAction, "action" {
         /// [`Client::cancel_matching`](crate::Client::cancel_matching).
         Cancel = "cancel",
@@ -60,6 +68,19 @@ impl BulkAction {
 }
 
 /// A run or a task in a report.
+///
+/// ```
+/// use duly::{Client, Filter, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("invoice").handler("invoice"))?;
+/// client.trigger("invoice")?;
+/// let all = Filter::new().handler("invoice");
+/// assert_eq!(client.cancel_matching(&all)?.examples[0].to_string(), "run 1 of invoice");
+/// assert_eq!(client.remove_matching(&all)?.examples[0].to_string(), "invoice", "a task has no run");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BulkItem {
@@ -79,6 +100,21 @@ impl fmt::Display for BulkItem {
 }
 
 /// Matching runs or tasks that were left as they were, for one reason.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{Filter, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let mut stepper = Stepper::builder(&file, noon).accept("mail").start()?;
+/// stepper.client().add(NewTask::once("mail", noon).handler("mail"))?;
+/// stepper.step()?;
+/// let report = stepper.client().remove_matching(&Filter::new().handler("mail"))?;
+/// // A task that has a running run stays.
+/// assert_eq!((report.changed, report.left[0].count), (0, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BulkLeft {
@@ -91,6 +127,17 @@ pub struct BulkLeft {
 }
 
 /// What an operation on many runs or tasks did, or would do.
+///
+/// ```
+/// use duly::{Client, Filter};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// // Nothing matches: that is no error.
+/// let report = client.cancel_matching(&Filter::new().handler("mail"))?;
+/// assert_eq!((report.changed, report.left_count()), (0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BulkReport {

@@ -315,6 +315,23 @@ mod orphan {
 /// run that a client of this scheduler cancels, by the thread that calls [`Client::cancel`](crate::Client::cancel);
 /// every other event by the scheduler's own thread. The emitting thread waits until the observer returns, so the
 /// observer should be fast.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use duly::testing::Stepper;
+/// use duly::{Event, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let (sender, events) = mpsc::channel();
+/// // A closure is an observer. It sends, and lets another thread do what takes time.
+/// let observer = move |event: &Event| _ = sender.send(event.to_string());
+/// let mut stepper = Stepper::builder(&file, noon).accept("post").observe(observer).start()?;
+/// stepper.client().add(NewTask::once("post", noon).handler("post"))?;
+/// stepper.step()?;
+/// assert_eq!(events.recv()?, r#"run 1 of "post" started (attempt 1 of 5)"#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Observer: Send + Sync + 'static {
     /// Receives one event, after the reported change was committed.
     fn observe(&self, event: &Event);

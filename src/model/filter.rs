@@ -88,6 +88,18 @@ impl Filter {
 
     /// Selects only runs whose occurrence, or newest occurrence, is not later than this instant; and only tasks that were last
     /// changed, and whose last run ended, not later than it.
+    ///
+    /// ```
+    /// use duly::{Client, Filter, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("export").handler("export"))?;
+    /// client.trigger("export")?;
+    /// let old = Filter::new().name("export").before(client.now() - std::time::Duration::from_secs(3600));
+    /// assert_eq!(client.cancel_matching(&old)?.changed, 0, "it is younger than an hour");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn before(mut self, at: Timestamp) -> Self {
         self.before = Some(at);

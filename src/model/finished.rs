@@ -13,6 +13,25 @@ use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome, RunStatus};
 
 /// A finished attempt. The loop stores its outcome, unless its handler has done so with `finish`.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{Context, NewTask, Outcome};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let work = |run: &Context| {
+///     run.wait_cancelled(std::time::Duration::from_secs(5));
+///     Ok::<_, duly::Error>("sent")
+/// };
+/// let mut stepper = Stepper::builder(&file, noon).handler("mail", work).start()?;
+/// stepper.client().add(NewTask::once("mail", noon).handler("mail").timeout(std::time::Duration::from_secs(2)))?;
+/// let finished = &stepper.run_until_idle(std::time::Duration::from_secs(60))?[0];
+/// // It succeeded, later than its time limit.
+/// assert_eq!(finished.outcome, Outcome::Succeeded { result: Some(r#""sent""#.into()) });
+/// assert_eq!(finished.late, Some(std::time::Duration::from_secs(2)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// The claim of the attempt.

@@ -7,6 +7,23 @@ use crate::clock::Timestamp;
 use crate::model::report::{ClockWait, Instance};
 
 /// Thresholds of [`Client::check`](crate::Client::check).
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::testing::Stepper;
+/// use duly::{Limits, NewTask, ProblemKind};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let stepper = Stepper::builder(&file, noon).start()?;
+/// let client = stepper.client();
+/// client.add(NewTask::once("post", noon).handler("post"))?;
+/// stepper.clock().advance(Duration::from_secs(120));
+/// assert!(client.check(&Limits::default())?.is_empty(), "late, but not by five minutes");
+/// let strict = Limits { overdue: Duration::from_secs(60), ..Limits::default() };
+/// assert_eq!(client.check(&strict)?[0].kind, ProblemKind::Overdue);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Work that has been due for longer is overdue. Default: 5 minutes.

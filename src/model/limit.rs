@@ -16,6 +16,24 @@ const MAX_RUNNING: u32 = 1000;
 const MAX_STARTS: u32 = 10_000;
 
 /// A limit that holds across all schedulers of a database, while some of them are killed, too.
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::testing::Stepper;
+/// use duly::{Limit, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let mut stepper = Stepper::builder(&file, noon).accept("mail").start()?;
+/// stepper.client().set_limit(Limit::rate("mail", 2, Duration::from_secs(60)))?;
+/// for name in ["anna", "bob", "carla"] {
+///     stepper.client().add(NewTask::once(name, noon).handler("mail"))?;
+/// }
+/// assert_eq!(stepper.step()?.len(), 2, "the third waits");
+/// stepper.clock().advance(Duration::from_secs(60));
+/// assert_eq!(stepper.step()?.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -39,6 +57,14 @@ pub enum Limit {
 }
 
 /// What a limit limits. Its `Display` is `key smtp` or `handler mail`.
+///
+/// ```
+/// use duly::{Limit, LimitOn};
+/// let limit = Limit::key("smtp", 3);
+/// assert_eq!((limit.on(), limit.on().to_string()), (LimitOn::Key("smtp".into()), "key smtp".into()));
+/// // A key and a handler of the same name are different.
+/// assert_ne!(limit.on(), LimitOn::Handler("smtp".into()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LimitOn {
@@ -59,11 +85,33 @@ impl fmt::Display for LimitOn {
 
 impl Limit {
     /// At most `running` runs with this concurrency key run at a time.
+    ///
+    /// ```
+    /// use duly::{Client, Limit};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.set_limit(Limit::key("smtp", 3))?;
+    /// let error = client.set_limit(Limit::key("#smtp", 3)).unwrap_err().to_string();
+    /// assert!(error.contains("a key that does not begin with #"), "{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn key(key: impl Into<String>, running: u32) -> Self {
         Limit::Key { key: key.into(), running }
     }
 
     /// At most `starts` attempts of a handler start in any time of the length `per`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::{Client, Limit};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.set_limit(Limit::rate("mail", 100, Duration::from_secs(60)))?;
+    /// assert!(client.set_limit(Limit::rate("mail", 100, Duration::ZERO)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rate(handler: impl Into<String>, starts: u32, per: Duration) -> Self {
         Limit::Rate { handler: handler.into(), starts, per }
     }
@@ -104,6 +152,18 @@ fn check_number(field: &'static str, found: u32, most: u32) -> Result<()> {
 }
 
 /// A stored limit, and its use. Its JSON is that of `duly limit --json`: the columns of both tables, then the use.
+///
+/// ```
+/// use duly::{Client, Limit};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.set_limit(Limit::key("smtp", 3))?;
+/// let state = &client.limits()?[0];
+/// assert_eq!((state.used, state.waiting, &state.managed_by), (0, 0, &None));
+/// assert_eq!(serde_json::to_value(state)?["max_running"], 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "LimitJson", try_from = "LimitJson")]
 #[non_exhaustive]

@@ -48,22 +48,74 @@ pub struct NewTask {
 
 impl NewTask {
     /// Returns a task with a cron expression: five fields, or six with leading seconds.
+    ///
+    /// ```
+    /// use duly::NewTask;
+    /// let now = "2027-03-14T12:00:00Z".parse()?;
+    /// let weekdays = NewTask::cron("digest", "0 7 * * MON-FRI").time_zone("Europe/Paris").handler("digest");
+    /// assert_eq!(weekdays.occurrences(now, 1)?, ["2027-03-15T06:00:00Z".parse()?]);
+    /// // A line without an occurrence is an error.
+    /// assert!(NewTask::cron("never", "0 0 30 2 *").handler("work").occurrences(now, 1).is_err());
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     pub fn cron(name: impl Into<String>, expression: impl Into<String>) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Cron, expression.into())
     }
 
     /// Returns a task that is due at a fixed interval, on a grid of elapsed time that neither drifts nor follows
     /// daylight saving.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::NewTask;
+    /// let poll = NewTask::interval("poll", Duration::from_secs(900)).starts_at("2027-03-14T12:00:00Z".parse()?).handler("poll");
+    /// // Added late: the grid stays.
+    /// let occurrences = poll.occurrences("2027-03-14T12:20:00Z".parse()?, 2)?;
+    /// assert_eq!(occurrences, ["2027-03-14T12:30:00Z".parse()?, "2027-03-14T12:45:00Z".parse()?]);
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     pub fn interval(name: impl Into<String>, every: Duration) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Interval, duration_text(every))
     }
 
     /// Returns a task that is due `after` the end of its last run.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, NewTask, Timestamp};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon: Timestamp = "2027-03-14T12:00:00Z".parse()?;
+    /// let slow = |run: &Context| {
+    ///     run.wait_cancelled(Duration::from_secs(600));
+    ///     Ok::<_, duly::Error>(())
+    /// };
+    /// let mut stepper = Stepper::builder(&file, noon).handler("sync", slow).start()?;
+    /// stepper.client().add(NewTask::delay("sync", Duration::from_secs(300)).handler("sync"))?;
+    /// let runs = stepper.run_until_count("sync", 2, Duration::from_secs(7200))?;
+    /// // Ten minutes of work, then five of rest.
+    /// assert_eq!(runs[1].scheduled_for.since(runs[0].scheduled_for), Duration::from_secs(900));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn delay(name: impl Into<String>, after: Duration) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Delay, duration_text(after))
     }
 
     /// Returns a task that is due at one instant. If that has passed, it is due at once.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::NewTask;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("post").start()?;
+    /// // An hour too late: it runs now, once.
+    /// stepper.client().add(NewTask::once("post", "2027-03-14T11:00:00Z".parse()?).handler("post"))?;
+    /// assert_eq!(stepper.run_for(std::time::Duration::from_secs(86_400))?.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn once(name: impl Into<String>, at: Timestamp) -> Self {
         NewTask::new(Some(name.into()), ScheduleKind::Once, at.to_string())
     }
@@ -105,11 +157,32 @@ impl NewTask {
     }
 
     /// Returns a task with a schedule in the text form of the tables.
+    ///
+    /// ```
+    /// use duly::{NewTask, ScheduleKind};
+    /// let now = "2027-03-14T12:00:00Z".parse()?;
+    /// let poll = NewTask::scheduled("poll", ScheduleKind::Interval, "1h 30m").handler("poll");
+    /// assert_eq!(poll.occurrences(now, 1)?, ["2027-03-14T13:30:00Z".parse()?]);
+    /// let odd = NewTask::scheduled("poll", ScheduleKind::Interval, "0 7 * * *").handler("poll");
+    /// assert!(odd.occurrences(now, 1).is_err(), "no duration");
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     pub fn scheduled(name: impl Into<String>, kind: ScheduleKind, value: impl Into<String>) -> Self {
         NewTask::new(Some(name.into()), kind, value.into())
     }
 
     /// Returns a `once` task for a handler, due at `at`, with a generated name.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// let mail = || NewTask::enqueue("mail", client.now()).payload("anna@example.org");
+    /// // Each has a name of its own: two equal ones are two tasks.
+    /// assert_ne!(client.add(mail())?.name, client.add(mail())?.name);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn enqueue(handler: impl Into<String>, at: Timestamp) -> Self {
         NewTask::new(None, ScheduleKind::Once, at.to_string()).handler(handler)
     }
@@ -174,6 +247,18 @@ impl NewTask {
     }
 
     /// Sets the time zone in which a cron expression, or a local date and time, is read: an IANA name. Default `UTC`.
+    ///
+    /// ```
+    /// use duly::{Client, Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// let digest = |zone: &str| NewTask::cron("digest", "0 7 * * *").handler("digest").time_zone(zone);
+    /// let error = client.add(digest("Paris")).unwrap_err();
+    /// assert!(matches!(error, Error::ZoneUnavailable { .. }));
+    /// client.add(digest("Europe/Paris"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn time_zone(mut self, name: impl Into<String>) -> Self {
         self.rest.time_zone = name.into();
@@ -188,6 +273,16 @@ impl NewTask {
     }
 
     /// Sets the latest instant of an occurrence.
+    ///
+    /// ```
+    /// use duly::NewTask;
+    /// let now = "2027-03-14T12:00:00Z".parse()?;
+    /// let advent = NewTask::cron("advent", "0 7 * * *").handler("work").starts_at("2027-12-01T00:00:00Z".parse()?);
+    /// assert_eq!(advent.clone().ends_at("2027-12-24T23:59:59Z".parse()?).occurrences(now, 99)?.len(), 24);
+    /// // An end before the start leaves no occurrence.
+    /// assert!(advent.ends_at(now).occurrences(now, 1).is_err());
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     #[must_use]
     pub fn ends_at(mut self, at: Timestamp) -> Self {
         self.rest.ends_at = Some(at);
@@ -217,6 +312,25 @@ impl NewTask {
 
     /// Sets the time after which a run of which no attempt began is missed, counted from its occurrence. Default:
     /// never.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).workers(1).accept("post").start()?;
+    /// let post = |name: &str| NewTask::once(name, noon).handler("post").expires(Duration::from_secs(60));
+    /// stepper.client().add_all([post("first"), post("second")])?;
+    /// stepper.step()?;
+    /// // The only worker is busy for longer.
+    /// stepper.clock().advance(Duration::from_secs(61));
+    /// stepper.step()?;
+    /// let second = &stepper.client().history("second", 1)?[0];
+    /// assert_eq!((second.status, second.attempt), (RunStatus::Missed, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn expires(mut self, after: Duration) -> Self {
         self.rest.expires = Some(after);
@@ -224,6 +338,22 @@ impl NewTask {
     }
 
     /// Sets the retry policy.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::testing::{Stepper, fail_first};
+    /// use duly::{Context, Error, NewTask, RetryPolicy};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon: duly::Timestamp = "2027-03-14T12:00:00Z".parse()?;
+    /// let work = fail_first(9, |_: &Context| Ok::<_, Error>(()));
+    /// let mut stepper = Stepper::builder(&file, noon).handler("post", work).start()?;
+    /// let minute = Duration::from_secs(60);
+    /// let policy = RetryPolicy { max_attempts: 2, backoff: minute, max_backoff: minute };
+    /// stepper.client().add(NewTask::once("post", noon).handler("post").retry(policy))?;
+    /// assert_eq!(stepper.run_for(minute)?.len(), 2, "the wait is random in the upper half of the backoff");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.rest.retry = policy;
@@ -238,6 +368,22 @@ impl NewTask {
     }
 
     /// Starts the handler once or never: sets [`RetryPolicy::max_attempts`] to 1.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("pay").start()?;
+    /// stepper.client().add(NewTask::once("pay", noon).handler("pay").at_most_once())?;
+    /// let run = stepper.step()?[0].run_id;
+    /// // Killed during the attempt: it may have paid, and is not started again.
+    /// let mut stepper = stepper.restart()?;
+    /// stepper.step()?;
+    /// assert_eq!(stepper.client().run(run)?.map(|run| run.status), Some(RunStatus::Dead));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn at_most_once(mut self) -> Self {
         self.rest.retry.max_attempts = 1;
@@ -245,6 +391,24 @@ impl NewTask {
     }
 
     /// Sets the time limit of an attempt; zero: no limit. Default: that of the handler.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::testing::Stepper;
+    /// use duly::{AttemptOutcome, Context, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let work = |run: &Context| match run.wait_cancelled(Duration::from_secs(60)) {
+    ///     true => Err("asked to stop"),
+    ///     false => Ok(()),
+    /// };
+    /// let mut stepper = Stepper::builder(&file, noon).handler("sync", work).start()?;
+    /// stepper.client().add(NewTask::once("sync", noon).handler("sync").timeout(Duration::from_secs(5)))?;
+    /// let run = stepper.run_until(noon)?[0].claim.run_id;
+    /// assert_eq!(stepper.client().attempts(run)?[0].outcome, AttemptOutcome::TimedOut);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         // Stored in milliseconds, and 0 means no limit.
@@ -254,6 +418,19 @@ impl NewTask {
 
     /// Sets the jitter: the task starts later than it is due by a fixed part of this, derived from a hash of its name.
     /// At most one day, and at most the expiry of its runs. Default zero.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// let task = NewTask::cron("sync", "0 * * * *").handler("sync").jitter(Duration::from_secs(600));
+    /// client.add(task.clone())?;
+    /// // A run could expire before it may start.
+    /// assert!(client.replace(task.expires(Duration::from_secs(300))).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.rest.jitter = jitter;
@@ -261,6 +438,20 @@ impl NewTask {
     }
 
     /// Sets the priority, 0 (first) to 3. Default 1.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::NewTask;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).workers(1).accept("post").start()?;
+    /// stepper.client().add(NewTask::once("bulk", noon).handler("post").priority(3))?;
+    /// stepper.client().add(NewTask::once("urgent", noon).handler("post").priority(0))?;
+    /// assert_eq!(stepper.step()?[0].task, "urgent");
+    /// assert!(stepper.client().add(NewTask::once("odd", noon).handler("post").priority(4)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn priority(mut self, priority: u8) -> Self {
         self.rest.priority = priority;
@@ -269,6 +460,20 @@ impl NewTask {
 
     /// Sets the concurrency key: at most one run with this key runs at a time, across tasks, or as many as its
     /// [limit](crate::Limit) says. Default: a key of the task's own.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::NewTask;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("import").start()?;
+    /// for name in ["customers", "orders"] {
+    ///     stepper.client().add(NewTask::once(name, noon).handler("import").concurrency_key("warehouse"))?;
+    /// }
+    /// assert_eq!(stepper.step()?.len(), 1, "the other one waits for the key");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn concurrency_key(mut self, key: impl Into<String>) -> Self {
         self.rest.concurrency_key = Some(key.into());
@@ -281,6 +486,25 @@ impl NewTask {
     ///
     /// A run opened in this way opens no further run when it dies. If that task does not exist or is invalid, an event
     /// is emitted; if it is paused, the run waits.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, NewTask, Origin};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon)
+    ///     .handler("digest", |_: &Context| Err::<(), _>("no route to host"))
+    ///     .handler("mail", |run: &Context| run.payload::<serde_json::Value>().map(|dead| dead["error"].clone()))
+    ///     .start()?;
+    /// let client = stepper.client().clone();
+    /// client.add(NewTask::manual("alarm").handler("mail"))?;
+    /// client.add(NewTask::once("digest", noon).handler("digest").max_attempts(1).on_dead("alarm"))?;
+    /// stepper.run_until_idle(std::time::Duration::from_secs(60))?;
+    /// let alarm = &client.history("alarm", 1)?[0];
+    /// assert_eq!((alarm.origin, alarm.result.as_deref()), (Origin::OnDead, Some(r#""no route to host""#)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn on_dead(mut self, task: impl Into<String>) -> Self {
         self.rest.on_dead = Some(task.into());
@@ -289,6 +513,21 @@ impl NewTask {
 
     /// Pauses the task after `runs` consecutive dead runs. [`Client::resume`](crate::Client::resume) starts a new
     /// count. Default: never. Not for tasks that are due once.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, NewTask, TaskStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let fails = |_: &Context| Err::<(), _>("no route to host");
+    /// let mut stepper = Stepper::builder(&file, noon).handler("sync", fails).start()?;
+    /// let sync = NewTask::cron("sync", "0 * * * *").handler("sync").max_attempts(1).pause_after_failures(3);
+    /// stepper.client().add(sync)?;
+    /// assert_eq!(stepper.run_for(std::time::Duration::from_secs(86_400))?.len(), 3);
+    /// assert_eq!(stepper.client().task("sync")?.map(|task| task.status), Some(TaskStatus::Paused));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn pause_after_failures(mut self, runs: u32) -> Self {
         self.rest.pause_after_failures = Some(runs);

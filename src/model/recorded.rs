@@ -6,6 +6,18 @@ use crate::clock::Timestamp;
 
 /// A row of `scheduler_events`: an event that no run records, such as a clock jump, a lost scheduler or an edited task. Its JSON
 /// has these fields as keys.
+///
+/// ```
+/// use duly::{Client, EventFilter, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("export").handler("export"))?;
+/// client.pause("export")?;
+/// let event = &client.events(&EventFilter::newest(1))?[0];
+/// assert_eq!((event.kind.as_str(), event.task.as_deref(), event.run), ("paused", Some("export"), None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RecordedEvent {
@@ -24,6 +36,18 @@ pub struct RecordedEvent {
 }
 
 /// Selects recorded events, newest first: see [`Client::events`](crate::Client::events).
+///
+/// ```
+/// use duly::{Client, Error, EventFilter};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// // A kind that does not exist selects nothing; a task that does not exist is an error.
+/// assert!(client.events(&EventFilter::newest(9).kind("owner_lots"))?.is_empty());
+/// let wrong = client.events(&EventFilter::newest(9).of("digset"));
+/// assert!(matches!(wrong, Err(Error::UnknownTask { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct EventFilter {
     pub(crate) kind: Option<String>,

@@ -14,6 +14,21 @@ use crate::model::run::{Run, RunStatus};
 use crate::model::task::TaskStatus;
 
 /// A scheduler that has not stopped in order.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let stepper = Stepper::builder(&file, noon).workers(2).start()?;
+/// let client = stepper.client().clone();
+/// let instance = &client.status()?.instances[0];
+/// assert_eq!((instance.workers, instance.alive), (2, Some(true)));
+/// // Killed: it is listed until its runs are recovered.
+/// stepper.crash();
+/// assert_eq!(client.status()?.instances[0].alive, Some(false));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Instance {
@@ -45,6 +60,21 @@ pub struct Instance {
 }
 
 /// Schedules wait for the wall clock: it is not set, or it is behind a time up to which they have been resolved.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// // A machine without a battery starts in 1970.
+/// let start = "2027-03-14T12:00:00Z".parse()?;
+/// let mut stepper = Stepper::builder(&file, start).start()?;
+/// stepper.clock().set_wall("1970-01-01T00:00:05Z".parse()?);
+/// stepper.step()?;
+/// let wait = stepper.client().status()?.clock.ok_or("the clock is right")?;
+/// assert_eq!(wait.waiting, None, "nothing is done");
+/// assert!(wait.to_string().contains("it is not set, and shows 1970-01-01T00:00:05"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClockWait {
@@ -208,6 +238,18 @@ impl From<StatusJson> for Status {
 }
 
 /// A run in short.
+///
+/// ```
+/// use duly::{Client, NewTask, RunStatus};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("export").handler("export"))?;
+/// client.cancel(client.trigger("export")?)?;
+/// let recent = client.task_details("export")?.recent[0];
+/// assert_eq!((recent.status, recent.duration), (RunStatus::Cancelled, None), "no attempt began");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recent {
@@ -225,6 +267,15 @@ impl From<&Run> for Recent {
 }
 
 /// What retention deleted.
+///
+/// ```
+/// use duly::{Client, Pruned, Retention};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// // A new file has nothing to delete.
+/// assert_eq!(Client::open(&file)?.prune(Retention::default())?, Pruned::default());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Pruned {
@@ -239,6 +290,12 @@ pub struct Pruned {
 }
 
 /// What [`migrate`](crate::migrate) copied.
+///
+/// ```no_run
+/// let back = duly::migrate("postgres://duly@db.example/app", "agent.db", &duly::Progress::default())?;
+/// println!("{} tasks, {} runs, {} other rows", back.tasks, back.runs, back.others);
+/// # Ok::<(), duly::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Migrated {
@@ -261,6 +318,21 @@ pub(crate) struct Pass {
 }
 
 /// A broken rule of the database. Its `Display` is one line.
+///
+/// ```
+/// use duly::{Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("export").handler("export"))?;
+/// client.trigger("export")?;
+/// let plain = duly::rusqlite::Connection::open(&file)?;
+/// // Another program writes a value that no column accepts.
+/// plain.execute_batch("PRAGMA ignore_check_constraints = ON; UPDATE task_runs SET priority = 9")?;
+/// let findings = client.doctor()?;
+/// assert!(findings[0].to_string().starts_with("integrity_check: "), "{findings:?}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {

@@ -10,6 +10,18 @@ use crate::model::limit::Limit;
 use crate::model::new_task::NewTask;
 
 /// What a request to add a task did.
+///
+/// ```
+/// use duly::{Change, Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// let poll = |handler: &str| NewTask::manual("poll").handler(handler);
+/// assert_eq!(client.replace(poll("poll"))?.change, Change::Created);
+/// assert_eq!(client.replace(poll("poll"))?.change, Change::Unchanged);
+/// assert_eq!(client.replace(poll("poll.v2"))?.change, Change::Replaced);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -23,6 +35,19 @@ pub enum Change {
 }
 
 /// The answer to a request to add a task.
+///
+/// ```
+/// use duly::{Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// let added = client.add(NewTask::manual("alarm").handler("mail"))?;
+/// assert_eq!((added.name.as_str(), added.next_run), ("alarm", None), "it is never due");
+/// // A name that was generated begins with the handler.
+/// let added = client.add(NewTask::enqueue("mail", client.now()))?;
+/// assert!(added.name.starts_with("mail-") && added.next_run.is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Added {
@@ -52,6 +77,19 @@ impl Existing {
 }
 
 /// How the tasks of a manifest are applied.
+///
+/// ```
+/// use duly::{Apply, Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// let tasks = || [NewTask::cron("digest", "0 7 * * *").handler("digest")];
+/// client.apply("old.toml", tasks(), Apply::default())?;
+/// // The file was renamed: without `adopt` its tasks belong to another manifest.
+/// assert!(client.apply("new.toml", tasks(), Apply::default()).is_err());
+/// client.apply("new.toml", tasks(), Apply { adopt: true, ..Apply::default() })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Apply {
     /// Removes tasks that the manifest declared before and no longer declares, with their history. A task that has a running run
@@ -65,6 +103,17 @@ pub struct Apply {
 }
 
 /// What applying a manifest did to one task or limit.
+///
+/// ```
+/// use duly::{Apply, Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// let tasks = [NewTask::cron("digest", "0 7 * * *").handler("digest")];
+/// let applied = &client.apply("tasks.toml", tasks, Apply::default())?[0];
+/// assert!(applied.name == "digest" && applied.next_run.is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Applied {
@@ -88,6 +137,17 @@ impl Applied {
 }
 
 /// What applying a manifest did to a task.
+///
+/// ```
+/// use duly::{Apply, Client, Done, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.apply("tasks.toml", [NewTask::manual("export").handler("export")], Apply::default())?;
+/// // The manifest no longer declares it. It stays, unless pruning is requested.
+/// assert_eq!(client.apply("tasks.toml", [], Apply::default())?[0].done, Done::Left);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Done {
@@ -114,6 +174,19 @@ pub enum Done {
 }
 
 /// A task that is imported from another scheduler.
+///
+/// ```
+/// use duly::{Apply, Client, Done, ImportItem, NewTask, TaskStatus};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// let paused = ImportItem { paused: true, ..NewTask::cron("backup", "0 2 * * *").handler("work").into() };
+/// let unreadable = ImportItem::refused("report", "line 3 has four fields");
+/// let done = client.import("crontab", [paused, unreadable], Apply::default())?;
+/// assert_eq!(client.task("backup")?.map(|task| task.status), Some(TaskStatus::Paused));
+/// assert_eq!(done[1].done, Done::Refused { reason: "line 3 has four fields".into() });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ImportItem {
     /// Its definition.
@@ -163,6 +236,20 @@ pub(crate) enum SourceKind {
 }
 
 /// The run that answers a request to trigger a task.
+///
+/// ```
+/// use duly::{Client, NewRun, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("invoice").handler("invoice"))?;
+/// let first = client.trigger_run(NewRun::of("invoice").key("order-17"))?;
+/// client.cancel(first.run_id)?;
+/// // The key stands for this run, whatever its outcome.
+/// let again = client.trigger_run(NewRun::of("invoice").key("order-17"))?;
+/// assert!(again.run_id == first.run_id && !again.is_new);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Triggered {
@@ -182,6 +269,20 @@ pub(crate) enum Runs<'a> {
 }
 
 /// What a request to cancel a run did.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{Cancel, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let mut stepper = Stepper::builder(&file, noon).accept("mail").start()?;
+/// stepper.client().add(NewTask::once("mail", noon).handler("mail"))?;
+/// let run = stepper.step()?[0].run_id;
+/// // It is running: its handler learns of the request, and may succeed all the same.
+/// assert_eq!(stepper.client().cancel(run)?, Cancel::Asked);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

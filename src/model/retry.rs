@@ -37,6 +37,15 @@ impl Default for RetryPolicy {
 }
 
 /// The handler's advice about a retry.
+///
+/// ```
+/// use duly::{Failure, Retry};
+/// use std::time::Duration;
+/// let busy = Failure::retry_after(Duration::from_secs(60), "429 Too Many Requests");
+/// assert_eq!(busy.retry(), Retry::After(Duration::from_secs(60)));
+/// assert_eq!(Failure::give_up("no address").retry(), Retry::GiveUp);
+/// assert_eq!(Retry::default(), Retry::Backoff, "any other error");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
     /// Retry after the backoff of the policy.

@@ -94,6 +94,12 @@ impl RunStatus {
 
 text_enum! {
     /// Why a run was opened.
+    ///
+    /// ```
+    /// use duly::Origin;
+    /// assert!(Origin::CatchUp.is_scheduled() && !Origin::Manual.is_scheduled());
+    /// assert!("by hand".parse::<Origin>().is_err());
+    /// ```
     Origin, "origin" {
         /// An occurrence of the schedule was due.
         Schedule = "schedule",
@@ -115,6 +121,12 @@ impl Origin {
 
 text_enum! {
     /// How an attempt failed.
+    ///
+    /// ```
+    /// use duly::{AttemptOutcome, FailureKind};
+    /// assert_eq!(AttemptOutcome::from(FailureKind::Panicked), AttemptOutcome::Panicked);
+    /// assert_eq!(FailureKind::parse("lost"), None, "an attempt without a scheduler did not fail");
+    /// ```
     FailureKind, "outcome" {
         /// The handler returned an error.
         Failed = "failed",
@@ -137,6 +149,13 @@ impl From<FailureKind> for AttemptOutcome {
 
 text_enum! {
     /// The outcome of an attempt that did not simply succeed.
+    ///
+    /// ```
+    /// use duly::AttemptOutcome;
+    /// assert_eq!("timed_out".parse::<AttemptOutcome>()?, AttemptOutcome::TimedOut);
+    /// assert_eq!(AttemptOutcome::parse("succeeded"), None, "such an attempt has no row");
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     AttemptOutcome, "outcome" {
         /// The handler returned an error.
         Failed = "failed",
@@ -158,6 +177,19 @@ text_enum! {
 }
 
 /// A row of `task_runs`. Its JSON has the columns as keys: see [`Task`](crate::Task).
+///
+/// ```
+/// use duly::{Client, NewTask, RunStatus};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::manual("export").handler("export"))?;
+/// let id = client.trigger("export")?;
+/// let run = client.run(id)?.ok_or("no run")?;
+/// assert_eq!((run.status, run.attempt, run.started_at), (RunStatus::Queued, 0, None));
+/// assert!(client.run(id + 1)?.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Run {
@@ -278,6 +310,12 @@ impl RunFilter {
 
 text_enum! {
     /// The state of an effect.
+    ///
+    /// ```
+    /// use duly::EffectState;
+    /// assert_eq!(EffectState::parse("intent"), Some(EffectState::Intent));
+    /// assert_eq!(EffectState::parse("in doubt"), None, "the table has two words");
+    /// ```
     EffectState, "state" {
         /// It was begun. If no attempt is executing it, the effect is in doubt: it is unknown whether it was done.
         Intent = "intent",
@@ -287,6 +325,21 @@ text_enum! {
 }
 
 /// A row of `task_effects`: see [`Context::effect`](crate::Context::effect).
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{BoxError, Context, EffectState, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let pay = |run: &Context| run.effect("charge", || Ok::<_, BoxError>(17));
+/// let mut stepper = Stepper::builder(&file, noon).handler("pay", pay).start()?;
+/// stepper.client().add(NewTask::once("rent", noon).handler("pay"))?;
+/// let run = stepper.run_until(noon)?[0].claim.run_id;
+/// let effect = &stepper.client().effects(run)?[0];
+/// assert_eq!((effect.key.as_str(), effect.state, effect.value.as_deref()), ("charge", EffectState::Done, Some("17")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Effect {
@@ -306,6 +359,21 @@ pub struct Effect {
 }
 
 /// A row of `task_attempts`.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{AttemptOutcome, Context, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let panics = |_: &Context| -> Result<(), duly::Error> { panic!("index out of bounds") };
+/// let mut stepper = Stepper::builder(&file, noon).handler("mail", panics).start()?;
+/// stepper.client().add(NewTask::once("mail", noon).handler("mail").at_most_once())?;
+/// let run = stepper.run_until(noon)?[0].claim.run_id;
+/// let attempt = &stepper.client().attempts(run)?[0];
+/// assert_eq!((attempt.attempt, attempt.outcome), (1, AttemptOutcome::Panicked));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
@@ -333,6 +401,24 @@ pub struct Attempt {
 }
 
 /// The right to one attempt of a run, with all that a worker needs to execute it and to store its outcome.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{NewTask, Outcome};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let mut stepper = Stepper::builder(&file, noon).accept("mail").start()?;
+/// stepper.client().add(NewTask::once("mail", noon).handler("mail"))?;
+/// let first = stepper.step()?.remove(0);
+/// stepper.finish(&first, Outcome::failed("no route to host"));
+/// stepper.step()?;
+/// stepper.clock().advance(std::time::Duration::from_secs(10));
+/// let second = &stepper.step()?[0];
+/// assert_eq!((first.attempt, second.attempt), (1, 2));
+/// assert_eq!(second.idempotency_key(), first.idempotency_key());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Claim {
@@ -437,6 +523,13 @@ impl Claim {
 }
 
 /// The outcome of an attempt, as observed by its worker.
+///
+/// ```
+/// use duly::{Outcome, Retry};
+/// // A failure is retried, unless it says otherwise.
+/// assert!(matches!(Outcome::failed("no route to host"), Outcome::Failed { retry: Retry::Backoff, .. }));
+/// assert_eq!(Outcome::succeeded(), Outcome::Succeeded { result: None });
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Outcome {

@@ -3,6 +3,17 @@
 use serde::Serialize;
 
 /// What a session with a server is like: see [`Client::examine_server`](crate::Client::examine_server).
+///
+/// ```no_run
+/// let report = duly::Client::open("postgres://duly@db.example/app")?.examine_server()?;
+/// if !report.locks || report.pooled {
+///     eprintln!("a pooler shares sessions: connect to PostgreSQL itself");
+/// }
+/// for permission in &report.missing {
+///     eprintln!("role {} lacks {permission}", report.role);
+/// }
+/// # Ok::<(), duly::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ServerReport {

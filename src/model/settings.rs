@@ -109,6 +109,14 @@ macro_rules! settings_methods {
         /// Sets the number of worker threads, 1 to 256: how many runs of closures and other [`Handler`](crate::Handler) types run
         /// at once. Default 4. Async handlers have a limit of their own (`async_limit`), and take no worker. While runs are
         /// short, more are claimed ahead, which wait less than a second for a worker; runs that may start only once are not.
+        ///
+        /// ```
+        /// # let home = tempfile::tempdir()?;
+        /// # let file = home.path().join("agent.db");
+        /// let error = duly::Scheduler::builder(&file).workers(0).start().unwrap_err();
+        /// assert_eq!(error.to_string(), "invalid workers: expected 1 to 256, found 0");
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn workers(mut self, workers: usize) -> Self {
             self.settings.workers = workers;
             self
@@ -117,6 +125,15 @@ macro_rules! settings_methods {
         /// Lease: how long a scheduler without a heartbeat counts as alive, at least a second. Default one minute. A dead process
         /// is detected at once all the same; the lease is for a process that is alive and stalled. With a database on a server it is
         /// at least 30 seconds, and schedulers on other hosts recover the runs of a dead one when its lease has passed.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// # let home = tempfile::tempdir()?;
+        /// # let file = home.path().join("agent.db");
+        /// let error = duly::Scheduler::builder(&file).lease(Duration::from_millis(500)).start().unwrap_err();
+        /// assert_eq!(error.to_string(), "invalid lease: expected one second to a day, found 500ms");
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.lease = lease;
             self
@@ -132,6 +149,17 @@ macro_rules! settings_methods {
         /// Retention: how long history is kept. It is deleted in small batches, at heartbeats at which nothing else is to be
         /// done, or beside other work after a minute without such a heartbeat; and not within 24 hours after the clock stepped
         /// by a day or more, because it may have been wrong.
+        ///
+        /// ```
+        /// use duly::{Retention, Scheduler};
+        /// # let home = tempfile::tempdir()?;
+        /// # let file = home.path().join("agent.db");
+        /// let keep = Retention { least_runs: 10, most_runs: 1000, ..Retention::default() };
+        /// Scheduler::builder(&file).retention(keep).start()?;
+        /// let none = Retention { least_runs: 0, most_runs: 0, ..keep };
+        /// assert!(Scheduler::builder(&file).retention(none).start().is_err(), "at least one run is kept");
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn retention(mut self, keep: Retention) -> Self {
             self.settings.retention = keep;
             self

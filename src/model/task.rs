@@ -29,6 +29,18 @@ pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 
 text_enum! {
     /// The status of a task.
+    ///
+    /// ```
+    /// use duly::{Client, NewTask, TaskStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("export").handler("export"))?;
+    /// // Another program may change it by SQL; the word must be one of these.
+    /// duly::rusqlite::Connection::open(&file)?.execute("UPDATE scheduled_tasks SET status = 'paused'", [])?;
+    /// assert_eq!(client.task("export")?.map(|task| task.status), Some(TaskStatus::Paused));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     TaskStatus, "status" {
         /// Its occurrences are executed.
         Active = "active",
@@ -43,6 +55,26 @@ text_enum! {
 
 text_enum! {
     /// What happens to an occurrence that is due while an earlier run of the task is unfinished.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, Overlap, RunStatus, Timestamp};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon: Timestamp = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("work").start()?;
+    /// for (name, overlap) in [("skips", Overlap::Skip), ("waits", Overlap::BufferOne)] {
+    ///     stepper.client().add(NewTask::cron(name, "* * * * *").handler("work").overlap(overlap))?;
+    /// }
+    /// // The first occurrences are running when the second ones are due.
+    /// for time in ["2027-03-14T12:01:00Z", "2027-03-14T12:02:00Z"] {
+    ///     stepper.clock().set_wall(time.parse()?);
+    ///     stepper.step()?;
+    /// }
+    /// let newest = |name: &str| stepper.client().history(name, 1).map(|runs| runs[0].status);
+    /// assert_eq!((newest("skips")?, newest("waits")?), (RunStatus::Skipped, RunStatus::Queued));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Overlap, "overlap" {
         /// It is skipped, and the skip is recorded.
         Skip = "skip",
@@ -59,6 +91,24 @@ text_enum! {
 
 text_enum! {
     /// What happens to occurrences that are resolved later than the grace.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::{Misfire, NewTask, Overlap, RunStatus};
+    /// let (since, until) = ("2027-03-14T00:30:00Z".parse()?, "2027-03-14T05:30:00Z".parse()?);
+    /// let runs = |misfire, overlap| {
+    ///     let task = NewTask::cron("hourly", "0 * * * *").handler("work").overlap(overlap);
+    ///     let outage = task.misfire(misfire, Duration::from_secs(60)).outage(since, until)?;
+    ///     let queued = outage.projections.iter().filter(|one| one.status == RunStatus::Queued);
+    ///     Ok::<u64, duly::Error>(queued.map(|one| one.count).sum())
+    /// };
+    /// // Five occurrences pass while no scheduler runs.
+    /// assert_eq!(runs(Misfire::RunOnce, Overlap::Skip)?, 1);
+    /// assert_eq!(runs(Misfire::Skip, Overlap::Skip)?, 0);
+    /// assert_eq!(runs(Misfire::RunAll, Overlap::BufferAll)?, 5);
+    /// assert!(runs(Misfire::RunAll, Overlap::Skip).is_err(), "four of them would be skipped");
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     Misfire, "misfire" {
         /// The newest one runs; the others become one missed row.
         RunOnce = "run_once",
@@ -72,6 +122,17 @@ text_enum! {
 }
 
 /// The complete definition of a task. Tasks with equal definitions are equivalent.
+///
+/// ```
+/// use duly::{Client, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// let client = Client::open(&file)?;
+/// client.add(NewTask::interval("poll", std::time::Duration::from_secs(5400)).handler("poll"))?;
+/// let poll = client.task("poll")?.ok_or("no task")?.definition;
+/// assert_eq!((poll.schedule_value.as_str(), poll.retry.max_attempts, poll.timeout), ("1h 30m", 5, None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "Columns", try_from = "Columns")]
 #[non_exhaustive]

@@ -28,11 +28,30 @@ pub struct Page {
 
 impl Page {
     /// Serves the page on this address: an IP address of the loopback interface and a port, or `localhost` and a port.
+    ///
+    /// ```
+    /// use duly::{Error, Scheduler, page::Page};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// // The page has no users: it is served to this machine only.
+    /// let error = Scheduler::builder(&file).page(Page::on("0.0.0.0:8629")).start().unwrap_err();
+    /// assert!(matches!(error, Error::InvalidConfig { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on(address: impl Into<String>) -> Self {
         Page { address: address.into(), actions: false, metrics_per_task: false }
     }
 
     /// Lets the page trigger, pause, resume, cancel and retry. Default: it only reads.
+    ///
+    /// ```
+    /// use duly::{Scheduler, page::Page};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let scheduler = Scheduler::builder(&file).page(Page::on("localhost:0").actions().metrics_per_task()).start()?;
+    /// assert!(scheduler.page_address().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn actions(mut self) -> Self {
         self.actions = true;
         self

@@ -11,6 +11,14 @@ use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
 use crate::schedule::{ClockNote, Schedule, Schedules, Zone};
 
 /// A future occurrence. Its JSON is that of `duly next --json`: `{"scheduled_for", "local", "note"}`.
+///
+/// ```
+/// use duly::{ClockNote, NewTask};
+/// let nightly = NewTask::cron("nightly", "30 2 * * *").time_zone("Europe/Rome").handler("work");
+/// let upcoming = nightly.upcoming("2027-03-28T00:00:00Z".parse()?, 1)?.remove(0);
+/// assert_eq!((upcoming.local.as_str(), upcoming.note), ("2027-03-28T03:00:00+02:00", Some(ClockNote::AfterGap)));
+/// # Ok::<(), duly::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Upcoming {
@@ -24,6 +32,15 @@ pub struct Upcoming {
 }
 
 /// The projected result of consecutive occurrences.
+///
+/// ```
+/// use duly::{NewTask, Origin};
+/// let hourly = NewTask::cron("hourly", "0 * * * *").handler("work");
+/// let outage = hourly.outage("2027-03-14T00:30:00Z".parse()?, "2027-03-14T03:30:00Z".parse()?)?;
+/// let late = outage.projections.last().ok_or("nothing was due")?;
+/// assert_eq!((late.origin, late.count, late.first), (Origin::CatchUp, 1, "2027-03-14T03:00:00Z".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Projection {
@@ -42,6 +59,15 @@ pub struct Projection {
 }
 
 /// The projected effect of a period in which no scheduler runs.
+///
+/// ```
+/// use duly::NewTask;
+/// let yearly = NewTask::cron("yearly", "0 0 1 1 *").handler("work");
+/// let outage = yearly.outage("2027-03-14T00:00:00Z".parse()?, "2027-03-15T00:00:00Z".parse()?)?;
+/// // Nothing is due in the period.
+/// assert!(outage.projections.is_empty() && outage.next == Some("2028-01-01T00:00:00Z".parse()?));
+/// # Ok::<(), duly::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outage {

@@ -17,6 +17,28 @@ impl Scheduler {
     /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
     /// Handlers that have not returned by then are asked to stop.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::{BoxError, Context, NewTask, RunStatus, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let scheduler = Scheduler::builder(&file)
+    ///     .handler("wait", |run: &Context| match run.wait_cancelled(Duration::from_secs(60)) {
+    ///         true => Err(BoxError::from("asked to stop")),
+    ///         false => Ok(()),
+    ///     })
+    ///     .start()?;
+    /// let client = scheduler.client().clone();
+    /// client.add(NewTask::manual("wait").handler("wait"))?;
+    /// let run = client.trigger("wait")?;
+    /// # while client.run(run)?.map(|run| run.status) != Some(RunStatus::Running) { std::thread::yield_now() }
+    /// scheduler.shutdown(Duration::from_millis(1))?;
+    /// # while client.run(run)?.map(|run| run.status) == Some(RunStatus::Running) { std::thread::yield_now() }
+    /// // The attempt was asked to stop, and its end is recorded when it has returned. The next scheduler retries the run.
+    /// assert_eq!(client.run(run)?.map(|run| run.status), Some(RunStatus::Failed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is
     /// corrupt; or a newer duly has migrated its tables.
@@ -26,6 +48,22 @@ impl Scheduler {
 
     /// As [`Scheduler::shutdown`], and waits without blocking a thread of the runtime, on which async handlers may have to return.
     /// If its future is dropped once it was polled, the shutdown goes on.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::Scheduler;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let scheduler = Scheduler::builder(&file).start()?;
+    /// let client = scheduler.client().clone();
+    /// assert_eq!(scheduler.shutdown_async(Duration::from_secs(30)).await?.unfinished, 0);
+    /// // The client may outlive the scheduler.
+    /// assert!(client.tasks()?.is_empty());
+    /// # Ok::<(), duly::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Scheduler::shutdown`]; and if the runtime shuts down meanwhile.
@@ -47,6 +85,17 @@ impl Scheduler {
     }
 
     /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.
+    ///
+    /// ```no_run
+    /// // A thread that reports why the scheduler stopped: here it is the main one.
+    /// fn main() {
+    ///     let scheduler = duly::Scheduler::builder("agent.db").start().expect("a file that can be used");
+    ///     if let Err(error) = scheduler.wait() {
+    ///         eprintln!("the scheduler stopped: {error}");
+    ///         std::process::exit(1);
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     /// Why it stopped: the file or its log was removed or replaced, the file was overwritten or is corrupt; or a newer duly has

@@ -33,6 +33,15 @@ impl Builder {
     /// With a database on a server: calls `extended` whenever the lease is extended, with the times at which the processes of attempts must
     /// be asked to end and be dead, if the lease is not extended again. Both count from the start of the machine, with the time in
     /// which it was suspended. For a guard process, which works while this one is frozen. The function must not block.
+    ///
+    /// ```no_run
+    /// let builder = duly::Scheduler::builder("postgres://duly@db.example/app").on_lease(|ask, dead| {
+    ///     // Write both to the guard process. It ends the attempts then, unless this is called again before.
+    ///     println!("ask {} dead {}", ask.as_millis(), dead.as_millis());
+    /// });
+    /// builder.start()?;
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     pub fn on_lease(mut self, extended: impl Fn(Duration, Duration) + Send + Sync + 'static) -> Self {
         self.on_lease = Some(Arc::new(extended));
         self
@@ -41,6 +50,13 @@ impl Builder {
     /// Sets the folder of the files of this host, if the database is on a server: lock files, and what its commands inherit. All
     /// schedulers of a host need the same one, to know at once which of them ended. Default: `DULY_STATE_DIR`, else `duly` in
     /// `XDG_STATE_HOME`, else `/var/lib/duly` for root and `~/.local/state/duly` for other users.
+    ///
+    /// ```no_run
+    /// // All schedulers of this host use the same folder.
+    /// let builder = duly::Scheduler::builder("postgres://duly@db.example/app").state_folder("/var/lib/agent");
+    /// builder.start()?;
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     pub fn state_folder(mut self, folder: impl AsRef<Path>) -> Self {
         self.state = Some(folder.as_ref().to_owned());
         self

@@ -79,6 +79,22 @@ impl Stepper {
     /// Lets time pass until this number of runs of a task have ended under this stepper, since the call, and returns them in the
     /// order in which they ended. A skipped or missed occurrence is no run.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::testing::Stepper;
+    /// use duly::{Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let mut stepper = Stepper::builder(&file, "2027-03-14T12:00:00Z".parse()?).accept("post").start()?;
+    /// stepper.client().add(NewTask::cron("hourly", "0 * * * *").handler("post"))?;
+    /// let runs = stepper.run_until_count("hourly", 2, Duration::from_secs(7200))?;
+    /// assert_eq!(runs[1].scheduled_for, "2027-03-14T14:00:00Z".parse()?);
+    /// // Five more do not end within an hour.
+    /// let error = stepper.run_until_count("hourly", 5, Duration::from_secs(3600)).unwrap_err();
+    /// assert!(error.to_string().ends_with("expected that within 1h, found 1 of them"), "{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Refused`] if there are fewer within this time. Otherwise as [`Stepper::step`].
     pub fn run_until_count(&mut self, task: &str, count: usize, within: Duration) -> Result<Vec<Run>> {

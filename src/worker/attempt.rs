@@ -16,6 +16,21 @@ use crate::worker::connection::WorkerConnection;
 use crate::worker::progress::LatestReports;
 
 /// Why a handler should stop.
+///
+/// ```
+/// use duly::{Context, Failure, StopReason};
+/// fn convert(run: &Context) -> Result<(), Failure> {
+///     for page in 1..=500 {
+///         match run.stop_reason() {
+///             None => println!("page {page}"),
+///             // Cut short: the attempt does not count.
+///             Some(StopReason::Shutdown) => return Err(Failure::interrupted("the program ends")),
+///             Some(_) => return Err(Failure::give_up("too late")),
+///         }
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {

@@ -7,6 +7,15 @@ use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 
 /// A failed attempt that is to be retried, as a custom backoff receives it: see [`Builder::backoff`](crate::Builder::backoff).
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::{FailedAttempt, FailureKind};
+/// /// A minute after a timeout; the backoff of the task after anything else.
+/// fn backoff(failed: &FailedAttempt<'_>) -> Option<Duration> {
+///     (failed.how == FailureKind::TimedOut).then_some(Duration::from_secs(60))
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct FailedAttempt<'a> {

@@ -47,6 +47,28 @@ use crate::worker::handler::{Context, MAX_PROGRESS_BYTES};
 pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
 /// What a handler that starts a process reports beside its result.
+///
+/// ```
+/// use duly::command::CommandContext;
+/// use duly::testing::Stepper;
+/// use duly::{Context, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let work = |run: &Context| {
+///     let command = CommandContext::of(run);
+///     command.record_output("3 files");
+///     command.record_exit_code(2);
+///     // Recorded beside the outcome, and no outcome by itself: the handler decides what an exit code means.
+///     Ok::<_, duly::Error>(())
+/// };
+/// let mut stepper = Stepper::builder(&file, noon).handler("convert", work).start()?;
+/// stepper.client().add(NewTask::once("convert", noon).handler("convert"))?;
+/// stepper.run_until(noon)?;
+/// let run = &stepper.client().history("convert", 1)?[0];
+/// assert_eq!((run.status, run.exit_code, run.output.as_deref()), (duly::RunStatus::Succeeded, Some(2), Some("3 files")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct CommandContext<'a>(&'a Context);
 
@@ -127,6 +149,25 @@ impl<'a> CommandContext<'a> {
 
     /// Records a remark beside the outcome, for users: up to [`MAX_PROGRESS_BYTES`] in the column `error` of the run, after the
     /// error of an attempt that fails. The last call counts.
+    ///
+    /// ```
+    /// use duly::command::CommandContext;
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let work = |run: &Context| {
+    ///     CommandContext::of(run).record_remark("two files were skipped");
+    ///     Ok::<_, duly::Error>(())
+    /// };
+    /// let mut stepper = Stepper::builder(&file, noon).handler("convert", work).start()?;
+    /// stepper.client().add(NewTask::once("convert", noon).handler("convert"))?;
+    /// stepper.run_until(noon)?;
+    /// // A run that has succeeded has it in the column `error`.
+    /// assert_eq!(stepper.client().history("convert", 1)?[0].error.as_deref(), Some("two files were skipped"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn record_remark(self, remark: impl AsRef<str>) {
         self.0.reported().remark = Some(excerpt(remark.as_ref(), MAX_PROGRESS_BYTES));
     }

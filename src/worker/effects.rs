@@ -132,6 +132,16 @@ impl Context {
     /// is written. It may be dropped, as by `select!` or at the end of its attempt: if `f` was not called, the effect was not
     /// performed; when the future of `f` has returned, its value is stored anyway; between, the effect is in doubt.
     ///
+    /// ```
+    /// use duly::{BoxError, Context};
+    /// # async fn send(_: &str) -> Result<String, BoxError> { Ok("accepted".to_owned()) }
+    /// async fn mail(run: Context) -> Result<String, BoxError> {
+    ///     let address: String = run.payload()?;
+    ///     // A retry of the run finds the value, and sends nothing.
+    ///     run.effect_async("send", || send(&address)).await
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// As [`Context::effect`].
     #[cfg(feature = "tokio")]

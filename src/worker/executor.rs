@@ -73,6 +73,38 @@ use crate::worker::lane::{Began, LaneTools, outcome_of};
 ///
 /// Except [`Executor::end_orphan`], its functions are called on the thread of the scheduler's loop and must not block. A panic of one
 /// of them is logged. [`Scheduler::is_idle`](crate::Scheduler::is_idle) calls [`Executor::handlers`], too.
+///
+/// ```
+/// use std::collections::BTreeSet;
+/// use std::sync::Arc;
+/// use duly::StopReason;
+/// use duly::executor::{Delegated, Executor, Waker};
+///
+/// /// Ends each attempt at once: there is nothing to stop.
+/// struct Counts;
+///
+/// impl Executor for Counts {
+///     fn attach(&self, _: Waker) {}
+///     fn handlers(&self) -> Arc<BTreeSet<String>> {
+///         Arc::new(["count".to_owned()].into())
+///     }
+///     fn free(&self) -> usize {
+///         1
+///     }
+///     fn start(&self, attempt: Delegated) {
+///         let length = attempt.context().payload_json().len();
+///         attempt.end(Ok(Some(length.to_string())));
+///     }
+///     fn stop(&self, _: i64, _: u32, _: StopReason) {}
+/// }
+/// # let home = tempfile::tempdir()?;
+/// # let scheduler = duly::Scheduler::builder(home.path().join("agent.db")).executor(Arc::new(Counts)).start()?;
+/// # scheduler.add(duly::NewTask::manual("count").handler("count").payload("four"))?;
+/// # let run = scheduler.trigger("count")?;
+/// # while !scheduler.run(run)?.is_some_and(|run| run.status.is_final()) { std::thread::yield_now() }
+/// assert_eq!(scheduler.run(run)?.and_then(|run| run.result).as_deref(), Some("6"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Executor: Send + Sync + 'static {
     /// Receives how it wakes the scheduler. Called once, before every other function.
     fn attach(&self, waker: Waker);
@@ -106,6 +138,19 @@ pub trait Executor: Send + Sync + 'static {
 }
 
 /// Wakes the loop of a scheduler. Cheap to clone. It does nothing when the scheduler has ended.
+///
+/// ```
+/// use std::sync::OnceLock;
+/// use duly::executor::Waker;
+///
+/// static WAKER: OnceLock<Waker> = OnceLock::new();
+///
+/// /// A process is ready for another attempt. Before `attach`, and after the scheduler has ended, this does nothing.
+/// fn ready() {
+///     WAKER.get().map(Waker::wake);
+/// }
+/// ready();
+/// ```
 #[derive(Clone)]
 pub struct Waker {
     wake: Sender<()>,
@@ -143,6 +188,23 @@ impl fmt::Debug for Waker {
 }
 
 /// What an attempt finds of an effect that it wants to begin.
+///
+/// ```
+/// use duly::executor::{Delegated, EffectState};
+/// use duly::{BoxError, Failure};
+///
+/// fn charge(attempt: &Delegated) -> Result<String, BoxError> {
+///     match attempt.begin_effect("charge")? {
+///         EffectState::Done(receipt) => Ok(receipt),
+///         EffectState::InDoubt => Err(Failure::give_up("an earlier attempt may have charged").into()),
+///         EffectState::Begin => {
+///             let receipt = r#""receipt 1""#.to_owned();
+///             attempt.record_effect("charge", &receipt)?;
+///             Ok(receipt)
+///         }
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EffectState {
     /// The intent is stored: perform it, then call [`Delegated::record_effect`] or [`Delegated::undo_effect`].
@@ -155,6 +217,21 @@ pub enum EffectState {
 }
 
 /// An attempt that an executor runs. If it is dropped without an end, the attempt has failed.
+///
+/// ```
+/// use duly::executor::Delegated;
+///
+/// fn take(attempt: Delegated, is_ready: bool) {
+///     if !is_ready {
+///         // No process is ready: the run returns to the queue, and the attempt does not count.
+///         return attempt.release();
+///     }
+///     match attempt.context().payload::<u64>() {
+///         Ok(number) => attempt.end(Ok(Some((number + 1).to_string()))),
+///         Err(error) => attempt.end(Err(error.into())),
+///     }
+/// }
+/// ```
 #[must_use = "an attempt that is dropped has failed"]
 pub struct Delegated {
     context: Context,

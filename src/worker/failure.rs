@@ -46,6 +46,22 @@ impl Failure {
 
     /// The attempt was cut short, as by a shutdown: it does not count, and is retried as soon as possible. A run that may start
     /// only once is dead.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, Failure, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let work = |run: &Context| if run.attempt() == 1 { Err(Failure::interrupted("the tool was updated")) } else { Ok(()) };
+    /// let mut stepper = Stepper::builder(&file, noon).handler("work", work).start()?;
+    /// stepper.client().add(NewTask::once("twice", noon).handler("work").max_attempts(2))?;
+    /// stepper.client().add(NewTask::once("once", noon).handler("work").max_attempts(1))?;
+    /// stepper.run_until_idle(std::time::Duration::from_secs(60))?;
+    /// let status = |task: &str| stepper.client().history(task, 1).map(|runs| runs[0].status);
+    /// assert_eq!((status("twice")?, status("once")?), (RunStatus::Succeeded, RunStatus::Dead));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn interrupted(error: impl Into<BoxError>) -> Self {
         Failure { retry: Retry::Interrupted, source: error.into() }
     }
@@ -89,6 +105,21 @@ impl Failure {
 
     /// The work is not needed any more: the run ends as cancelled, with this reason as its error. It is not retried, its task has
     /// no failure more, and its `on_dead` task does not run. What waits for the run continues.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, Failure, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let remind = |_: &Context| Err::<(), _>(Failure::cancel("the customer has left"));
+    /// let mut stepper = Stepper::builder(&file, noon).handler("remind", remind).start()?;
+    /// stepper.client().add(NewTask::once("remind", noon).handler("remind"))?;
+    /// stepper.run_until(noon)?;
+    /// let run = &stepper.client().history("remind", 1)?[0];
+    /// assert_eq!((run.status, run.error.as_deref()), (RunStatus::Cancelled, Some("the customer has left")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel(reason: impl Into<BoxError>) -> Self {
         Failure { retry: Retry::Cancel, source: reason.into() }
     }

@@ -34,6 +34,34 @@ pub const MAX_PROGRESS_BYTES: usize = 1024;
 /// result or the error that a handler returned panics when it is dropped, that is logged, and the answer stands. Two panics end
 /// the process, since Rust cannot catch them: one in a destructor that runs while another panic unwinds, and any in a program
 /// that is built with `panic = "abort"`.
+///
+/// ```
+/// use std::time::Duration;
+/// use duly::testing::Stepper;
+/// use duly::{BoxError, Context, Handler, NewTask, RunStatus};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// /// A type, because a closure has no default of the time limit.
+/// struct Fetch;
+///
+/// impl Handler for Fetch {
+///     fn run(&self, run: &Context) -> Result<Option<String>, BoxError> {
+///         if run.wait_cancelled(Duration::from_secs(60)) { Err("too slow".into()) } else { Ok(None) }
+///     }
+///
+///     fn default_timeout(&self) -> Option<Duration> {
+///         Some(Duration::from_secs(10))
+///     }
+/// }
+///
+/// let mut stepper = Stepper::builder(&file, noon).handler("fetch", Fetch).start()?;
+/// stepper.client().add(NewTask::once("feed", noon).handler("fetch").at_most_once())?;
+/// stepper.run_until(noon)?;
+/// let run = &stepper.client().history("feed", 1)?[0];
+/// assert_eq!((run.status, run.duration), (RunStatus::Dead, Some(Duration::from_secs(10))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Handler: Send + Sync + 'static {
     /// Runs one attempt, and returns its result as JSON.
     ///
@@ -250,6 +278,25 @@ impl fmt::Debug for Handlers {
 
 /// What a handler knows of its run, and how it reports. Cheap to clone, for the threads and futures that a handler uses; when its
 /// attempt has ended, a clone records nothing more, and [`Context::effect`] and [`Context::finish`] refuse.
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{Context, NewTask};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let report = |run: &Context| {
+///     run.progress("3 of 5");
+///     Ok::<_, duly::Error>(format!("{}, attempt {}, for {}", run.task(), run.attempt(), run.scheduled_for()))
+/// };
+/// let mut stepper = Stepper::builder(&file, noon).handler("report", report).start()?;
+/// // Due two hours ago: the occurrence is what the handler works for, and not the time at which it starts.
+/// stepper.client().add(NewTask::once("daily", "2027-03-14T10:00:00Z".parse()?).handler("report"))?;
+/// stepper.run_until(noon)?;
+/// let run = &stepper.client().history("daily", 1)?[0];
+/// assert_eq!(run.result.as_deref(), Some(r#""daily, attempt 1, for 2027-03-14T10:00:00.000Z""#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Context {
     claim: Arc<Claim>,
@@ -276,6 +323,21 @@ impl Context {
     }
 
     /// Returns the payload as the type that the handler expects: that of the run, or else that of the task.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let double = |run: &Context| run.payload::<u8>().map(|number| number * 2);
+    /// let mut stepper = Stepper::builder(&file, noon).handler("double", double).start()?;
+    /// stepper.client().add(NewTask::once("double", noon).handler("double").payload(300))?;
+    /// stepper.run_until(noon)?;
+    /// let run = &stepper.client().history("double", 1)?[0];
+    /// assert_eq!((run.status, run.attempt), (RunStatus::Dead, 1), "another attempt would find the same payload");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidPayload`] if it is of another type, with the field that is wrong. A handler that returns this error gives up:
@@ -339,6 +401,20 @@ impl Context {
 
     /// Returns a key that is the same for every attempt of this run, and differs for every other run, so that an outside
     /// service can detect a repeat: `<task>/<occurrence>`, or `<task>/run-<id>` for a manual run.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let key = |run: &duly::Context| Ok::<_, duly::Error>(run.idempotency_key());
+    /// let mut stepper = Stepper::builder(&file, noon).handler("pay", key).start()?;
+    /// stepper.client().add(duly::NewTask::once("rent", noon).handler("pay"))?;
+    /// stepper.run_until(noon)?;
+    /// let run = &stepper.client().history("rent", 1)?[0];
+    /// assert_eq!(run.result.as_deref(), Some(r#""rent/2027-03-14T12:00:00.000Z""#));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn idempotency_key(&self) -> String {
         self.claim.idempotency_key()
     }
@@ -352,6 +428,17 @@ impl Context {
     /// Returns whether the handler should stop: a user asked for it, or its time limit has passed. A handler that then returns
     /// an error ends its run as cancelled, or as timed out. A handler that returns `Ok` has succeeded, however late; that it
     /// was late is reported.
+    ///
+    /// ```
+    /// fn index(run: &duly::Context, files: &[String]) -> Result<(), duly::BoxError> {
+    ///     for file in files {
+    ///         if run.is_cancelled() {
+    ///             return Err(format!("stopped before {file}").into()); // `Ok` would be a success
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn is_cancelled(&self) -> bool {
         self.stop_reason().is_some()
     }
@@ -375,6 +462,15 @@ impl Context {
 
     /// Resolves when the handler should stop, as [`Context::is_cancelled`] describes; for async handlers, instead of
     /// [`Context::wait_cancelled`], which blocks its thread. An async handler that has not returned ten seconds later is dropped.
+    ///
+    /// ```
+    /// async fn fetch(run: duly::Context) -> Result<&'static str, duly::BoxError> {
+    ///     tokio::select! {
+    ///         () = tokio::time::sleep(std::time::Duration::from_secs(1)) => Ok("fetched"),
+    ///         () = run.cancelled() => Err("asked to stop".into()),
+    ///     }
+    /// }
+    /// ```
     #[cfg(feature = "tokio")]
     pub async fn cancelled(&self) {
         self.stop.requested().await;

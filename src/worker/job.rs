@@ -18,6 +18,24 @@ use crate::worker::handler::{Context, Handler, store_result};
 
 /// The name of a job and the type of its payload: all that a program needs that adds tasks for it. A program that runs them
 /// implements [`Job`], or `AsyncJob`, for the same type.
+///
+/// ```
+/// use duly::{Client, JobKind};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// /// A program that only adds mails needs no handler.
+/// struct Mail;
+///
+/// impl JobKind for Mail {
+///     const NAME: &'static str = "mail";
+///     type Payload = String;
+/// }
+///
+/// let client = Client::open(&file)?;
+/// client.enqueue::<Mail>(&"anna@example.org".to_owned())?;
+/// assert_eq!(client.tasks()?[0].definition.payload, r#""anna@example.org""#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait JobKind {
     /// The name of the handler.
     const NAME: &'static str;

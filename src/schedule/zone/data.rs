@@ -78,6 +78,13 @@ impl fmt::Display for ZoneData {
 }
 
 /// Returns the zone data that this process uses: determined at the first use, and unchanged until the process ends.
+///
+/// ```
+/// let data = duly::zone_data();
+/// // Without a folder of the system, the built-in version is used.
+/// assert!(data.folder.is_some() || data.version == data.built_in);
+/// println!("{data}");
+/// ```
 pub fn zone_data() -> &'static ZoneData {
     static DATA: LazyLock<ZoneData> = LazyLock::new(|| match std::env::var_os("TZDIR").filter(|dir| !dir.is_empty()) {
         Some(folder) => ZoneData::of([PathBuf::from(folder)]),

@@ -43,6 +43,15 @@ pub struct Zone {
 static LOADED: Mutex<BTreeMap<Arc<str>, Zone>> = Mutex::new(BTreeMap::new());
 
 /// How a change of the clock affects an instant.
+///
+/// ```
+/// use duly::{ClockNote, NewTask};
+/// // 02:30 occurs twice in this night. A line for one time of day runs in the first pass.
+/// let nightly = NewTask::cron("nightly", "30 2 * * *").time_zone("Europe/Rome").handler("work");
+/// let upcoming = nightly.upcoming("2027-10-30T23:00:00Z".parse()?, 2)?;
+/// assert_eq!((upcoming[0].note, upcoming[1].note), (Some(ClockNote::FirstPass), None));
+/// # Ok::<(), duly::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClockNote {
@@ -107,6 +116,12 @@ impl Zone {
     }
 
     /// Formats an instant as a local time with the offset: `2027-03-14T03:00:00-04:00`.
+    ///
+    /// ```
+    /// let rome = duly::Zone::named("Europe/Rome")?;
+    /// assert_eq!(rome.text_at("2027-03-28T01:00:00Z".parse()?), "2027-03-28T03:00:00+02:00", "02:00 is skipped");
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     pub fn text_at(&self, at: Timestamp) -> String {
         match (at.to_datetime(), FixedOffset::east_opt(self.offset_at(at))) {
             (Some(at), Some(offset)) => at.with_timezone(&offset).to_rfc3339_opts(SecondsFormat::AutoSi, false),

@@ -27,6 +27,16 @@ const LEAST_SQLITE: i32 = 3_051_003;
 const STATEMENTS: usize = 128;
 
 /// How durable a commit is.
+///
+/// ```
+/// use duly::{Durability, Scheduler};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// // For tasks that may run again after a power failure: a commit does not wait for the disk.
+/// let builder = Scheduler::builder(&file).durability(Durability::MayRepeatAfterPowerLoss);
+/// builder.start()?.shutdown(std::time::Duration::ZERO)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Every commit is on the disk before any run that it records starts (`synchronous = FULL`).
