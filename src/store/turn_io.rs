@@ -358,6 +358,8 @@ pub(crate) struct Done {
     pub(crate) extended: Option<usize>,
     /// Whether more is due than was resolved, or rows without a due time are to be looked at.
     pub(crate) more_due: bool,
+    /// Whether such rows, or runs that have expired, are left: they wait for no worker.
+    pub(crate) more_unplanned: bool,
     pub(crate) next_due: Option<Timestamp>,
     pub(crate) next_claimable: Option<Timestamp>,
     pub(crate) next_expiry: Option<Timestamp>,

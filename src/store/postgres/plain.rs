@@ -157,12 +157,15 @@ impl PostgresStore {
         };
         match seen {
             // What another program has written since the turn read.
-            Ok(seen) => Ok(Some(Done { more_due: choice.more || seen.more_due, ..seen.into_done(done) })),
+            Ok(seen) => {
+                let more_unplanned = seen.more_unplanned;
+                Ok(Some(Done { more_due: choice.more || more_unplanned, more_unplanned, ..seen.into_done(done) }))
+            }
             Err(fault) if done.claims.is_empty() && done.events.is_empty() => Err(fault),
             // What is committed must not be lost: the next turn looks again.
             Err(fault) => {
                 log::warn!("cannot look for what is due next: {fault}");
-                Ok(Some(Done { more_due: true, ..done }))
+                Ok(Some(Done { more_due: true, more_unplanned: true, ..done }))
             }
         }
     }

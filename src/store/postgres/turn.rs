@@ -306,16 +306,16 @@ impl PostgresStore {
             let all = Reach::Everything;
             let all = self.look_up(now, all, |memory, now| Store::look(memory, owner, handlers, None, now))?;
             if self.rehearses && seen.data_version == self.data_version()? {
-                let more_due = seen.more_due;
-                let mut done = seen.into_done(Done { more_due, ..Done::default() });
+                let more_unplanned = seen.more_unplanned;
+                let mut done = seen.into_done(Done { more_due: more_unplanned, more_unplanned, ..Done::default() });
                 let all = all.unwrap_or_default();
                 assert_eq!(shown(&done), shown(&all), "a look by the server, and one at all rows");
                 owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
                 return Ok(Some(done));
             }
         }
-        let more_due = seen.more_due;
-        let mut done = seen.into_done(Done { more_due, ..Done::default() });
+        let more_unplanned = seen.more_unplanned;
+        let mut done = seen.into_done(Done { more_due: more_unplanned, more_unplanned, ..Done::default() });
         owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
         Ok(Some(done))
     }
@@ -374,10 +374,11 @@ fn shown(done: &Done) -> String {
         others.iter().map(|other| format!("{} until {} for {:?}", other.owner, other.until, other.lease)).collect()
     };
     let (others, not_stopped) = (owners(&done.others), owners(&done.not_stopped));
-    let Done { claims, events, stop, declared_gone, orphaned, unwritten, .. } = done;
-    let Done { more_lost, recovered, extended, more_due, next_due, next_claimable, next_expiry, .. } = done;
+    let Done { claims, events, stop, declared_gone, orphaned, unwritten, more_lost, .. } = done;
+    let Done { recovered, extended, more_due, more_unplanned, next_due, next_claimable, next_expiry, .. } = done;
     format!(
         "{claims:#?} {events:#?} {stop:?} {others:?} {declared_gone:?} {not_stopped:?} {orphaned:?} {unwritten:?} {resting:?} \
-         {more_lost} {recovered:?} {extended:?} {more_due} due {next_due:?} claimable {next_claimable:?} expiry {next_expiry:?}"
+         {more_lost} {recovered:?} {extended:?} {more_due} {more_unplanned} due {next_due:?} \
+         claimable {next_claimable:?} expiry {next_expiry:?}"
     )
 }

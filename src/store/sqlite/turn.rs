@@ -239,6 +239,7 @@ impl<'a> Turning<'a> {
         }
         // These rows have no due time, so the next turn runs immediately.
         self.done.more_due |= more_unplanned;
+        self.done.more_unplanned = more_unplanned;
         if self.written.claims.is_empty() && !self.done.more_due {
             self.prune(true, self.budget)?;
         }
@@ -521,7 +522,8 @@ pub(crate) fn look(
     store.read("look for changes", |tx, _| {
         let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
         look_ahead(tx, owner, handlers, &InForce::read(tx)?, &mut done)?;
-        done.more_due = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
+        done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
+        done.more_due = done.more_unplanned;
         Ok(Some(done))
     })
 }
