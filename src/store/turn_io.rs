@@ -321,7 +321,8 @@ impl std::fmt::Display for Item {
 }
 
 impl Work<'_> {
-    /// Returns how many items the turn may write beside its outcomes. Those that are stored already take no place.
+    /// Returns how many items a turn may write at most beside its outcomes. Those that are stored already take no place if nothing
+    /// follows from them.
     pub(crate) fn budget(&self) -> usize {
         MAX_ITEMS.saturating_sub(self.finished.iter().filter(|finished| !finished.stored).count())
     }

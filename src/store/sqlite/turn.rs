@@ -1,7 +1,7 @@
 //! The one transaction of a turn: settle what finished, extend leases, recover lost runs, expire what never began, resolve what
 //! is due, claim.
 //!
-//! It writes at most [`MAX_ITEMS`](crate::store::turn_io::MAX_ITEMS) items, outcomes first. If one item cannot be written, the
+//! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the
 //! transaction is rolled back and repeated with a savepoint around each item: the bad one is set aside with an event, the others are
 //! written.
 
@@ -31,7 +31,7 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, settle, tasks};
-use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Slots, Work, presence};
+use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
 pub(crate) const SWEEP: usize = 500;
@@ -134,8 +134,7 @@ impl<'a> Turning<'a> {
         let (blocked, delayed) = (work.newer || blocked::any_blocked(tx)?, work.newer || delays::any(tx)?);
         let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
         let written = Written { blocked, delayed, limits, ..Written::default() };
-        // Each outcome is an item.
-        let (slots, budget) = (work.slots, work.budget() + work.finished.len());
+        let (slots, budget) = (work.slots, MAX_ITEMS);
         Ok(Turning { tx, schedules, work, memory, mode, backing, done, written, slots, budget })
     }
 
