@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use crate::guides::{pages, read};
+use crate::docs::sources;
+use crate::guides::{pages, read, tree};
 
 /// Pages about what was, or what other programs have.
 const OTHERS: [&str; 1] = ["CHANGELOG.md"];
@@ -96,8 +97,72 @@ fn the_commands_that_the_prose_names_exist() {
     assert!(count > 200, "only {count} commands were found");
 }
 
+/// Returns what a span with `cargo` names: features, examples, benches, and the filters of tests.
+fn named_by_cargo(span: &str) -> Vec<(&'static str, String)> {
+    let mut named = Vec::new();
+    let Some((_, line)) = span.split_once("cargo ") else { return named };
+    let mut words = line.split(' ');
+    let is_test = words.next() == Some("test");
+    let mut is_of_skip = false;
+    while let Some(word) = words.next() {
+        match word {
+            "--features" => {
+                let features = words.next().unwrap_or_default().split(',');
+                named.extend(features.map(|feature| ("feature", feature.to_owned())));
+            }
+            "--example" => named.extend(words.next().map(|name| ("example", name.to_owned()))),
+            "--bench" => named.extend(words.next().map(|name| ("bench", name.to_owned()))),
+            "--test" | "--bin" | "--profile" | "--target" => drop(words.next()),
+            "--skip" => is_of_skip = true,
+            "--" if !is_test => break,
+            filter if is_test && !filter.starts_with('-') && !filter.is_empty() => {
+                named.extend(filter.split("::").filter(|part| !part.is_empty()).map(|part| ("test", part.to_owned())));
+            }
+            _ => {}
+        }
+    }
+    // What a test skips may be a part of a name.
+    named.retain(|(kind, _)| !is_of_skip || *kind != "test");
+    named
+}
+
+#[test]
+fn what_commands_of_cargo_name_exists() {
+    let manifest = read("Cargo.toml");
+    let source = |folder: &str| -> String {
+        sources(folder).into_iter().map(|file| read(&format!("{folder}/{file}"))).collect()
+    };
+    let tests = source("tests") + &source("src");
+    let exists = |kind: &str, name: &str| match kind {
+        "feature" => manifest.contains(&format!("\n{name} = [")),
+        "example" => tree().join("examples").join(format!("{name}.rs")).exists(),
+        "bench" => manifest.contains(&format!("\nname = \"{name}\"\n")),
+        // A filter may be the beginning of a name.
+        _ => ["mod ", "fn "].iter().any(|word| tests.contains(&format!("{word}{name}"))),
+    };
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for page in pages().iter().filter(|page| !OTHERS.contains(&&***page)) {
+        for span in spans(&read(page)) {
+            for (kind, name) in named_by_cargo(&span) {
+                count += 1;
+                if !exists(kind, &name) {
+                    wrong.push(format!("{page}: `{span}`: no {kind} {name:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(count > 50, "only {count} names were found");
+}
+
 #[test]
 fn commands_are_read() {
+    let named: Vec<String> =
+        named_by_cargo("DULY_SEED=7 cargo test --features a,b --test it on_postgres::x -- --ignored")
+            .into_iter()
+            .map(|(kind, name)| format!("{kind} {name}"))
+            .collect();
+    assert_eq!(named, ["feature a", "feature b", "test on_postgres", "test x"]);
     let read = |span: &str| command_of(span).map(|(name, options)| format!("{name} {}", options.join(" ")));
     assert_eq!(read("duly --db a.db run --http 127.0.0.1:1").as_deref(), Some("run --http"));
     assert_eq!(read("crontab -l | duly import crontab -").as_deref(), Some("import "));
