@@ -3,9 +3,11 @@
 //! A lock file proves that a scheduler is alive or dead. If another user can replace it, it proves nothing.
 
 use std::fmt;
-use std::fs::{DirBuilder, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::path::Path;
+
+use crate::host::platform;
 
 /// What is wrong with a folder, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +24,7 @@ impl fmt::Display for Fault {
 
 /// Creates a folder that only its owner may enter. Accepts an existing folder if it is safe.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    let mut builder = DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    match builder.create(path) {
+    match platform::create_private_folder(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_private(path),
         other => other,
     }

@@ -44,6 +44,14 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+/// Creates a folder that only its owner may enter. Fails if it exists.
+pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(path);
+    #[cfg(not(unix))]
+    std::fs::create_dir(path)
+}
+
 /// Writes all of `bytes` at `offset`, independent of the file's own position.
 pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     #[cfg(unix)]
@@ -66,6 +74,7 @@ pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
 
 /// Who may write a file, by its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(unix), allow(dead_code, reason = "other systems have no modes"))]
 pub(crate) enum Writable {
     Owner,
     Group,

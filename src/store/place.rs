@@ -40,6 +40,7 @@ use crate::text::database_name::shown;
 
 /// A database that is named by a path, or by an address as in `postgres://user@host/database`.
 #[derive(Clone)]
+#[cfg_attr(windows, allow(clippy::large_enum_variant, reason = "few, and paths are larger there"))]
 pub(crate) enum Place {
     File(PathBuf),
     #[cfg(feature = "postgres")]

@@ -482,6 +482,28 @@ fn the_line_of_the_page_installs_completions() {
     }
 }
 
+/// The lines of `docs/deployment.md` install the manual pages beside the program.
+#[cfg(unix)]
+#[test]
+fn the_lines_of_the_page_install_the_manual() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/deployment.md")).expect("the page");
+    let section = page.split_once("## Manual pages").expect("a section").1;
+    let lines = section.split("```").nth(1).and_then(|block| block.strip_prefix("sh\n")).expect("commands");
+    let home = temp_dir();
+    std::fs::create_dir(home.path().join("bin")).expect("a folder");
+    std::os::unix::fs::symlink(PROGRAM, home.path().join("bin/duly")).expect("a link");
+    let path = format!("{}:{}", home.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", lines]).env("PATH", &path).current_dir(home.path());
+    assert_eq!(result(&shell.output().expect("sh")), (0, String::new(), String::new()));
+    let written = std::fs::read_to_string(home.path().join("share/man/man1/duly-logs.1")).expect("a page");
+    assert!(written.contains(".TH duly-logs 1"), "{written}");
+    match Command::new("man").args(["-w", "duly-logs"]).env("PATH", path).env_remove("MANPATH").output() {
+        Ok(found) => assert!(result(&found).1.ends_with("/share/man/man1/duly-logs.1\n"), "{found:?}"),
+        Err(_) => println!("skipped: no man"),
+    }
+}
+
 /// Names of tasks are completed by shells as they are: in the file that the line names, and with the letters at which bash
 /// breaks words. What a shell does with them after that is its own.
 #[test]

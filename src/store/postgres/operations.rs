@@ -405,7 +405,9 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
-        self.look_up(now, Reach::Everything, |memory, now| Store::timeline(memory, window, now))
+        self.look_up(now, View::Timeline { window: window.clone(), now }, |memory, now| {
+            Store::timeline(memory, window, now)
+        })
     }
 
     #[cfg(feature = "page")]

@@ -4,6 +4,8 @@ mod around;
 pub(crate) mod client;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "page")]
+mod timeline;
 mod turn;
 pub(crate) mod view;
 

@@ -55,7 +55,7 @@ pub(crate) mod sql;
 mod task_pages;
 pub(crate) mod tasks;
 #[cfg(feature = "page")]
-mod timeline;
+pub(crate) mod timeline;
 pub(crate) mod turn;
 
 use std::any::Any;

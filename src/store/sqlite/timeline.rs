@@ -16,11 +16,11 @@ use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{row, tasks};
 
 /// Most tasks that one page examines: most of them may have no run in the window.
-const MAX_EXAMINED: usize = 1000;
+pub(crate) const MAX_EXAMINED: usize = 1000;
 /// Number of runs before the window among which those are found that ended in it.
-const LOOK_BACK: usize = 20;
+pub(crate) const LOOK_BACK: usize = 20;
 /// Number of runs of a busy task that are read before those that are read completely.
-const SAMPLES: i64 = 100;
+pub(crate) const SAMPLES: i64 = 100;
 
 /// Returns the tasks that have runs or future occurrences within a window, by name.
 pub(super) fn timeline(store: &mut SqliteStore, window: &Window, now: Timestamp) -> Result<Timeline> {

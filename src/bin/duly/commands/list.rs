@@ -155,13 +155,13 @@ fn no_next(task: &Task) -> (&'static str, &'static str) {
 
 /// The status and the end of the last run. `next`: the next attempt, if a run has failed and it is known.
 fn last(task: &Task, next: Option<Timestamp>, times: &Times) -> Cell {
-    match (task.last_status, task.last_finished) {
-        (Some(status @ RunStatus::Failed), _) if let Some(at) = next => {
+    match (task.last_status, task.last_finished, next) {
+        (Some(status @ RunStatus::Failed), _, Some(at)) => {
             Cell::new(&format!("failed, {}", retry(at, times.now)), run_tone(status))
         }
-        (Some(status), Some(at)) => Cell::new(&format!("{status} {}", times.roughly(at)), run_tone(status)),
-        (Some(status), None) => Cell::new(status.as_str(), run_tone(status)),
-        (None, _) => Cell::new("-", Tone::Faint),
+        (Some(status), Some(at), _) => Cell::new(&format!("{status} {}", times.roughly(at)), run_tone(status)),
+        (Some(status), None, _) => Cell::new(status.as_str(), run_tone(status)),
+        (None, ..) => Cell::new("-", Tone::Faint),
     }
 }
 

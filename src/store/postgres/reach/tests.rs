@@ -416,6 +416,7 @@ fn read_pages(
     seed: &str,
 ) {
     use crate::model::task_pages::{After, RunQuery, TaskQuery};
+    use crate::model::views::Window;
     let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
     compare(all, some, &what("schedulers"), |store| store.schedulers());
     compare(all, some, &what("queue"), |store| store.queue(now));
@@ -439,6 +440,16 @@ fn read_pages(
         status: None,
     };
     compare(all, some, &what(&format!("{query:?}")), |store| store.task_page(&query));
+    let until = NOW + random.i64(-20..10) * 60_000;
+    let window = Window {
+        from: Timestamp::from_millis(until - random.i64(1..30) * 60_000),
+        until: Timestamp::from_millis(until),
+        pattern: random.bool().then(|| "task-?".into()),
+        after: random.bool().then(|| name.to_owned()),
+        lanes: random.usize(1..6),
+        runs: random.usize(1..6),
+    };
+    compare(all, some, &what(&format!("{window:?}")), |store| store.timeline(&window, now));
 }
 
 fn claim(run_id: i64, attempt: u32, task_id: i64) -> Claim {

@@ -5,9 +5,13 @@ use std::collections::BTreeSet;
 use crate::clock::Timestamp;
 use crate::model::recorded::EventFilter;
 use crate::model::run::RunFilter;
+#[cfg(feature = "page")]
+use crate::model::views::Window;
 use crate::rules::clock_monitor::NOTICED;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
+#[cfg(feature = "page")]
+use crate::store::postgres::reach::timeline;
 use crate::store::postgres::sheets::Sheets;
 use crate::store::postgres::text::findable;
 use crate::store::sqlite::sql::sql;
@@ -64,6 +68,12 @@ pub(crate) enum View {
     TaskLines {
         tasks: Vec<i64>,
         marks: i64,
+    },
+    /// What the timeline shows.
+    #[cfg(feature = "page")]
+    Timeline {
+        window: Window,
+        now: Timestamp,
     },
 }
 
@@ -126,6 +136,8 @@ impl View {
             View::RunLines(runs) => around::runs(bench, runs),
             #[cfg(feature = "page")]
             View::TaskLines { tasks, marks } => task_lines(bench, tasks, *marks),
+            #[cfg(feature = "page")]
+            View::Timeline { window, now } => timeline::read(bench, window, *now),
         }
     }
 }
@@ -139,7 +151,7 @@ const LAST_OF_ONCE: &str = "
          WHERE s.id = ANY ($1)))";
 
 /// Reads the last runs of the `once` tasks that were read.
-fn last_runs(bench: &mut Sheets) -> Result<(), Fault> {
+pub(super) fn last_runs(bench: &mut Sheets) -> Result<(), Fault> {
     let tasks = around::tasks_with(bench, "schedule_type", "once");
     bench.read("task_runs", LAST_OF_ONCE, &[&tasks]).map(|_| ())
 }
@@ -417,6 +429,6 @@ fn task_lines(bench: &mut Sheets, tasks: &Vec<i64>, marks: i64) -> Result<(), Fa
     last_runs(bench)
 }
 
-fn bound(limit: usize) -> i64 {
+pub(super) fn bound(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
-use std::path::Path;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -82,7 +81,7 @@ pub(crate) fn is_one_ending() -> bool {
         use std::os::unix::fs::MetadataExt;
         let own = rustix::process::geteuid().as_raw();
         let is_ending = |one: &Process| {
-            let folder = Path::new("/proc").join(one.pid.to_string());
+            let folder = std::path::Path::new("/proc").join(one.pid.to_string());
             // Anyone may choose the name of a process.
             !one.is_dead
                 && one.session == one.pid

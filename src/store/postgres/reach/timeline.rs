@@ -1,0 +1,125 @@
+//! The rows that a timeline needs: those that the look-ups of `store::sqlite::timeline` find, of as many tasks as it has lanes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use postgres::types::ToSql;
+
+use crate::clock::Timestamp;
+use crate::model::views::Window;
+use crate::store::fault::Fault;
+use crate::store::postgres::reach::view::{bound, last_runs};
+use crate::store::postgres::sheets::{Cell, Sheets};
+use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::timeline::{LOOK_BACK, MAX_EXAMINED, SAMPLES};
+
+/// The next tasks by name.
+const CANDIDATES: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT s.id FROM scheduled_tasks s WHERE s.name > $1 AND s.name >= $2 ORDER BY s.name LIMIT $3))";
+
+/// The runs of some tasks around a window from $2 until $3, of which $4 are read completely. Of scheduled runs: the newest in it, the
+/// last ones before it, and a sample if it has more. Of the others: each that the search for the end of the window examines, and
+/// the newest before that end.
+const RUNS: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id
+          FROM unnest($1::bigint[]) one (task)
+         CROSS JOIN LATERAL (
+               SELECT (SELECT n.scheduled_for FROM task_runs n
+                        WHERE n.task_id = one.task AND {unscheduled_case:n} = 0 AND n.scheduled_for >= $2 AND n.scheduled_for < $3
+                        ORDER BY n.scheduled_for DESC OFFSET $4 LIMIT 1) AS oldest) read
+         CROSS JOIN LATERAL (
+               WITH RECURSIVE search (below, above, id) AS (
+                   SELECT 0::bigint, n.id, n.id
+                     FROM (SELECT r.id, r.scheduled_for FROM task_runs r
+                            WHERE r.task_id = one.task AND {unscheduled_case:r} > 0
+                            ORDER BY {unscheduled_case:r} DESC LIMIT 1) n
+                    WHERE n.scheduled_for >= $3
+                    UNION ALL
+                   SELECT CASE WHEN n.scheduled_for < $3 THEN n.id ELSE s.below END,
+                          CASE WHEN n.scheduled_for < $3 THEN s.above ELSE s.below + (s.above - s.below) / 2 END, n.id
+                     FROM search s
+                    CROSS JOIN LATERAL (
+                          SELECT r.id, r.scheduled_for FROM task_runs r
+                           WHERE r.task_id = one.task AND {unscheduled_case:r} >= s.below + (s.above - s.below) / 2
+                           ORDER BY {unscheduled_case:r} LIMIT 1) n
+                    WHERE s.below + 1 < s.above)
+               SELECT s.id FROM search s
+                UNION ALL
+               (SELECT n.id FROM task_runs n
+                 WHERE n.task_id = one.task AND {unscheduled_case:n} > 0
+                   AND {unscheduled_case:n} < coalesce((SELECT s.above FROM search s ORDER BY s.above - s.below LIMIT 1),
+                                                       9223372036854775807)
+                 ORDER BY {unscheduled_case:n} DESC LIMIT $4 + $5 + 1)
+                UNION ALL
+               (SELECT n.id FROM task_runs n
+                 WHERE n.task_id = one.task AND {unscheduled_case:n} = 0 AND n.scheduled_for >= $2 AND n.scheduled_for < $3
+                 ORDER BY n.scheduled_for DESC LIMIT $4 + 1)
+                UNION ALL
+               (SELECT n.id FROM task_runs n
+                 WHERE n.task_id = one.task AND {unscheduled_case:n} = 0 AND n.scheduled_for < $2
+                 ORDER BY n.scheduled_for DESC LIMIT $5)
+                UNION ALL
+               SELECT n.id
+                 FROM generate_series(0, $6::bigint - 1) p (number)
+                CROSS JOIN LATERAL (
+                      SELECT r.id FROM task_runs r
+                       WHERE r.task_id = one.task AND {unscheduled_case:r} = 0
+                         AND r.scheduled_for >= $2 + (read.oldest - $2) / $6 * p.number
+                         AND r.scheduled_for <= CASE WHEN p.number + 1 = $6 THEN read.oldest
+                                                     ELSE $2 + (read.oldest - $2) / $6 * (p.number + 1) - 1 END
+                       ORDER BY r.scheduled_for LIMIT 1) n
+                WHERE read.oldest IS NOT NULL) x))"};
+
+/// Reads tasks in parts until one more has a lane than the window shows.
+pub(super) fn read(bench: &mut Sheets, window: &Window, now: Timestamp) -> Result<(), Fault> {
+    let prefix = window.pattern.as_ref().map_or("", |pattern| pattern.prefix()).to_owned();
+    let matches = |name: &str| window.pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
+    let (mut after, mut examined, mut matching) = (window.after.clone().unwrap_or_default(), 0, Vec::new());
+    while examined < MAX_EXAMINED {
+        let part = (window.lanes + 1).min(MAX_EXAMINED - examined);
+        let found = bench.read("scheduled_tasks", CANDIDATES, &[&after, &prefix, &bound(part)])?;
+        let candidates: BTreeMap<String, i64> = tasks(bench).into_iter().filter(|(name, _)| *name > after).collect();
+        let ids: Vec<i64> = candidates.iter().filter(|(name, _)| matches(name)).map(|(_, id)| *id).collect();
+        runs(bench, &ids, window)?;
+        examined += found;
+        matching.extend(ids);
+        let Some((last, _)) = candidates.into_iter().next_back() else { break };
+        if found < part || !last.starts_with(&prefix) || lanes(bench, &matching, window, now) > window.lanes {
+            break;
+        }
+        after = last;
+    }
+    last_runs(bench)
+}
+
+fn runs(bench: &mut Sheets, tasks: &[i64], window: &Window) -> Result<(), Fault> {
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    let (from, until, runs) = (window.from.as_millis(), window.until.as_millis(), bound(window.runs));
+    let long = ["output", "payload", "result"];
+    let params: [&(dyn ToSql + Sync); 6] = [&tasks, &from, &until, &runs, &bound(LOOK_BACK), &SAMPLES];
+    bench.read_without(&long, "task_runs", RUNS, &params).map(|_| ())
+}
+
+fn tasks(bench: &Sheets) -> Vec<(String, i64)> {
+    let tasks = bench.column("scheduled_tasks", "name").into_iter().zip(bench.column("scheduled_tasks", "id"));
+    let task = |task| if let (Cell::Text(name), Cell::Integer(id)) = task { Some((name, id)) } else { None };
+    tasks.filter_map(task).collect()
+}
+
+/// Returns how many tasks certainly have a lane: with a run in the window, or an occurrence ahead.
+fn lanes(bench: &Sheets, matching: &[i64], window: &Window, now: Timestamp) -> usize {
+    let (from, until) = (window.from.as_millis(), window.until.as_millis());
+    let of_runs = bench.column("task_runs", "task_id").into_iter().zip(bench.column("task_runs", "scheduled_for"));
+    let drawn = of_runs.filter(|(_, at)| matches!(at, Cell::Integer(at) if (from..until).contains(at)));
+    let is_ahead = |status: &Cell, next: &Cell| matches!((status, next), (Cell::Text(status), Cell::Integer(at)) if status == "active" && *at < until);
+    let states = bench.column("scheduled_tasks", "status").into_iter().zip(bench.column("scheduled_tasks", "next_run"));
+    let states = bench.column("scheduled_tasks", "id").into_iter().zip(states);
+    let ahead = states.filter(|(_, (status, next))| window.until > now && is_ahead(status, next));
+    let tasks = drawn.map(|(task, _)| task).chain(ahead.map(|(task, _)| task));
+    let tasks: BTreeSet<i64> =
+        tasks.filter_map(|task| if let Cell::Integer(id) = task { Some(id) } else { None }).collect();
+    matching.iter().filter(|id| tasks.contains(id)).count()
+}
