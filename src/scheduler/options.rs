@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::Connection;
+
 use crate::clock::Clock;
+use crate::error::{BoxError, Result};
 use crate::model::event::Observer;
 use crate::model::settings::{Retention, settings_methods};
 #[cfg(feature = "page")]
@@ -47,6 +50,32 @@ impl Builder {
     /// ```
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// Prepares each connection on which handlers write their own rows with [`Context::finish`](crate::Context::finish): registers
+    /// functions, sets a busy timeout, creates temporary tables. The settings that duly relies on are set again afterwards. A worker opens its
+    /// connection when a handler first needs it; if `prepare` fails then, so does the attempt.
+    ///
+    /// ```
+    /// use duly::{Context, NewTask, Scheduler};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// let scheduler = Scheduler::builder(&file)
+    ///     .on_connect(|connection| Ok(connection.execute_batch("CREATE TEMP TABLE seen (id INTEGER)")?))
+    ///     .handler("look", move |run: &Context| {
+    ///         let seen: i64 = run.finish(|tx| Ok(tx.query_row("SELECT count(*) FROM seen", [], |row| row.get(0))?))?;
+    /// #       sender.send(seen)?;
+    ///         Ok::<_, duly::BoxError>(seen)
+    ///     })
+    ///     .start()?;
+    /// # scheduler.add(NewTask::once("look", "2020-01-01T00:00:00Z".parse()?).handler("look"))?;
+    /// # assert_eq!(receiver.recv()?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_connect(mut self, prepare: impl Fn(&Connection) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
+        self.prepare = Some(Arc::new(prepare));
         self
     }
 

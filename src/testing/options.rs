@@ -87,8 +87,8 @@ impl StepperBuilder {
         self
     }
 
-    /// Returns this client, of the same file and clock, from [`Stepper::client`] instead of opening another connection: for
-    /// tests that start thousands of owners.
+    /// Returns this client, of the same file and clock, from [`Stepper::client`](crate::testing::Stepper::client) instead of opening
+    /// another connection: for tests that start thousands of owners.
     pub fn client(mut self, client: &Client) -> Self {
         self.client = Some(client.clone());
         self

@@ -283,7 +283,7 @@ fn rusqlite_is_named_below_the_store_and_in_typed_functions_only() {
         "bin/duly/selftest/probe.rs",
         "client/outbox.rs",
         "lib.rs",
-        "scheduler.rs",
+        "scheduler/options.rs",
         "testing.rs",
         "worker/effects.rs",
     ]);
@@ -323,6 +323,89 @@ fn only_clock_rs_reads_the_clock() {
         let found = words.iter().find(|word| code.contains(**word));
         assert_eq!(found, None, "src/{file}: now is an argument of every statement");
     }
+}
+
+/// The types that lib.rs and the public modules export, by name.
+fn exported() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for file in ["lib.rs", "page/mod.rs", "testing.rs", "worker/command.rs", "worker/executor.rs"] {
+        let code = code(file);
+        for statement in code.split(';').filter_map(|statement| statement.split_once("pub use ")) {
+            let is_hidden = statement.0.trim_end().ends_with("#[doc(hidden)]");
+            let words = statement.1.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            found.extend(words.filter(|_| !is_hidden).map(str::to_owned));
+        }
+        found.extend(code.lines().filter_map(|line| defined(line).map(str::to_owned)));
+    }
+    // Constants are in upper case, functions and modules in lower case.
+    found.retain(|name| name.starts_with(char::is_uppercase) && name.contains(char::is_lowercase));
+    found
+}
+
+/// The public type that a line defines: `pub struct Run {`, or `RunStatus, "status" {` of the macro `text_enum`.
+fn defined(line: &str) -> Option<&str> {
+    let line = line.trim();
+    let kinds = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
+    let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind));
+    let rest = rest.or_else(|| line.contains(", \"").then_some(line).filter(|line| line.ends_with("\" {")))?;
+    rest.split(|letter: char| !letter.is_alphanumeric()).next()
+}
+
+/// The types of a source that have no example in their documentation.
+fn without_example<'a>(source: &'a str, types: &BTreeSet<String>) -> Vec<&'a str> {
+    let lines: Vec<&str> = source.lines().collect();
+    let mut found = Vec::new();
+    for (at, name) in lines.iter().enumerate().filter_map(|(at, line)| Some((at, defined(line)?))) {
+        let above = lines[..at].iter().rev().map(|line| line.trim());
+        let mut docs = above.skip_while(|line| line.starts_with("#[")).take_while(|line| line.starts_with("///"));
+        if types.contains(name) && !docs.any(|line| line.starts_with("/// ```")) {
+            found.push(name);
+        }
+    }
+    found
+}
+
+/// The documentation of every public type has an example, which `cargo test --doc` runs.
+#[test]
+fn every_public_type_has_an_example() {
+    let types = exported();
+    assert!(types.len() > 100, "only {} types were found: {types:?}", types.len());
+    let mut seen = BTreeSet::new();
+    for file in sources("src").iter().filter(|file| !file.starts_with("bin/")) {
+        let source = read(&tree().join("src").join(file));
+        seen.extend(source.lines().filter_map(defined).map(str::to_owned));
+        assert_eq!(without_example(&source, &types), Vec::<&str>::new(), "src/{file}: types without an example");
+    }
+    let unseen: Vec<&String> = types.difference(&seen).collect();
+    assert!(unseen.is_empty(), "exported, and defined nowhere: {unseen:?}");
+}
+
+/// docs.rs builds what the library can have, and the crate page says what each feature adds.
+#[test]
+fn docs_rs_documents_every_feature() {
+    let manifest = read(&tree().join("Cargo.toml"));
+    let section = |name: &str| manifest.split(&format!("\n[{name}]\n")).nth(1).expect("a section").split("\n[").next();
+    let features = section("features").unwrap_or_default().lines().filter_map(|line| line.split_once(" = "));
+    let features = features.map(|(name, _)| name).filter(|name| !name.starts_with('#') && *name != "faults");
+    let features: BTreeSet<&str> = features.collect();
+    let built = section("package.metadata.docs.rs").unwrap_or_default();
+    let page = read(&tree().join("src/lib.rs"));
+    assert!(features.len() > 6, "only {features:?}");
+    for feature in features.into_iter().filter(|name| *name != "default") {
+        assert!(page.contains(&format!("//! | `{feature}` |")), "the crate page does not say what {feature} adds");
+        // The program is not documented there, and the other one is a default.
+        assert!(["cli", "bundled"].contains(&feature) || built.contains(&format!("\"{feature}\"")), "{feature}");
+    }
+    assert!(!built.contains("all-features"), "`faults` is private");
+}
+
+#[test]
+fn a_type_without_an_example_is_found() {
+    let types = BTreeSet::from(["Run", "Status"].map(str::to_owned));
+    let source = "/// A run.\n#[derive(Debug)]\npub struct Run {\n/// ```\n/// ```\npub struct Hidden;\n";
+    assert_eq!(without_example(source, &types), ["Run"]);
+    assert_eq!(without_example("/// A status.\nStatus, \"status\" {", &types), ["Status"]);
+    assert!(without_example("/// ```\n/// ```\n#[derive(Debug)]\npub struct Run {", &types).is_empty());
 }
 
 /// The README names every example and sample application, and every example that it names exists.
