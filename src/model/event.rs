@@ -317,19 +317,15 @@ mod orphan {
 /// observer should be fast.
 ///
 /// ```
-/// use std::sync::mpsc;
-/// use duly::testing::Stepper;
-/// use duly::{Event, NewTask};
 /// # let home = tempfile::tempdir()?;
 /// # let file = home.path().join("agent.db");
-/// # let noon = "2027-03-14T12:00:00Z".parse()?;
-/// let (sender, events) = mpsc::channel();
-/// // A closure is an observer. It sends, and lets another thread do what takes time.
-/// let observer = move |event: &Event| _ = sender.send(event.to_string());
-/// let mut stepper = Stepper::builder(&file, noon).accept("post").observe(observer).start()?;
-/// stepper.client().add(NewTask::once("post", noon).handler("post"))?;
-/// stepper.step()?;
-/// assert_eq!(events.recv()?, r#"run 1 of "post" started (attempt 1 of 5)"#);
+/// let (sender, events) = std::sync::mpsc::channel();
+/// // A closure is an observer. This one lets another thread do what takes time.
+/// let observer = move |event: &duly::Event| _ = sender.send(event.to_string());
+/// let scheduler = duly::Scheduler::builder(&file).observe(observer).start()?;
+/// scheduler.add(duly::NewTask::manual("export").handler("export"))?;
+/// scheduler.cancel(scheduler.trigger("export")?)?;
+/// assert!(events.recv()?.contains(r#"run 1 of "export""#));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Observer: Send + Sync + 'static {

@@ -324,21 +324,6 @@ impl Context {
 
     /// Returns the payload as the type that the handler expects: that of the run, or else that of the task.
     ///
-    /// ```
-    /// use duly::testing::Stepper;
-    /// use duly::{Context, NewTask, RunStatus};
-    /// # let home = tempfile::tempdir()?;
-    /// # let file = home.path().join("agent.db");
-    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
-    /// let double = |run: &Context| run.payload::<u8>().map(|number| number * 2);
-    /// let mut stepper = Stepper::builder(&file, noon).handler("double", double).start()?;
-    /// stepper.client().add(NewTask::once("double", noon).handler("double").payload(300))?;
-    /// stepper.run_until(noon)?;
-    /// let run = &stepper.client().history("double", 1)?[0];
-    /// assert_eq!((run.status, run.attempt), (RunStatus::Dead, 1), "another attempt would find the same payload");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::InvalidPayload`] if it is of another type, with the field that is wrong. A handler that returns this error gives up:
     /// its run is dead, since another attempt would find the same payload. To retry it all the same, return another error.

@@ -62,9 +62,13 @@ fn anchors(document: &Path) -> BTreeSet<String> {
 
 /// Returns the targets of the links and images of a text, without text in backquotes: `[text](target)`, and `[label]: target`.
 fn targets(text: &str) -> Vec<String> {
-    let inline = text.split('`').step_by(2).collect::<Vec<_>>().join("code");
+    let inline = without_code(text);
     let links = inline.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
     links.chain(definitions(text).into_values()).map(str::to_owned).collect()
+}
+
+fn without_code(text: &str) -> String {
+    text.split('`').step_by(2).collect::<Vec<_>>().join("code")
 }
 
 /// Returns the definitions of labels: `[label]: target`.
@@ -73,15 +77,15 @@ fn definitions(text: &str) -> BTreeMap<&str, &str> {
 }
 
 /// Returns the labels that a text uses and defines nowhere: `[text][label]`, and `[file.md]`.
-fn undefined(text: &str) -> Vec<&str> {
-    let defined = definitions(text);
-    let prose = text.lines().filter(|line| !(line.starts_with('[') && line.contains("]: ")));
+fn undefined(text: &str) -> Vec<String> {
+    let (defined, inline) = (definitions(text), without_code(text));
+    let prose = inline.lines().filter(|line| !(line.starts_with('[') && line.contains("]: ")));
     // The text of a link is no label, whether a target or a label follows.
     let opened = prose.flat_map(|line| line.split('[').skip(1).zip(line.split('[').skip(2).chain([""])));
     let is_text = |rest: &str, next: &str| rest.contains("](") || (rest.ends_with(']') && !next.is_empty());
     let labels = opened.filter(|(rest, next)| !is_text(rest, next)).filter_map(|(rest, _)| rest.split_once(']'));
     let labels = labels.map(|(label, _)| label).filter(|label| label.ends_with(".md") || label.contains(".md#"));
-    labels.filter(|label| !defined.contains_key(label)).collect()
+    labels.filter(|label| !defined.contains_key(label)).map(str::to_owned).collect()
 }
 
 #[test]
@@ -89,7 +93,7 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
     let (mut count, mut wrong) = (0, Vec::new());
     for document in documents() {
         let text = prose(&document);
-        assert_eq!(undefined(&text), Vec::<&str>::new(), "{}: labels without a target", document.display());
+        assert_eq!(undefined(&text), Vec::<String>::new(), "{}: labels without a target", document.display());
         for target in targets(&text) {
             if target.starts_with("https://") || target.starts_with("http://") {
                 continue;
@@ -117,7 +121,7 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
 fn links_are_read() {
     assert_eq!(targets("a [b](c.md) and [`d`](e.md#f), `[g](h)`"), ["c.md", "e.md#f"]);
     assert_eq!(targets("a [b][c.md]\n\n[c.md]: ../c.md#d"), ["../c.md#d"]);
-    assert_eq!(undefined("a [b][c.md#d], [e.md] and [f](g.md)\n\n[e.md]: e.md"), ["c.md#d"]);
+    assert_eq!(undefined("a [b][c.md#d], `[h.md]`, [e.md] and [f](g.md)\n\n[e.md]: e.md"), ["c.md#d"]);
     let anchors = anchors(&tree().join("docs/page.md"));
     assert!(anchors.contains("health-and-metrics"), "{anchors:?}");
 }
