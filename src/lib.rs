@@ -9,6 +9,9 @@ mod guides {
     mod embedding {}
     #[doc = include_str!("../docs/repeatable-tasks.md")]
     mod repeatable_tasks {}
+    #[cfg(feature = "postgres")]
+    #[doc = include_str!("../docs/postgres.md")]
+    mod postgres {}
 }
 
 mod client;

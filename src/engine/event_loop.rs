@@ -20,13 +20,15 @@ use crate::model::settings::Settings;
 use crate::model::vitals::Vitals;
 use crate::store::turn_io::{MAX_OUTCOMES, Slots};
 use crate::worker::attempt::{Notice, StopReason};
-use crate::worker::pool::{Pool, QUEUE};
+use crate::worker::pool::{Pool, QUEUE, Returned};
 use crate::worker::progress::Waiting;
 
 /// Claims that wait this long for a worker are returned to the queue.
 const UNSTARTED: Duration = Duration::from_millis(500);
-/// How long outcomes of short runs are gathered, to be written together.
+/// How long the next outcome of short runs is waited for, to be written with those before it.
 const GATHER: Duration = Duration::from_millis(1);
+/// How long outcomes are gathered in all.
+const GATHER_ALL: Duration = Duration::from_millis(10);
 /// How long the workers may need for what is read ahead beyond four times what has finished.
 const BRIEF: Duration = Duration::from_millis(10);
 /// How long handlers may take to stop before the scheduler registers again under another id.
@@ -87,7 +89,23 @@ impl Drop for EndMark {
     }
 }
 
-/// Returns how many runs to read ahead. `finished`: how many attempts the workers have just finished; `busy`: the sum of their durations.
+/// The waits for outcomes that are written together.
+#[derive(Default)]
+struct Gathering {
+    /// When they end, by the monotonic clock.
+    until: Option<Duration>,
+}
+
+impl Gathering {
+    /// Returns how long to wait for the next outcome.
+    fn wait(&mut self, now: Duration) -> Duration {
+        let until = *self.until.get_or_insert(now.saturating_add(GATHER_ALL));
+        until.saturating_sub(now).min(GATHER)
+    }
+}
+
+/// Returns how many runs to read ahead. `finished`: how many attempts that had begun the workers have just finished; `busy`: the sum of
+/// their durations.
 ///
 /// No other process can take a claim that waits un-started, so what has finished is the limit: four times that. It is up to sixteen
 /// times, if at this pace the workers need no longer than [`BRIEF`] for all of them.
@@ -122,8 +140,8 @@ impl EventLoop {
         let mut draining = false;
         // Whether async handlers are cut when nothing else has a run.
         let mut drains_workers = false;
-        // How many of the finished attempts are of the workers, and how long these took: the measure for reading ahead.
-        let mut of_workers = (0, Duration::ZERO);
+        // Of the finished attempts those of the workers: the measure for reading ahead.
+        let mut of_workers = Returned::default();
         loop {
             let now = self.clock.now();
             // Recalled claims have not finished.
@@ -214,7 +232,7 @@ impl EventLoop {
                     finished.extend(one);
                     self.gather(&mut finished);
                     of_workers = self.pool.returned(&finished);
-                    self.in_flight -= of_workers.0;
+                    self.in_flight -= of_workers.all;
                 }
                 recv(self.pool.notices()) -> notice => {
                     // What a thousand handlers report at once is written together.
@@ -305,10 +323,10 @@ impl EventLoop {
     }
 
     /// Returns how many runs may be claimed.
-    fn slots(&mut self, (finished, busy): (usize, Duration), now: Duration) -> Slots {
+    fn slots(&mut self, of_workers: Returned, now: Duration) -> Slots {
         // A worker that a handler holds past its limit keeps its run; another worker replaces it.
         let workers = self.pool.workers();
-        let ahead = read_ahead(finished, busy, workers);
+        let ahead = read_ahead(of_workers.begun, of_workers.took, workers);
         let room = (workers + ahead).saturating_sub(self.in_flight);
         let slots = Slots { room, idle: workers.saturating_sub(self.in_flight) };
         if self.lanes.update(self.pool.lane_handlers()) {
@@ -336,9 +354,12 @@ impl EventLoop {
     /// Takes what else has finished. While claims wait un-started, which shows that runs are short, also waits a moment for
     /// more outcomes: written together, they cost a tenth of what they cost one by one.
     fn gather(&self, finished: &mut Vec<Finished>) {
+        let mut gathering = Gathering::default();
         while finished.len() < self.poller.most_outcomes() {
             let next = match self.pool.finished().try_recv() {
-                Err(TryRecvError::Empty) if self.pool.unstarted() > 0 => self.pool.finished().recv_timeout(GATHER).ok(),
+                Err(TryRecvError::Empty) if self.pool.unstarted() > 0 => {
+                    self.pool.finished().recv_timeout(gathering.wait(self.clock.now().monotonic)).ok()
+                }
                 next => next.ok(),
             };
             let Some(next) = next else { break };
@@ -351,8 +372,21 @@ impl EventLoop {
 mod tests {
     use std::time::Duration;
 
-    use super::read_ahead;
+    use super::{GATHER, GATHER_ALL, Gathering, read_ahead};
     use crate::worker::pool::QUEUE;
+
+    #[test]
+    fn outcomes_that_come_one_by_one_are_not_gathered_for_long() {
+        let (mut gathering, begun) = (Gathering::default(), Duration::from_secs(5));
+        let mut now = begun;
+        // Each comes as late as it may.
+        for _ in 0..500 {
+            let wait = gathering.wait(now);
+            assert!(wait <= GATHER);
+            now += wait;
+        }
+        assert_eq!(now, begun + GATHER_ALL);
+    }
 
     #[test]
     fn as_much_is_read_ahead_as_what_finished_shows_to_be_short() {

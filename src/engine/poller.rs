@@ -3,6 +3,7 @@
 
 mod claims;
 mod given;
+mod next_turn;
 #[cfg(feature = "postgres")]
 mod on_server;
 mod quiet;
@@ -38,8 +39,6 @@ use crate::store::turn_io::{Dead, Done, MAX_ITEMS, Orphaned, Registered, Registr
 const RESOLVE_AHEAD: usize = 32;
 /// How long due tasks may wait to be resolved before turns do little else.
 const BEHIND: Duration = Duration::from_secs(1);
-/// How soon a turn looks again at tasks that it left due because no worker was free.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Longest time between two heartbeats: well below a step back of the clock that is noticed.
 const LONGEST_UNSEEN: Duration = Duration::from_secs(3600);
 
@@ -448,9 +447,8 @@ impl Poller {
         {
             self.log_once.log("the log stays long", file.shrink_log());
         }
-        let wake_at = self.wake_after(now, input, &done);
-        let is_crowded = done.more_due && !done.more_lost && input.slots.room <= done.claims.len() && !input.behind;
-        let (rest, leaves) = (if is_crowded { LOOK_AGAIN } else { Duration::ZERO }, self.newer.is_some());
+        let (wake_at, rest) = self.next_after(now, input, &done);
+        let leaves = self.newer.is_some();
         Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, rest, leaves, refused: None })
     }
 
@@ -480,23 +478,6 @@ impl Poller {
             self.emit(&Event::Recovered);
         }
         self.lock.recover();
-    }
-
-    /// Returns when the next turn is due after this one.
-    fn wake_after(&mut self, now: Now, input: &Input, done: &Done) -> Duration {
-        self.behind_since = if done.more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
-        let left = Slots { room: input.slots.room.saturating_sub(done.claims.len()), ..input.slots };
-        // The turn decided by the server's time, which may be behind the time that this owner knows.
-        let now = Now { wall: done.decided_at.map_or(now.wall, |at| at.min(now.wall)), ..now };
-        // What could have been written and was not waits for an idle worker or a full turn, not for time: it must not keep the
-        // loop spinning.
-        self.horizon.put_off(now.wall, now.wall.plus(self.settings.poll), done.claims.is_empty());
-        let wake_at = if done.more_lost { now.monotonic } else { self.wake_at(now, left) };
-        if !done.more_due {
-            return wake_at;
-        }
-        let wait = if left.room > 0 || input.behind { Duration::ZERO } else { LOOK_AGAIN };
-        wake_at.min(now.monotonic + wait)
     }
 
     /// Keeps what a turn saw of the future and of other owners.
@@ -571,27 +552,6 @@ impl Poller {
             self.lock.degrade();
         }
         Ok(Turn { refused, ..self.idle_turn(now, slots) })
-    }
-
-    /// Returns the answer of a turn that did nothing.
-    fn idle_turn(&self, now: Now, slots: Slots) -> Turn {
-        Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }
-    }
-
-    /// Returns when the next turn is due at the latest.
-    fn wake_at(&self, now: Now, slots: Slots) -> Duration {
-        if let Some(at) = self.refused.until() {
-            return at;
-        }
-        if self.has_reports() {
-            return now.monotonic;
-        }
-        let heartbeat = now.monotonic.saturating_add(self.settings.poll).min(self.next_heartbeat);
-        if self.draining {
-            return heartbeat;
-        }
-        let wait = self.horizon.wait(now.wall, slots.room);
-        now.monotonic.saturating_add(wait).min(heartbeat).min(self.retention_timer.wake_at(now))
     }
 
     pub(crate) fn emit(&self, event: &Event) {

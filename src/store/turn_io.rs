@@ -321,7 +321,8 @@ impl std::fmt::Display for Item {
 }
 
 impl Work<'_> {
-    /// Returns how many items the turn may write beside its outcomes. Those that are stored already take no place.
+    /// Returns how many items a turn may write at most beside its outcomes. Those that are stored already take no place if nothing
+    /// follows from them.
     pub(crate) fn budget(&self) -> usize {
         MAX_ITEMS.saturating_sub(self.finished.iter().filter(|finished| !finished.stored).count())
     }
@@ -358,6 +359,8 @@ pub(crate) struct Done {
     pub(crate) extended: Option<usize>,
     /// Whether more is due than was resolved, or rows without a due time are to be looked at.
     pub(crate) more_due: bool,
+    /// Whether such rows, or runs that have expired, are left: they wait for no worker.
+    pub(crate) more_unplanned: bool,
     pub(crate) next_due: Option<Timestamp>,
     pub(crate) next_claimable: Option<Timestamp>,
     pub(crate) next_expiry: Option<Timestamp>,

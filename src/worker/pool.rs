@@ -48,6 +48,27 @@ struct Limit {
     replaced: bool,
 }
 
+/// Attempts of the workers whose outcomes have returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Returned {
+    pub(crate) all: usize,
+    /// How many of them had begun.
+    pub(crate) begun: usize,
+    /// How long these took altogether.
+    pub(crate) took: Duration,
+}
+
+impl Returned {
+    fn add(self, finished: &Finished) -> Self {
+        let Returned { all, begun, took } = Returned { all: self.all + 1, ..self };
+        match (finished.slot, finished.duration) {
+            (Some(_), Some(duration)) => Returned { all, begun: begun + 1, took: took.saturating_add(duration) },
+            // It never began.
+            _ => Returned { all, begun, took },
+        }
+    }
+}
+
 /// The workers of one scheduler. They end when it is dropped and their handlers have returned.
 pub(crate) struct Pool {
     claims: Sender<Handed>,
@@ -251,14 +272,10 @@ impl Pool {
         debug_assert!(sent.is_ok(), "the workers are gone");
     }
 
-    /// Removes attempts beside the workers whose outcomes have returned. Returns how many of the outcomes are of the workers, and how
-    /// long these attempts took altogether.
-    pub(crate) fn returned(&mut self, finished: &[Finished]) -> (usize, Duration) {
+    /// Removes attempts beside the workers whose outcomes have returned. Returns the others.
+    pub(crate) fn returned(&mut self, finished: &[Finished]) -> Returned {
         let mut is_beside = |finished: &Finished| self.lanes.iter_mut().any(|lane| lane.returned(&finished.claim));
-        let of_workers = finished.iter().filter(|finished| !is_beside(finished));
-        of_workers.fold((0, Duration::ZERO), |(count, took), finished| {
-            (count + 1, took.saturating_add(finished.duration.unwrap_or_default()))
-        })
+        finished.iter().filter(|finished| !is_beside(finished)).fold(Returned::default(), Returned::add)
     }
 
     /// Returns the channel of outcomes.
@@ -428,4 +445,32 @@ impl Worker {
 
 fn limits(limited: &Limited) -> MutexGuard<'_, HashMap<(i64, u32), Limit>> {
     limited.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::Returned;
+    use crate::clock::{Now, Timestamp};
+    use crate::model::finished::Finished;
+    use crate::model::run::{Claim, Outcome};
+
+    #[test]
+    fn an_attempt_that_never_began_does_not_count_as_brief() {
+        let at =
+            |millis| Now { wall: Timestamp::from_millis(1_805_025_600_000), monotonic: Duration::from_millis(millis) };
+        let finished = |run: i64, outcome: Outcome, slot: Option<usize>| {
+            let claim = Claim::described(run, 1, "t".to_owned(), "work".to_owned(), at(0).wall);
+            Finished { slot, ..Finished::new(Arc::new(claim), outcome, at(0), at(30)) }
+        };
+        let returned = [
+            finished(1, Outcome::succeeded(), Some(0)),
+            finished(2, Outcome::Released, None),
+            finished(3, Outcome::failed("no handler"), None),
+        ];
+        let returned = returned.iter().fold(Returned::default(), Returned::add);
+        assert_eq!(returned, Returned { all: 3, begun: 1, took: Duration::from_millis(30) });
+    }
 }

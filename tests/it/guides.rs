@@ -1,52 +1,157 @@
-//! The snippets of the guides in `docs/` run: each page in a folder of its own, one snippet after another, with the program.
-//! Rust is run by `cargo test --doc`.
+//! Each fenced block of the documents is run: by this file, page by page in a folder of its own, by a doc test, or by a test that
+//! `ELSEWHERE` names. A block that nothing runs fails [`every_block_is_run`], unless `NEVER` says why.
 #![cfg(target_os = "linux")]
 
+/// Commands that the prose names.
+mod commands;
+mod desk;
+/// Pages about a server.
+#[cfg(feature = "postgres")]
+mod on_server;
+mod stand_ins;
+
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-use duly::Client;
+use crate::docs::sources;
+use crate::fixtures::skip;
+use crate::guides::desk::{Desk, Setting, matches};
+use crate::links::documents;
 
-use crate::fixtures::{TestDb, eventually, set_mode, skip};
-use crate::sidecar::signal;
-
-/// The documents whose snippets run here.
-const GUIDES: [&str; 10] = [
-    "README.md",
-    "docs/README.md",
-    "docs/concepts.md",
-    "docs/embedding.md",
-    "docs/faq.md",
-    "docs/from-apscheduler.md",
-    "docs/repeatable-tasks.md",
-    "docs/tables.md",
-    "docs/time.md",
-    "docs/workers.md",
-];
 /// Its snippets take longest.
 const OPERATING: &str = "docs/operating.md";
-/// Pages without snippets, or whose snippets other tests run, or none can (systemd, containers, other hosts).
-const OTHERS: [&str; 15] = [
-    "docs/alarms.md",
-    "docs/async.md",
-    "docs/comparison.md",
-    "docs/deployment.md",
-    "docs/guards.md",
-    "docs/importing.md",
-    "docs/linking.md",
-    "docs/metrics.md",
-    "docs/nanoclaw.md",
-    "docs/page.md",
-    "docs/performance.md",
-    "docs/postgres.md",
-    "docs/sizes.md",
-    "docs/testing-your-tasks.md",
-    "docs/testing.md",
+/// Their snippets are for a server.
+const ON_SERVER: [&str; 2] = ["docs/guards.md", "docs/postgres.md"];
+
+/// Blocks that another test runs: the page, the first words of the block, and the function or script. No words: each block of the page.
+const ELSEWHERE: [(&str, &str, &str); 8] = [
+    // The usage and the examples of each command; a test of the program compares the page with its help.
+    ("docs/reference/commands.md", "", "every_example_of_every_help_text_runs"),
+    ("docs/alarms.md", "$ duly -q add alarm", "the_alarm_of_the_page_sends_a_mail"),
+    ("docs/alarms.md", "{\n", "the_message_of_an_alarm_has_the_keys_of_the_page"),
+    ("docs/concepts.md", "stateDiagram", "the_diagram_has_the_states_of_the_table"),
+    ("docs/guards.md", "  guard ", "on_several_hosts_each_guard_has_its_day_and_duly_starts_once_on_all"),
+    ("docs/linking.md", "cannot use agent.db", "an_old_library_is_refused_with_both_versions"),
+    ("docs/page.md", "server {", "the_proxy_of_the_page_lets_users_in"),
+    ("clients/python/README.md", "python3 -m unittest", ".ci/clients"),
 ];
-/// Files that the snippets name.
-const FILES: [(&str, &str); 2] =
-    [("backup.sh", "#!/bin/sh\n"), ("tasks.toml", "[[task]]\nname = \"t\"\nevery = \"1h\"\ncommand = [\"true\"]\n")];
+
+/// Blocks that nothing can run, with the reason.
+const NEVER: [(&str, &str, &str); 1] = [("ARCHITECTURE.md", " application, program", "a drawing")];
+
+/// Pages whose snippets need more than the folder of each page.
+const SETTINGS: &[Setting] = &[
+    Setting {
+        page: "README.md",
+        before: "",
+        after: "duly --db agent.db trigger digest --wait\n\
+                duly --db agent.db add rows --manual --handler report && duly --db agent.db trigger rows --wait",
+        replaced: &[],
+        preludes: &[],
+    },
+    Setting {
+        page: "docs/alarms.md",
+        before: "printf '#!/bin/sh\\ncat > \"$PWD/posted\"\\n' > bin/curl; chmod +x bin/curl",
+        after: "export DULY_ALARM_TEXT=text SLACK_WEBHOOK=url\n\
+                ./notify.sh; rm posted\n\
+                if jq --version; then echo '{\"text\": \"x\", \"version\": 1}' | ./slack.sh; grep -q '\"text\": \"x\"' posted; fi",
+        replaced: &[],
+        preludes: &[],
+    },
+    Setting {
+        page: "docs/deployment.md",
+        before: "mkdir -p usr/local/bin etc/systemd/system etc/duly var/lib/duly; cp examples/tasks.toml etc/duly; duly --db var/lib/duly/duly.db add x --manual -- true",
+        after: "test -x usr/local/bin/duly -a -f etc/systemd/system/duly.service",
+        replaced: &[(" /usr/", " usr/"), (" /etc/", " etc/"), (" /var/", " var/")],
+        preludes: &[],
+    },
+    Setting {
+        page: "packaging/README.md",
+        before: "mkdir -p var/lib/duly; duly --db var/lib/duly/duly.db add x --manual -- true",
+        after: "",
+        replaced: &[(" /var/", " var/")],
+        preludes: &[],
+    },
+    Setting {
+        page: "docs/nanoclaw.md",
+        before: "cp examples/nanoclaw/*.* .; mkdir store; sqlite3 store/messages.db < sample.sql",
+        after: "",
+        replaced: &[("nanoclaw:ID", "nanoclaw:carousel")],
+        preludes: &[],
+    },
+    Setting {
+        page: "docs/linking.md",
+        before: "duly -q add job --manual -- true",
+        after: "",
+        replaced: &[],
+        preludes: &[],
+    },
+    Setting {
+        page: "docs/from-apscheduler.md",
+        // The program before uses the names of APScheduler.
+        before: "mkdir -p python/apscheduler/schedulers; touch python/apscheduler/schedulers/__init__.py\n\
+                 printf 'from unittest.mock import MagicMock as BlockingScheduler\\n' > python/apscheduler/schedulers/blocking.py",
+        after: "python3 before.py; duly trigger digest:anna --wait",
+        replaced: &[],
+        preludes: &[],
+    },
+    Setting {
+        page: "docs/workers.md",
+        before: "echo 'import { worker } from \"duly\"; await worker({ handlers: { mail: async () => 1 } })' > mail.mjs\n\
+                 printf 'import duly\\nduly.run_worker({\"report\": lambda run: 1})\\n' > reports.py",
+        after: "",
+        replaced: &[],
+        preludes: &[],
+    },
+    Setting {
+        page: "docs/page.md",
+        before: "duly add mail:anna@example.org --cron '0 7 * * *' -- true\n\
+                 duly add report-1 --manual --max-attempts 1 -- false; duly trigger report-1; duly -q run --until-idle 2>&1",
+        after: "",
+        replaced: &[],
+        preludes: &[],
+    },
+    Setting {
+        page: "clients/node/README.md",
+        before: "",
+        after: "duly trigger digest --wait",
+        replaced: &[],
+        preludes: &[(
+            "db.exec(",
+            "import { add, open } from 'duly';\nconst db = open('agent.db');\ndb.exec('CREATE TABLE orders (id)');\n",
+        )],
+    },
+    Setting {
+        page: "clients/python/README.md",
+        before: "",
+        after: "duly --db agent.db trigger digest --wait",
+        replaced: &[],
+        preludes: &[
+            ("duly.add(", "import duly\n"),
+            (
+                "def look_up()",
+                "import duly\nfrom types import SimpleNamespace as Object\nfrom typing import Optional\n\
+                 run = Object(idempotency_key='key', effect=lambda key, perform, look_up: look_up() or perform())\n\
+                 charge = lambda: 'receipt'\nbank = Object(find=lambda key: Object(id=key))\n",
+            ),
+            (
+                "with sqlite3.connect",
+                "import duly, sqlite3\nsqlite3.connect('agent.db').execute('CREATE TABLE orders (id, what)')\n",
+            ),
+        ],
+    },
+    Setting {
+        page: "examples/carousel-python/README.md",
+        before: "",
+        after: "",
+        replaced: &[(
+            "kill -KILL PID",
+            "kill -KILL $(sed -n 's/.*carousel agent \\([0-9]*\\) is ready.*/\\1/p' ../../log)",
+        )],
+        preludes: &[],
+    },
+];
 
 struct Snippet {
     language: String,
@@ -63,11 +168,26 @@ fn read(page: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Returns every document, as a path below the tree.
+fn pages() -> Vec<String> {
+    let name = |path: &Path| path.strip_prefix(tree()).expect("a path below").display().to_string();
+    documents().iter().map(|path| name(path)).collect()
+}
+
 /// Returns the fenced blocks of a page, in order.
 fn snippets(page: &str) -> Vec<Snippet> {
+    snippets_of(&read(page), page)
+}
+
+fn snippets_of(text: &str, page: &str) -> Vec<Snippet> {
     let mut found: Vec<Snippet> = Vec::new();
     let mut is_open = false;
-    for (line, text) in read(page).lines().enumerate() {
+    for (line, text) in text.lines().enumerate() {
+        assert!(
+            !text.starts_with(' ') || !text.trim().starts_with("```"),
+            "{page}, line {}: an indented block",
+            line + 1
+        );
         match (text.strip_prefix("```"), is_open) {
             (Some(language), false) => {
                 found.push(Snippet { language: language.to_owned(), text: String::new(), line: line + 1 });
@@ -82,242 +202,67 @@ fn snippets(page: &str) -> Vec<Snippet> {
     found
 }
 
-/// The folder in which the snippets of one page run.
-struct Desk {
-    db: TestDb,
-    page: String,
-    schedulers: Vec<Child>,
+/// What runs a block.
+#[derive(Debug, PartialEq)]
+enum RunBy {
+    /// This file, in the folder of the page.
+    Page,
+    /// `cargo test --doc`.
+    DocTest,
+    /// A test function, or a script.
+    Other(&'static str),
+    /// Nothing, with the reason.
+    Nothing(&'static str),
 }
 
-impl Desk {
-    fn new(page: &str) -> Self {
-        let db = TestDb::new();
-        std::fs::create_dir(db.home().join("bin")).expect("a folder");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_duly"), db.home().join("bin/duly")).expect("the program");
-        std::fs::create_dir(db.home().join("node_modules")).expect("a folder");
-        let client = tree().join("clients/node");
-        std::os::unix::fs::symlink(client, db.home().join("node_modules/duly")).expect("the client for Node.js");
-        for (name, text) in FILES {
-            std::fs::write(db.home().join(name), text).expect("a file");
-            set_mode(&db.home().join(name), 0o755);
-        }
-        Desk { db, page: page.to_owned(), schedulers: Vec::new() }
+/// Returns what runs a block, or why nothing does.
+fn run_by(page: &str, snippet: &Snippet) -> Result<RunBy, String> {
+    let is_it = |entry: &&(&str, &str, &'static str)| entry.0 == page && snippet.text.starts_with(entry.1);
+    if let Some((.., test)) = ELSEWHERE.iter().find(is_it) {
+        return Ok(RunBy::Other(test));
     }
-
-    fn command(&self, program: &Path) -> Command {
-        let home = self.db.home();
-        let path = format!("{}:{}", home.join("bin").display(), std::env::var("PATH").unwrap_or_default());
-        let mut command = Command::new(program);
-        command.current_dir(home).env("HOME", home).env("PATH", path).env("TZ", "UTC").env("DULY_DB", "agent.db");
-        command.env("PYTHONPATH", tree().join("clients/python/src")).env("NODE_NO_WARNINGS", "1");
-        command.env_remove("COLUMNS").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
+    if let Some((.., reason)) = NEVER.iter().find(is_it) {
+        return Ok(RunBy::Nothing(reason));
     }
-
-    fn run(&mut self, snippet: &Snippet) {
-        let place = format!("{}, line {}", self.page, snippet.line);
-        if let Some(name) = file_name(&snippet.text) {
-            return std::fs::write(self.db.home().join(name), &snippet.text).expect("a file");
-        }
-        match snippet.language.as_str() {
-            "sh" => self.shell(snippet, &place),
-            "console" => self.transcript(snippet, &place),
-            "sql" => self.file(snippet, "sqlite3", &["-bail", "-cmd", ".timeout 5000", "agent.db"], &place),
-            "python" => self.file(snippet, "python3", &["-"], &place),
-            "js" => self.node(snippet, &place),
-            "toml" if snippet.text.contains("[dependencies]") => check_features(&snippet.text, &place),
-            "toml" => {
-                std::fs::write(self.db.home().join("tasks.toml"), &snippet.text).expect("a file");
-                let mut apply = self.command(Path::new("duly"));
-                check(&apply.args(["apply", "--dry-run", "tasks.toml"]).output().expect("the program"), &place);
-            }
-            "json" => check_json(&snippet.text, &place),
-            "text" | "mermaid" => {}
-            language if language.starts_with("rust") => {
-                let doctests = std::fs::read_to_string(tree().join("src/lib.rs")).expect("the library");
-                assert!(doctests.contains(&format!("../{}", self.page)), "{place}: no doctest of src/lib.rs");
-            }
-            other => panic!("{place}: no test runs a snippet of {other:?}"),
-        }
-    }
-
-    fn file(&self, snippet: &Snippet, program: &str, arguments: &[&str], place: &str) {
-        let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
-        if !found {
-            return skip(&format!("no {program}"));
-        }
-        let mut command = self.command(Path::new(program));
-        let input = self.db.home().join("snippet");
-        std::fs::write(&input, &snippet.text).expect("a file");
-        command.args(arguments).stdin(std::fs::File::open(&input).expect("the file"));
-        check(&command.output().expect("its output"), place);
-    }
-
-    fn node(&self, snippet: &Snippet, place: &str) {
-        let built =
-            Path::new(env!("CARGO_BIN_EXE_duly")).parent().and_then(Path::parent).expect("the folder of builds");
-        // `.ci/clients` installs one.
-        let candidates = [PathBuf::from("node"), built.join("clients/node22/node_modules/.bin/node")];
-        let is_new = |node: &&PathBuf| {
-            let found = Command::new(node).args(["-e", "require('node:sqlite')"]).output();
-            found.is_ok_and(|output| output.status.success())
-        };
-        let Some(node) = candidates.iter().find(is_new) else { return skip("no Node.js with node:sqlite") };
-        let script = self.db.home().join("snippet.mjs");
-        std::fs::write(&script, &snippet.text).expect("a file");
-        check(&self.command(node).arg(&script).output().expect("its output"), place);
-    }
-
-    /// Runs a snippet. A scheduler runs until the end of the page, and the lines around it one by one.
-    fn shell(&mut self, snippet: &Snippet, place: &str) {
-        if !snippet.text.lines().any(|line| is_scheduler(line) || line.contains("cargo ")) {
-            let mut shell = self.command(Path::new("bash"));
-            return check(&shell.args(["-euo", "pipefail", "-c", &snippet.text]).output().expect("bash"), place);
-        }
-        for line in snippet.text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            if line.contains("cargo ") {
-                // Other steps of the pipeline build and test; the files must exist.
-                let files = line.split(' ').filter(|word| word.starts_with("examples/"));
-                files.for_each(|file| assert!(tree().join(file).exists(), "{place}: no {file}"));
-            } else if is_scheduler(line) {
-                self.start(line, place);
-            } else {
-                let output = self.command(Path::new("bash")).args(["-c", line]).output().expect("bash");
-                // There may be no run whose output could be shown.
-                if !line.contains(" logs ") {
-                    check(&output, place);
-                }
-            }
-        }
-    }
-
-    /// Starts a scheduler, with a free port for its page, and waits until it is registered.
-    fn start(&mut self, line: &str, place: &str) {
-        let programs = ["node", "python3"].into_iter().filter(|program| line.contains(&format!("={program} ")));
-        for program in programs {
-            if Command::new(program).arg("--version").output().is_err() {
-                return skip(&format!("no {program}"));
-            }
-        }
-        let log = std::fs::File::create(self.db.home().join("log")).expect("a log");
-        let line = format!("exec {}", line.replace(":8629", ":0"));
-        let mut shell = self.command(Path::new("bash"));
-        let file = self.db.home().join("agent.db");
-        if !line.contains("--create") {
-            drop(Client::open(&file).expect("a database"));
-        }
-        self.schedulers.push(shell.args(["-c", &line]).stdout(Stdio::null()).stderr(log).spawn().expect("bash"));
-        let (child, log) = (self.schedulers.last_mut().expect("a scheduler"), self.db.home().join("log"));
-        let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", child.id());
-        eventually(&format!("{place}: the scheduler is registered"), || {
-            let ended = child.try_wait().expect("its status");
-            assert!(ended.is_none(), "{place}: {}", std::fs::read_to_string(&log).expect("a log"));
-            let found = rusqlite::Connection::open_with_flags(&file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY);
-            found.and_then(|reader| reader.query_row(&registered, [], |row| row.get(0))) == Ok(1)
-        });
-    }
-
-    /// Runs each command of a transcript and compares what it prints. `..` stands for any text.
-    fn transcript(&self, snippet: &Snippet, place: &str) {
-        let (mut found, mut expected) = (String::new(), String::new());
-        for line in snippet.text.lines() {
-            expected.extend([line, "\n"]);
-            let Some(typed) = line.strip_prefix("$ ") else { continue };
-            found.extend([line, "\n"]);
-            let line = format!("exec 2>&1; {typed}");
-            let output = self.command(Path::new("bash")).args(["-c", &line]).output().expect("bash");
-            found.push_str(&String::from_utf8_lossy(&output.stdout));
-        }
-        assert!(matches(&expected, &found), "{place}: expected\n{expected}found\n{found}");
+    match snippet.language.as_str() {
+        "rust" | "rust,no_run" if doc_tests().contains(page) => Ok(RunBy::DocTest),
+        "sh" | "console" | "sql" | "python" | "js" | "toml" | "json" | "ini" | "yaml" => Ok(RunBy::Page),
+        other => Err(format!("{page}, line {}: no test runs this block of {other:?}", snippet.line)),
     }
 }
 
-impl Drop for Desk {
-    fn drop(&mut self) {
-        for scheduler in &mut self.schedulers {
-            if scheduler.try_wait().is_ok_and(|ended| ended.is_none()) {
-                signal("TERM", &scheduler.id().to_string());
-                let _ = scheduler.wait();
-            }
-        }
-    }
-}
-
-fn check(output: &Output, place: &str) {
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{place}: {}\n{out}{error}", output.status);
-}
-
-/// Whether a line starts a scheduler that does not end by itself.
-fn is_scheduler(line: &str) -> bool {
-    let line = line.split(" #").next().unwrap_or_default().trim_end();
-    line.starts_with("duly ") && !line.contains("--until-idle") && (line.ends_with(" run") || line.contains(" run --"))
-}
-
-/// Returns the name of the file that a snippet is: its first line is a comment with the name.
-fn file_name(snippet: &str) -> Option<&str> {
-    let line = snippet.lines().next()?;
-    let name = line.strip_prefix("// ").or_else(|| line.strip_prefix("# "))?;
-    [".mjs", ".py"].iter().any(|end| name.ends_with(end) && !name.contains(' ')).then_some(name)
-}
-
-/// Checks a document, or the messages of an exchange: one in each line, after its direction.
-fn check_json(text: &str, place: &str) {
-    let is_exchange = text.starts_with(['<', '>']);
-    let documents = if is_exchange { text.lines().map(|line| &line[1..]).collect() } else { vec![text] };
-    for document in documents {
-        let read = serde_json::from_str::<serde_json::Value>(document);
-        read.unwrap_or_else(|error| panic!("{place}: {error}: {document}"));
-    }
-}
-
-/// Each feature that a dependency on duly names exists.
-fn check_features(manifest: &str, place: &str) {
-    let own = std::fs::read_to_string(tree().join("Cargo.toml")).expect("the manifest");
-    let line = manifest.lines().find(|line| line.starts_with("duly = ")).expect(place);
-    let (_, features) = line.split_once("features = [").expect(place);
-    for feature in features.split('"').skip(1).step_by(2) {
-        assert!(own.contains(&format!("\n{feature} = [")), "{place}: Cargo.toml has no feature {feature:?}");
-    }
-}
-
-/// Whether a text has the form of a pattern in which `..` stands for any text within a line.
-fn matches(pattern: &str, text: &str) -> bool {
-    let line_matches = |pattern: &str, line: &str| {
-        let mut parts = pattern.split("..");
-        let Some(mut rest) = parts.next().and_then(|first| line.strip_prefix(first)) else { return false };
-        let mut parts = parts.peekable();
-        while let Some(part) = parts.next() {
-            let at = if parts.peek().is_none() { rest.len().checked_sub(part.len()) } else { rest.find(part) };
-            let Some(at) = at.filter(|at| rest.is_char_boundary(*at) && rest[*at..].starts_with(part)) else {
-                return false;
-            };
-            rest = &rest[at + part.len()..];
-        }
-        rest.is_empty()
-    };
-    let (patterns, lines): (Vec<&str>, Vec<&str>) = (pattern.lines().collect(), text.lines().collect());
-    patterns.len() == lines.len()
-        && patterns.iter().zip(lines).all(|(pattern, line)| line_matches(pattern.trim_end(), line.trim_end()))
+/// Returns the pages whose Rust blocks are doc tests.
+fn doc_tests() -> BTreeSet<String> {
+    let files = ["src/lib.rs", "src/testing.rs", "src/page/mod.rs"].map(read);
+    let named = files.iter().flat_map(|source| source.split("include_str!(\"").skip(1));
+    named.filter_map(|rest| rest.split('"').next()).map(|path| path.trim_start_matches("../").to_owned()).collect()
 }
 
 fn run_page(page: &str) {
     if Command::new("bash").arg("--version").output().is_err() {
         return skip("no bash");
     }
-    let mut desk = Desk::new(page);
-    for snippet in snippets(page) {
-        desk.run(&snippet);
+    let snippets = snippets(page);
+    if !snippets.iter().any(|snippet| run_by(page, snippet) == Ok(RunBy::Page)) {
+        return;
     }
+    let setting = SETTINGS.iter().find(|setting| setting.page == page).copied().unwrap_or_default();
+    let mut desk = Desk::new(page, setting);
+    for snippet in snippets.iter().filter(|snippet| run_by(page, snippet) == Ok(RunBy::Page)) {
+        desk.run(snippet);
+    }
+    desk.end();
 }
 
 #[test]
 fn the_snippets_of_the_guides_run() {
-    std::thread::scope(|scope| {
-        for page in GUIDES {
-            scope.spawn(move || run_page(page));
-        }
+    let pages: Vec<String> =
+        pages().into_iter().filter(|page| page != OPERATING && !ON_SERVER.contains(&&**page)).collect();
+    let failed: Vec<&String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = pages.iter().map(|page| (page, scope.spawn(move || run_page(page)))).collect();
+        threads.into_iter().filter_map(|(page, thread)| thread.join().is_err().then_some(page)).collect()
     });
+    assert!(failed.is_empty(), "{failed:?}: see above");
 }
 
 #[test]
@@ -325,22 +270,155 @@ fn the_snippets_for_operating_run() {
     run_page(OPERATING);
 }
 
-/// The index leads to every page, and every page is known to a test.
+/// `--nocapture` prints the inventory.
+#[test]
+fn every_block_is_run() {
+    let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
+    let mut count = 0;
+    for page in pages() {
+        for snippet in snippets(&page) {
+            count += 1;
+            let by = run_by(&page, &snippet);
+            println!("{page}:{} {} {by:?}", snippet.line, snippet.language);
+            match by {
+                Ok(RunBy::Other(name) | RunBy::Nothing(name)) => drop(used.insert((page.clone(), name))),
+                Ok(_) => {}
+                Err(error) => wrong.push(error),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(count > 150, "only {count} blocks were found");
+    let tests: Vec<String> = ["src", "tests"]
+        .iter()
+        .flat_map(|folder| sources(folder).into_iter().map(move |file| read(&format!("{folder}/{file}"))))
+        .collect();
+    for (page, start, name) in ELSEWHERE.iter().chain(&NEVER) {
+        assert!(used.contains(&((*page).to_owned(), *name)), "{page} has no block {start:?}");
+    }
+    for (.., name) in ELSEWHERE {
+        let exists = tree().join(name).is_file() || tests.iter().any(|source| source.contains(&format!("fn {name}()")));
+        assert!(exists, "there is no test {name}");
+    }
+}
+
+#[test]
+fn a_block_that_nothing_runs_is_found() {
+    let check =
+        |text: &str| snippets_of(text, "docs/page.md").iter().map(|s| run_by("docs/page.md", s)).collect::<Vec<_>>();
+    let error = |line, language| Err(format!("docs/page.md, line {line}: no test runs this block of {language:?}"));
+    assert_eq!(check("```\nduly\n```\n\n```rust,ignore\n```\n"), [error(1, ""), error(5, "rust,ignore")]);
+    assert_eq!(check("```sh\nduly\n```\n```rust\n```\n"), [Ok(RunBy::Page), Ok(RunBy::DocTest)]);
+    let elsewhere = snippets_of("```rust\n```\n", "docs/faq.md");
+    assert!(run_by("docs/faq.md", &elsewhere[0]).is_err(), "no doc test has this page");
+}
+
+/// The index leads to every page.
 #[test]
 fn the_index_names_every_page() {
     let index = read("docs/README.md");
-    let folder = std::fs::read_dir(tree().join("docs")).expect("the folder");
-    let files = folder.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"));
-    for file in files.filter(|file| file.ends_with(".md")) {
-        let page = format!("docs/{file}");
-        let is_known = GUIDES.contains(&&*page) || OTHERS.contains(&&*page) || page == OPERATING;
-        assert!(is_known, "{page}: add it to the lists of this test");
-        assert!(file == "README.md" || index.contains(&format!("({file}")), "docs/README.md does not name {file}");
+    let mut count = 0;
+    for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")).filter(|page| *page != "README.md") {
+        assert!(index.contains(&format!("({page}")), "docs/README.md does not name {page}");
+        count += 1;
     }
-    for entry in std::fs::read_dir(tree().join("docs/reference")).expect("the folder") {
-        let file = entry.expect("an entry").file_name().into_string().expect("a name");
-        assert!(index.contains(&format!("(reference/{file})")), "docs/README.md does not name reference/{file}");
+    assert!(count > 25, "only {count} pages were found");
+}
+
+/// From the index, the answer to a question is two links away: the page of questions, and the page that the answer names.
+#[test]
+fn every_question_leads_to_a_page_and_to_a_thread() {
+    let (index, page) = (read("docs/README.md"), read("docs/faq.md"));
+    assert!(index.contains("(faq.md)"), "docs/README.md names the questions");
+    let questions: Vec<&str> = page.split("\n## ").skip(1).collect();
+    assert!(questions.len() > 10, "only {} questions were found", questions.len());
+    let mut threads: BTreeSet<String> = BTreeSet::new();
+    for question in questions {
+        let links: Vec<&str> = question.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+        let title = question.lines().next().unwrap_or_default();
+        let page = links
+            .iter()
+            .find(|link| link.contains(".md") && index.contains(&format!("({}", link.split('#').next().unwrap())));
+        assert!(page.is_some(), "{title}: no page of the index");
+        let own: Vec<&&str> =
+            links.iter().filter(|link| link.starts_with("https://github.com/") && link.contains("/issues/")).collect();
+        assert!(!own.is_empty(), "{title}: no thread");
+        threads.extend(own.into_iter().map(|link| (*link).to_owned()));
     }
+    assert!(threads.len() > 30, "only {} threads were found", threads.len());
+}
+
+#[test]
+fn the_diagram_has_the_states_of_the_table() {
+    let page = read("docs/concepts.md");
+    let diagram = snippets(OPERATING.replace("operating", "concepts").as_str()).remove(0);
+    assert_eq!(diagram.language, "mermaid");
+    let words = diagram.text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let is_state = |word: &&str| duly::RunStatus::parse(word).is_some();
+    let drawn: BTreeSet<&str> = words.filter(is_state).collect();
+    let table = page.split_once("| state | meaning | final |").expect("the table").1;
+    let table = table.split("\n\n").next().expect("its end");
+    let rows: Vec<&str> = table.lines().filter(|row| row.starts_with("| `")).collect();
+    let named: BTreeSet<&str> = rows.iter().filter_map(|row| row.split('`').nth(1)).collect();
+    assert_eq!(drawn, named);
+    let statuses: BTreeSet<&str> = duly::RunStatus::ALL.iter().map(|status| status.as_str()).collect();
+    assert_eq!(named, statuses);
+    for row in rows {
+        let name = row.split('`').nth(1).expect("a name");
+        let status: duly::RunStatus = name.parse().expect("a status");
+        assert_eq!(status.is_final(), row.ends_with("| yes |"), "{name}");
+    }
+}
+
+/// The exchange of the page has the messages and keys of its tables.
+#[test]
+fn the_exchange_with_a_worker_has_the_keys_of_the_tables() {
+    let page = read("docs/workers.md");
+    let (_, tables) = page.split_once("### From the worker").expect("the messages");
+    let (of_the_worker, of_duly) = tables.split_once("### From duly").expect("the messages of duly");
+    let keys_of = |table: &str, name: &str| -> BTreeSet<String> {
+        let is_row = |row: &&str| row.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{name}`")));
+        let row = table.lines().filter(|line| line.starts_with("| `")).find(is_row);
+        let cell = row.and_then(|row| row.split('|').nth(2)).unwrap_or_else(|| panic!("no message {name:?}"));
+        cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let exchange =
+        snippets("docs/workers.md").into_iter().find(|snippet| snippet.language == "json").expect("the exchange");
+    for line in exchange.text.lines() {
+        let message: serde_json::Value = serde_json::from_str(&line[1..]).expect("JSON");
+        let name = message["type"].as_str().expect("a type");
+        let known = keys_of(if line.starts_with('<') { of_the_worker } else { of_duly }, name);
+        for key in message.as_object().expect("an object").keys().filter(|key| *key != "type") {
+            assert!(known.contains(key), "{name}: {key:?} is not in the table");
+        }
+    }
+}
+
+#[test]
+fn the_message_of_an_alarm_has_the_keys_of_the_page() {
+    fn keys(value: &serde_json::Value) -> BTreeSet<String> {
+        let object = value.as_object().expect("an object").iter();
+        object
+            .flat_map(|(key, value)| {
+                let below = value.as_object().map(|_| keys(value)).unwrap_or_default();
+                below.into_iter().map(move |name| format!("{key}.{name}")).chain([key.clone()])
+            })
+            .collect()
+    }
+    let page = "docs/alarms.md";
+    let documented = snippets(page).into_iter().find(|snippet| snippet.language == "json").expect("the message");
+    let documented: serde_json::Value = serde_json::from_str(&documented.text).expect("JSON");
+    let desk = Desk::new(
+        page,
+        Setting {
+            before: "duly -q add backup --manual --max-attempts 1 -- false; duly -q trigger backup\n\
+                 duly -q run --until-idle --alert-command 'cp /dev/stdin message' 2>&1",
+            ..Setting::default()
+        },
+    );
+    let message = std::fs::read_to_string(desk.file("message")).expect("a message");
+    let message: serde_json::Value = serde_json::from_str(&message).expect("JSON");
+    assert_eq!(keys(&message), keys(&documented));
 }
 
 /// The page for operating explains every kind of problem, and names no other.

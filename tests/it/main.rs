@@ -172,6 +172,9 @@ mod page_events;
 /// Metrics, health and liveness over HTTP; the dashboard and the alert rules.
 #[cfg(feature = "page")]
 mod page_metrics;
+/// The proxy before the status page that the guide shows.
+#[cfg(feature = "page")]
+mod page_proxy;
 /// The status page: one run, and what it waits for.
 #[cfg(feature = "page")]
 mod page_run;

@@ -32,7 +32,7 @@ pub(crate) struct Seen {
     pub(crate) next_claimable: Option<Timestamp>,
     pub(crate) next_expiry: Option<Timestamp>,
     /// Whether a run has expired, or a row is to be planned.
-    pub(crate) more_due: bool,
+    pub(crate) more_unplanned: bool,
     pub(crate) data_version: i64,
     /// The version of the tables.
     pub(crate) tables: Option<String>,
@@ -74,7 +74,7 @@ impl LookAhead {
             stop: row.try_get(4)?,
             others: others.collect(),
             declared_gone: declared.map(|(run, _)| run).collect(),
-            more_due: row.try_get(10)?,
+            more_unplanned: row.try_get(10)?,
             data_version: row.try_get(11)?,
             tables: row.try_get(12)?,
             now: Timestamp::from_millis(row.try_get(13)?),
@@ -83,7 +83,7 @@ impl LookAhead {
 }
 
 impl Seen {
-    /// Puts the answers into what a turn or a look returns.
+    /// Puts the answers into what a turn or a look returns, except whether more is due.
     pub(crate) fn into_done(self, done: Done) -> Done {
         let Seen { stop, others, declared_gone, next_due, next_claimable, next_expiry, data_version, .. } = self;
         Done { stop, others, declared_gone, next_due, next_claimable, next_expiry, data_version, ..done }

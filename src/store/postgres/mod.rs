@@ -109,7 +109,8 @@ pub(crate) struct PostgresStore {
     ended: HashSet<(i64, u32)>,
     /// Whether the last turn that might have been plain was.
     was_plain: bool,
-    /// Whether ends were stored while another scheduler held the lock. They take no place among the items of the turn that follows.
+    /// Whether the last turn with outcomes was plain, and ends of its runs were stored while another scheduler held the lock. They take no
+    /// place among its items.
     ends_beside: bool,
     /// Whether each operation reads all rows.
     #[cfg(test)]

@@ -10,6 +10,8 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use postgres::Row;
+
 use crate::clock::{Timestamp, millis};
 use crate::host::fault_points;
 use crate::model::finished::Finished;
@@ -44,7 +46,7 @@ const END: &str = "
            result = o.result::jsonb, locked_by = NULL, locked_until = NULL, process = NULL
       FROM free o
      WHERE t.id = o.id AND t.attempt = o.attempt AND t.locked_by IS NOT DISTINCT FROM o.owner
-    RETURNING t.id";
+    RETURNING t.id, t.attempt";
 
 /// Returns whether a turn does nothing but end runs that simply succeeded, and start what is due, as far as its input shows.
 pub(super) fn may_be_plain(work: &Work<'_>, memory: &Memory) -> bool {
@@ -87,7 +89,6 @@ impl PostgresStore {
         if finished.is_empty() || !self.was_plain {
             return Ok(None);
         }
-        self.ends_beside = false;
         if let Some(now) = self.begin_if_free(work.now) {
             return Ok(Some(now));
         }
@@ -100,10 +101,7 @@ impl PostgresStore {
         server.roll_back();
         server.take_repeat();
         match ended {
-            Ok(ended) => {
-                self.ends_beside = true;
-                self.ended.extend(ended);
-            }
+            Ok(ended) => self.ended.extend(ended),
             // Whether they are stored is unknown: a later turn finds the stored ones.
             Err(fault @ Fault::Store(Class::Lost, _)) => return Err(fault),
             // The turn stores them.
@@ -157,25 +155,29 @@ impl PostgresStore {
         };
         match seen {
             // What another program has written since the turn read.
-            Ok(seen) => Ok(Some(Done { more_due: choice.more || seen.more_due, ..seen.into_done(done) })),
+            Ok(seen) => {
+                let more_unplanned = seen.more_unplanned;
+                Ok(Some(Done { more_due: choice.more || more_unplanned, more_unplanned, ..seen.into_done(done) }))
+            }
             Err(fault) if done.claims.is_empty() && done.events.is_empty() => Err(fault),
             // What is committed must not be lost: the next turn looks again.
             Err(fault) => {
                 log::warn!("cannot look for what is due next: {fault}");
-                Ok(Some(Done { more_due: true, ..done }))
+                Ok(Some(Done { more_due: true, more_unplanned: true, ..done }))
             }
         }
     }
 }
 
-/// Ends runs in the open transaction, and commits it. Returns those whose claims held and whose rows were free.
+/// Ends runs in the open transaction, and commits it. Returns the attempts whose claims held and whose rows were free.
 fn end(server: &mut Server, owner: &str, finished: &[&Finished]) -> Result<Vec<(i64, u32)>, Fault> {
     let Successes { runs, attempts, started, ended, durations, results } = Successes::of(finished);
     let version = Tables::CURRENT.version.to_string();
     let rows = server.query(END, &[&runs, &attempts, &started, &ended, &durations, &results, &owner, &version])?;
-    let runs = rows.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<i64>, _>>()?;
+    let attempt = |row: &Row| Ok((row.try_get(0)?, u32::try_from(row.try_get::<_, i64>(1)?).unwrap_or_default()));
+    let attempts = rows.iter().map(attempt).collect::<Result<HashSet<(i64, u32)>, Fault>>()?;
     let ended: Vec<&Finished> =
-        finished.iter().copied().filter(|finished| runs.contains(&finished.claim.run_id)).collect();
+        finished.iter().copied().filter(|finished| attempts.contains(&finished.claim.attempt_id())).collect();
     if let Some(proof) = proof(owner, &ended, &Choice::default()) {
         server.note_proof(proof);
     }

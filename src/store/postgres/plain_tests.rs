@@ -1,16 +1,19 @@
 //! Proves that a plain turn does what every other turn would do, and that it is taken as one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use postgres::Client;
 
-use crate::clock::since_boot;
+use crate::clock::{Timestamp, since_boot};
 use crate::model::event::Event;
 use crate::model::finished::Finished;
-use crate::model::run::Outcome;
+use crate::model::run::{Claim, Outcome};
+use crate::store::Store as _;
 use crate::store::postgres::server::CLASS;
 use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::turn_tests::{NOON, Owner, Turn, edit, other, outcome, task};
+use crate::store::turn_io::{Done, MAX_ITEMS, MAX_OUTCOMES};
 
 const TABLES: [&str; 6] =
     ["scheduled_tasks", "task_runs", "task_attempts", "scheduler_instances", "scheduler_events", "scheduler_meta"];
@@ -222,6 +225,188 @@ fn ends_that_are_stored_take_no_place_in_a_turn() {
     }
     assert_eq!(counted, [(0, 0, 500), (500, 250, 250), (500, 0, 500)]);
     assert_eq!(running(&mut other), 500);
+}
+
+/// Inserts this many `once` tasks, which are due.
+fn insert(other: &mut Client, tasks: usize) {
+    let text = format!(
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+         SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, {tasks}) i"
+    );
+    other.batch_execute(&text).expect("tasks");
+}
+
+/// Takes the lock, as a turn of another scheduler, which does nothing more until it commits.
+fn take_lock(other: &mut Client) {
+    let lock =
+        format!("SET duly.store = 'on'; BEGIN; SELECT pg_advisory_xact_lock({CLASS}, 'duly'::regnamespace::oid::int)");
+    other.batch_execute(&lock).expect("the lock");
+}
+
+/// Opens a second run of these tasks, which waits for the end of the first.
+fn open_waiting(other: &mut Client, tasks: &[i64]) {
+    let waits = format!(
+        "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, blocked, concurrency_key)
+         SELECT t, 'work', {NOON}, 'manual', 'queued', {NOON}, 'key', '#' || t FROM unnest($1::bigint[]) t"
+    );
+    other.execute(&waits, &[&tasks]).expect("runs that wait");
+}
+
+/// Which of them still wait for the first run of their task.
+fn waiting(other: &mut Client) -> Vec<i64> {
+    let rows = other.query("SELECT task_id FROM task_runs WHERE blocked = 'key' ORDER BY 1", &[]).expect("runs");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+fn ends(done: &Done) -> usize {
+    done.events.iter().filter(|event| matches!(event, Event::Finished { .. })).count()
+}
+
+fn is_superseded(done: &Done) -> bool {
+    done.events.iter().any(|event| matches!(event, Event::Superseded { .. }))
+}
+
+/// Waits until this holds, while a turn waits for the lock.
+fn wait_until(mut holds: impl FnMut() -> bool) {
+    let begun = since_boot();
+    while !holds() {
+        assert!(since_boot() - begun < Duration::from_secs(4), "the turn waits for the lock");
+    }
+}
+
+#[test]
+fn a_turn_that_is_not_plain_writes_what_follows_from_stored_ends_as_items() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    insert(&mut other, 1500);
+    owner.turn(&Turn { now: NOON, room: 512, ..Turn::default() });
+    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    assert_eq!(finished.len(), 500);
+    take_lock(&mut other);
+    let done = std::thread::scope(|scope| {
+        let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() }));
+        wait_until(|| running(&mut other) == 0);
+        open_waiting(&mut other, &[finished[0].claim.task_id, finished[499].claim.task_id]);
+        other.batch_execute("COMMIT").expect("the end");
+        turn.join().expect("a turn")
+    });
+    // 250 outcomes, and 250 beside them: 32 runs are opened and claimed apart, because one waits and is claimed with them.
+    assert_eq!((ends(&done), done.deferred, done.claims.len()), (250, 250, 218));
+    assert_eq!(waiting(&mut other), [finished[499].claim.task_id], "the end of its first run is deferred");
+    assert_eq!(owner.store.most_outcomes(), MAX_OUTCOMES, "the turn was not plain");
+
+    owner.claimed.clear();
+    let done = owner.turn(&Turn { now: NOON, finished: &finished[250..], room: 512, ..Turn::default() });
+    assert_eq!((ends(&done), done.deferred, done.claims.len()), (250, 0, 218));
+    assert!(waiting(&mut other).is_empty() && owner.store.ended.is_empty());
+    assert!(!is_superseded(&done), "{:?}", done.events);
+}
+
+#[test]
+fn ends_that_are_stored_before_a_turn_fails_are_not_stored_again() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    insert(&mut other, 2);
+    owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    owner.store.set_busy_timeout(Duration::from_millis(100)).expect("a timeout");
+    take_lock(&mut other);
+    let turn = Turn { now: NOON, finished: &finished, room: 50, ..Turn::default() };
+    let fault = owner.try_turn(&turn).expect_err("the lock is held");
+    assert!(fault.is_busy(), "{fault}");
+    assert_eq!(running(&mut other), 0, "both have ended");
+    open_waiting(&mut other, &[finished[1].claim.task_id]);
+    other.batch_execute("COMMIT").expect("the end");
+
+    let done = owner.turn(&turn);
+    assert_eq!((ends(&done), is_superseded(&done)), (2, false), "{:?}", done.events);
+    let claimed: Vec<i64> = done.claims.iter().map(|claim| claim.task_id).collect();
+    assert_eq!(claimed, [finished[1].claim.task_id], "what follows from the ends is written");
+    let doubled: i64 = other.query_one("SELECT count(*) FROM task_attempts", &[]).expect("a count").get(0);
+    assert_eq!((doubled, owner.store.ended.len()), (0, 0));
+}
+
+#[test]
+fn a_new_owner_stores_the_ends_that_a_promoted_server_lacks() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    insert(&mut other, 1);
+    owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+    let mut finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    owner.store.set_busy_timeout(Duration::from_millis(100)).expect("a timeout");
+    take_lock(&mut other);
+    owner.try_turn(&Turn { now: NOON, finished: &finished, ..Turn::default() }).expect_err("the lock is held");
+    assert_eq!(running(&mut other), 0);
+    // As a standby that has got the claim and not the end.
+    let undo = format!(
+        "UPDATE task_runs SET status = 'running', locked_by = 'one', locked_until = {NOON}, finished_at = NULL,
+                              duration_ms = NULL; COMMIT"
+    );
+    other.batch_execute(&undo).expect("a running run");
+    owner.registration.owner = "two".to_owned();
+    let (registration, random) = (owner.registration.clone(), fastrand::Rng::with_seed(7));
+    owner.store.register(&registration, random, Timestamp::from_millis(NOON)).expect("a registration");
+    let claim = Claim { owner: Some("one".into()), ..(*finished[0].claim).clone() };
+    finished[0].claim = Arc::new(claim);
+    let done = owner.turn(&Turn { now: NOON, finished: &finished, ..Turn::default() });
+    assert_eq!((ends(&done), running(&mut other)), (1, 0));
+}
+
+#[test]
+fn of_two_attempts_of_a_run_only_the_one_that_holds_the_claim_ends_it() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    insert(&mut other, 1);
+    owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+    let mut finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    // As after a recovery: this owner has claimed the run again, and its first attempt returns too.
+    let again = Claim { attempt: 2, ..(*finished[0].claim).clone() };
+    finished.push(Finished { claim: Arc::new(again), ..finished[0].clone() });
+    other.batch_execute("SET duly.store = 'on'; UPDATE task_runs SET attempt = 2").expect("another attempt");
+    take_lock(&mut other);
+    let done = std::thread::scope(|scope| {
+        let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, ..Turn::default() }));
+        wait_until(|| running(&mut other) == 0);
+        other.batch_execute("COMMIT").expect("the end");
+        turn.join().expect("a turn")
+    });
+    assert_eq!((ends(&done), is_superseded(&done)), (1, true), "{:?}", done.events);
+    let superseded = "SELECT attempt FROM task_attempts WHERE outcome = 'superseded'";
+    assert_eq!(other.query_one(superseded, &[]).expect("an attempt").get::<_, i64>(0), 1);
+}
+
+#[test]
+fn a_turn_takes_more_outcomes_only_after_one_whose_ends_were_stored_before_it() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    insert(&mut other, 3);
+    owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    owner.store.set_busy_timeout(Duration::from_millis(100)).expect("a timeout");
+    let mut most = |finished: &[Finished], full: bool, before: &str| {
+        take_lock(&mut other);
+        other.batch_execute(before).expect("a statement");
+        owner.try_turn(&Turn { now: NOON, finished, full, ..Turn::default() }).expect_err("the lock is held");
+        other.batch_execute("COMMIT").expect("the end");
+        owner.store.most_outcomes()
+    };
+    let all_rows = "SELECT 1 FROM task_runs FOR UPDATE";
+    assert_eq!(most(&finished[..1], false, all_rows), MAX_OUTCOMES, "nothing has ended");
+    assert_eq!(most(&finished[..1], false, ""), MAX_ITEMS);
+    assert_eq!(most(&[], false, ""), MAX_ITEMS, "a turn without outcomes shows nothing");
+    assert_eq!(most(&finished[1..2], true, ""), MAX_OUTCOMES, "no full turn is plain");
+    assert_eq!(most(&finished[1..], false, ""), MAX_ITEMS);
+    owner.turn(&Turn { now: NOON, finished: &finished, ..Turn::default() });
+    assert_eq!(owner.store.most_outcomes(), MAX_ITEMS, "the ends were stored before it");
+    let next = format!(
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+         VALUES ('next', 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1)"
+    );
+    other.batch_execute(&next).expect("a task");
+    owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    owner.turn(&Turn { now: NOON, finished: &finished, ..Turn::default() });
+    assert_eq!(owner.store.most_outcomes(), MAX_OUTCOMES, "the lock was free");
 }
 
 fn running(other: &mut Client) -> i64 {

@@ -32,7 +32,7 @@ pub(super) fn rehearses() -> bool {
     cfg!(debug_assertions) && std::env::var_os("DULY_REHEARSE_TURNS").is_some()
 }
 
-/// Returns how many of the first outcomes a turn takes: as many as it may write, and those among them that are stored already.
+/// Returns how many of the first outcomes a plain turn takes: as many as it may write, and those among them that are stored already.
 fn taken(finished: &[Finished]) -> usize {
     let mut unstored = finished.iter().enumerate().filter(|(_, finished)| !finished.stored);
     unstored.nth(MAX_OUTCOMES).map_or(finished.len(), |(place, _)| place)
@@ -132,8 +132,11 @@ impl PostgresStore {
             let before = self.copy_memory();
             let is_plain = tries == 1 && !apart && self.takes_plain_turns() && may_be_plain(work, &before);
             let begun = if is_plain { self.begin_or_end(work)? } else { None };
-            let finished = self.with_ended(work.finished);
-            let (finished, deferred) = finished.split_at(taken(&finished));
+            let all = self.with_ended(work.finished);
+            let mut finished = &all[..taken(&all)];
+            if !finished.is_empty() {
+                self.ends_beside = is_plain && finished.iter().any(|finished| finished.stored);
+            }
             // Of all owners that may be dead: another try may find more of them so.
             reach.get_or_insert_with(|| self.reach_of(&Work { finished, ..*work }));
             let now = match begun {
@@ -150,11 +153,11 @@ impl PostgresStore {
                         self.end();
                         self.was_plain = true;
                         self.forget_ended(finished, &[]);
-                        done.deferred = deferred.len();
+                        done.deferred = all.len() - finished.len();
                         owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
                         return Ok(done);
                     }
-                    Ok(None) => self.was_plain = false,
+                    Ok(None) => (self.was_plain, self.ends_beside) = (false, false),
                     Err(fault) => {
                         if !self.end() && !fault.is_about_the_item() {
                             return Err(fault);
@@ -164,6 +167,9 @@ impl PostgresStore {
                     }
                 }
             }
+            // What follows from an end that is stored is an item of such a turn.
+            finished = &finished[..finished.len().min(MAX_OUTCOMES)];
+            let work = Work { finished, ..work };
             let rehearsal = self.rehearses.then(|| self.rehearse(&work, &before));
             if apart {
                 self.memory.put_memory(Memory { apart, ..before.clone() });
@@ -211,7 +217,7 @@ impl PostgresStore {
             }
             if let Ok(done) = &mut done {
                 self.forget_ended(finished, &done.unwritten);
-                done.deferred = deferred.len();
+                done.deferred = all.len() - finished.len();
                 owners::annotate_done(&mut self.bench.lock().rows.server, done, given);
             }
             return done;
@@ -306,16 +312,16 @@ impl PostgresStore {
             let all = Reach::Everything;
             let all = self.look_up(now, all, |memory, now| Store::look(memory, owner, handlers, None, now))?;
             if self.rehearses && seen.data_version == self.data_version()? {
-                let more_due = seen.more_due;
-                let mut done = seen.into_done(Done { more_due, ..Done::default() });
+                let more_unplanned = seen.more_unplanned;
+                let mut done = seen.into_done(Done { more_due: more_unplanned, more_unplanned, ..Done::default() });
                 let all = all.unwrap_or_default();
                 assert_eq!(shown(&done), shown(&all), "a look by the server, and one at all rows");
                 owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
                 return Ok(Some(done));
             }
         }
-        let more_due = seen.more_due;
-        let mut done = seen.into_done(Done { more_due, ..Done::default() });
+        let more_unplanned = seen.more_unplanned;
+        let mut done = seen.into_done(Done { more_due: more_unplanned, more_unplanned, ..Done::default() });
         owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
         Ok(Some(done))
     }
@@ -374,10 +380,11 @@ fn shown(done: &Done) -> String {
         others.iter().map(|other| format!("{} until {} for {:?}", other.owner, other.until, other.lease)).collect()
     };
     let (others, not_stopped) = (owners(&done.others), owners(&done.not_stopped));
-    let Done { claims, events, stop, declared_gone, orphaned, unwritten, .. } = done;
-    let Done { more_lost, recovered, extended, more_due, next_due, next_claimable, next_expiry, .. } = done;
+    let Done { claims, events, stop, declared_gone, orphaned, unwritten, more_lost, .. } = done;
+    let Done { recovered, extended, more_due, more_unplanned, next_due, next_claimable, next_expiry, .. } = done;
     format!(
         "{claims:#?} {events:#?} {stop:?} {others:?} {declared_gone:?} {not_stopped:?} {orphaned:?} {unwritten:?} {resting:?} \
-         {more_lost} {recovered:?} {extended:?} {more_due} due {next_due:?} claimable {next_claimable:?} expiry {next_expiry:?}"
+         {more_lost} {recovered:?} {extended:?} {more_due} {more_unplanned} due {next_due:?} \
+         claimable {next_claimable:?} expiry {next_expiry:?}"
     )
 }

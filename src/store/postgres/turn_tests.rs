@@ -16,6 +16,7 @@ use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::model::settings::Retention;
 use crate::rules::retention_timer::Part;
 use crate::store::Store;
+use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::reach::TURN;
 use crate::store::postgres::testing::TestServer;
@@ -28,8 +29,12 @@ pub(crate) const NOON: i64 = 1_805_025_600_000;
 /// A scheduler that is driven by hand.
 pub(crate) struct Owner {
     pub(crate) store: PostgresStore,
-    registration: Registration,
+    pub(crate) registration: Registration,
     pub(crate) claimed: Vec<Arc<Claim>>,
+}
+
+fn handlers() -> BTreeSet<String> {
+    ["work", "mail", "slow"].map(str::to_owned).into()
 }
 
 /// What varies from turn to turn.
@@ -65,8 +70,15 @@ impl Owner {
     }
 
     pub(crate) fn turn(&mut self, turn: &Turn<'_>) -> Done {
-        let handlers: BTreeSet<String> = ["work", "mail", "slow"].map(str::to_owned).into();
-        let now = Timestamp::from_millis(turn.now);
+        let done = self.try_turn(turn).expect("a turn");
+        let (handlers, now) = (handlers(), Timestamp::from_millis(turn.now));
+        let looked = self.store.look(&self.registration.owner, &handlers, None, now);
+        assert!(looked.is_ok_and(|done| done.is_some()));
+        done
+    }
+
+    pub(crate) fn try_turn(&mut self, turn: &Turn<'_>) -> Result<Done, Fault> {
+        let (handlers, now) = (handlers(), Timestamp::from_millis(turn.now));
         let work = Work {
             seen: None,
             now,
@@ -92,11 +104,9 @@ impl Owner {
             prune: turn.prune,
             ahead: 32,
         };
-        let done = self.store.turn(&work).expect("a turn");
+        let done = self.store.turn(&work)?;
         self.claimed.extend(done.claims.iter().cloned());
-        let looked = self.store.look(&self.registration.owner, &handlers, None, now);
-        assert!(looked.is_ok_and(|done| done.is_some()));
-        done
+        Ok(done)
     }
 
     /// Ends the claimed runs, each with one of these outcomes.

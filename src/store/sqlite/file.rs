@@ -268,6 +268,10 @@ mod tests {
         assert_eq!(check_library(3_051_003, "3.51.3"), Ok(()));
         let refused = check_library(3_051_002, "3.51.2").unwrap_err();
         assert!(refused.starts_with("expected SQLite 3.51.3 or newer, found 3.51.2"), "{refused}");
+        // The guide quotes it in two lines.
+        let quoted = format!("cannot use agent.db: {}", refused.replace("3.51.2", "3.40.1"));
+        let guide = include_str!("../../../docs/linking.md").replace('\n', " ");
+        assert!(guide.contains(&quoted), "{quoted}");
     }
 
     /// `.ci/rusqlite` also runs it with the library of the system, which may be older.

@@ -1,7 +1,7 @@
 //! The one transaction of a turn: settle what finished, extend leases, recover lost runs, expire what never began, resolve what
 //! is due, claim.
 //!
-//! It writes at most [`MAX_ITEMS`](crate::store::turn_io::MAX_ITEMS) items, outcomes first. If one item cannot be written, the
+//! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the
 //! transaction is rolled back and repeated with a savepoint around each item: the bad one is set aside with an event, the others are
 //! written.
 
@@ -31,7 +31,7 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, settle, tasks};
-use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Slots, Work, presence};
+use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
 pub(crate) const SWEEP: usize = 500;
@@ -134,8 +134,7 @@ impl<'a> Turning<'a> {
         let (blocked, delayed) = (work.newer || blocked::any_blocked(tx)?, work.newer || delays::any(tx)?);
         let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
         let written = Written { blocked, delayed, limits, ..Written::default() };
-        // Each outcome is an item.
-        let (slots, budget) = (work.slots, work.budget() + work.finished.len());
+        let (slots, budget) = (work.slots, MAX_ITEMS);
         Ok(Turning { tx, schedules, work, memory, mode, backing, done, written, slots, budget })
     }
 
@@ -239,6 +238,7 @@ impl<'a> Turning<'a> {
         }
         // These rows have no due time, so the next turn runs immediately.
         self.done.more_due |= more_unplanned;
+        self.done.more_unplanned = more_unplanned;
         if self.written.claims.is_empty() && !self.done.more_due {
             self.prune(true, self.budget)?;
         }
@@ -521,7 +521,8 @@ pub(crate) fn look(
     store.read("look for changes", |tx, _| {
         let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
         look_ahead(tx, owner, handlers, &InForce::read(tx)?, &mut done)?;
-        done.more_due = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
+        done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
+        done.more_due = done.more_unplanned;
         Ok(Some(done))
     })
 }

@@ -1,0 +1,156 @@
+//! When the next turn is due.
+
+use std::time::Duration;
+
+use crate::clock::Now;
+use crate::engine::poller::{Input, Poller, Turn};
+use crate::store::turn_io::{Done, Slots};
+
+/// How soon a turn looks again at tasks that it left due because no worker was free.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+impl Poller {
+    /// Returns when the next turn is due after this one at the latest, and how long after it the next one begins at the earliest.
+    pub(super) fn next_after(&mut self, now: Now, input: &Input, done: &Done) -> (Duration, Duration) {
+        self.behind_since = if done.more_due { self.behind_since.or(Some(now.monotonic)) } else { None };
+        let left = Slots { room: input.slots.room.saturating_sub(done.claims.len()), ..input.slots };
+        // The turn decided by the server's time, which may be behind the time that this owner knows.
+        let now = Now { wall: done.decided_at.map_or(now.wall, |at| at.min(now.wall)), ..now };
+        // What could have been written and was not waits for an idle worker or a full turn, not for time: it must not keep the
+        // loop spinning.
+        self.horizon.put_off(now.wall, now.wall.plus(self.settings.poll), done.claims.is_empty());
+        let wake_at = if done.more_lost { now.monotonic } else { self.wake_at(now, left) };
+        // All that is left waits for a worker, and none is free.
+        let is_crowded =
+            left.room == 0 && !done.more_unplanned && !done.more_lost && !self.has_reports() && !input.behind;
+        match (done.more_due, is_crowded) {
+            (false, _) => (wake_at, Duration::ZERO),
+            (true, true) => (wake_at.min(now.monotonic + LOOK_AGAIN), LOOK_AGAIN),
+            (true, false) => (wake_at.min(now.monotonic), Duration::ZERO),
+        }
+    }
+
+    /// Returns the answer of a turn that did nothing.
+    pub(super) fn idle_turn(&self, now: Now, slots: Slots) -> Turn {
+        Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }
+    }
+
+    /// Returns when the next turn is due at the latest.
+    fn wake_at(&self, now: Now, slots: Slots) -> Duration {
+        if let Some(at) = self.refused.until() {
+            return at;
+        }
+        if self.has_reports() {
+            return now.monotonic;
+        }
+        let heartbeat = now.monotonic.saturating_add(self.settings.poll).min(self.next_heartbeat);
+        if self.draining {
+            return heartbeat;
+        }
+        let wait = self.horizon.wait(now.wall, slots.room);
+        now.monotonic.saturating_add(wait).min(heartbeat).min(self.retention_timer.wake_at(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use rusqlite::Connection;
+
+    use super::LOOK_AGAIN;
+    use crate::clock::{Now, Timestamp};
+    use crate::engine::poller::{Parts, Poller, Turn};
+    use crate::model::finished::Finished;
+    use crate::model::run::{Claim, Outcome};
+    use crate::model::settings::Settings;
+    use crate::store::sqlite::connection::SqliteStore;
+    use crate::store::sqlite::file::{Durability, Missing};
+    use crate::store::turn_io::{Done, MAX_ITEMS, MAX_OUTCOMES, Slots};
+
+    const NOON: Now = Now { wall: Timestamp::from_millis(1_805_025_600_000), monotonic: Duration::from_secs(100) };
+    const AT_ONCE: (Duration, Duration) = (NOON.monotonic, Duration::ZERO);
+
+    fn poller(database: &Path) -> (Poller, Connection) {
+        let store = SqliteStore::open(database, Missing::Create, Durability::MayRepeatAfterPowerLoss).unwrap();
+        let parts = Parts {
+            store: Box::new(store),
+            database: database.to_owned(),
+            owner: "a-1".to_owned(),
+            handlers: ["work".to_owned()].into(),
+            settings: Settings::default(),
+            observers: Vec::new(),
+            random: fastrand::Rng::with_seed(1),
+        };
+        (Poller::new(parts, NOON).unwrap(), Connection::open(database).unwrap())
+    }
+
+    /// Inserts this many tasks, which are due if they are planned.
+    fn insert(other: &Connection, tasks: usize, planned: bool) {
+        let (tasks, next) = (i64::try_from(tasks).unwrap(), planned.then_some(NOON.wall.as_millis()));
+        let insert = "
+            WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+            INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+            SELECT 't' || hex(randomblob(8)), 'work', 'once', '2027-03-14T12:00:00Z', ?2, ?3 FROM n";
+        other.execute(insert, (tasks, next, planned)).unwrap();
+    }
+
+    fn turn(poller: &mut Poller, finished: Vec<Finished>, room: usize) -> Turn {
+        poller.turn(NOON, finished, Some(Slots { room, idle: room })).unwrap()
+    }
+
+    fn ended(claims: &[Arc<Claim>]) -> Vec<Finished> {
+        claims.iter().map(|claim| Finished::new(claim.clone(), Outcome::succeeded(), NOON, NOON)).collect()
+    }
+
+    #[test]
+    fn outcomes_that_wait_are_written_at_once_although_no_worker_is_free() {
+        let home = tempfile::tempdir().unwrap();
+        let (mut poller, other) = poller(&home.path().join("t.db"));
+        insert(&other, MAX_OUTCOMES + 50, true);
+        let claims = turn(&mut poller, Vec::new(), 400).claims;
+        assert_eq!(claims.len(), MAX_OUTCOMES + 50);
+        insert(&other, 300, true);
+        let Turn { wake_at, rest, .. } = turn(&mut poller, ended(&claims), 0);
+        assert_eq!((wake_at, rest, poller.unsettled()), (AT_ONCE.0, AT_ONCE.1, 50));
+        let Turn { wake_at, rest, .. } = turn(&mut poller, Vec::new(), 0);
+        assert_eq!((wake_at, rest, poller.unsettled()), (NOON.monotonic + LOOK_AGAIN, LOOK_AGAIN, 0), "more is due");
+    }
+
+    #[test]
+    fn rows_that_are_to_be_planned_do_not_wait_for_a_worker() {
+        let home = tempfile::tempdir().unwrap();
+        let (mut poller, other) = poller(&home.path().join("t.db"));
+        // A full turn, which has an item of its own.
+        turn(&mut poller, Vec::new(), 0);
+        insert(&other, MAX_ITEMS + 100, false);
+        let Turn { wake_at, rest, .. } = turn(&mut poller, Vec::new(), 0);
+        assert_eq!((wake_at, rest), AT_ONCE);
+        let unplanned =
+            || other.query_row("SELECT count(*) FROM scheduled_tasks WHERE planned = 0", [], |row| row.get(0));
+        assert_eq!(unplanned(), Ok(100));
+        turn(&mut poller, Vec::new(), 0);
+        assert_eq!(unplanned(), Ok(0));
+    }
+
+    #[test]
+    fn outcomes_that_a_turn_defers_are_given_to_the_next_one() {
+        let home = tempfile::tempdir().unwrap();
+        let (mut poller, other) = poller(&home.path().join("t.db"));
+        insert(&other, 3, true);
+        let claims = turn(&mut poller, Vec::new(), 3).claims;
+        poller.outbox.extend(ended(&claims));
+        let input = poller.input(NOON, Slots::default(), false);
+        assert_eq!(input.outcomes, 3);
+        // As a server answers that has written the first.
+        let done = Done { deferred: 2, more_due: true, ..Done::default() };
+        let Turn { wake_at, rest, .. } = poller.apply(NOON, &input, done).unwrap();
+        assert_eq!((wake_at, rest), AT_ONCE);
+        let waiting: Vec<&Arc<Claim>> = poller.outbox.iter().map(|finished| &finished.claim).collect();
+        assert_eq!((waiting, poller.unsettled()), (vec![&claims[1], &claims[2]], 2));
+        turn(&mut poller, Vec::new(), 0);
+        assert_eq!((poller.outbox.len(), poller.unsettled()), (0, 0));
+    }
+}
