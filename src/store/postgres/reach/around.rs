@@ -239,3 +239,22 @@ pub(super) fn texts(bench: &Sheets, table: &str, column: &str) -> Vec<String> {
     let cells = bench.column(table, column).into_iter();
     cells.filter_map(|cell| if let Cell::Text(text) = cell { Some(text) } else { None }).collect()
 }
+
+/// The last attempted run of each `once` task, which its row does not store.
+const LAST_OF_ONCE: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM scheduled_tasks s CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND r.attempt > 0
+             ORDER BY r.started_at DESC NULLS LAST, r.id DESC LIMIT 1) x
+         WHERE s.id = ANY ($1)))";
+
+/// Reads the last runs of the `once` tasks that were read.
+pub(super) fn last_runs(bench: &mut Sheets) -> Result<(), Fault> {
+    let tasks = tasks_with(bench, "schedule_type", "once");
+    bench.read("task_runs", LAST_OF_ONCE, &[&tasks]).map(|_| ())
+}
+
+/// Returns a number of rows, as the server counts them.
+pub(super) fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

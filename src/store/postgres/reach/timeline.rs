@@ -7,7 +7,7 @@ use postgres::types::ToSql;
 use crate::clock::Timestamp;
 use crate::model::views::Window;
 use crate::store::fault::Fault;
-use crate::store::postgres::reach::view::{bound, last_runs};
+use crate::store::postgres::reach::around::{bound, last_runs};
 use crate::store::postgres::sheets::{Cell, Sheets};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::timeline::{LOOK_BACK, MAX_EXAMINED, SAMPLES};

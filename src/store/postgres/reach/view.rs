@@ -96,13 +96,13 @@ impl View {
         match self {
             View::Task(name) => {
                 around::tasks_named(bench, &[name])?;
-                last_runs(bench)
+                around::last_runs(bench)
             }
             View::Tasks { after, limit } => {
                 let next = "WHERE t.id = ANY (ARRAY(
                     SELECT s.id FROM scheduled_tasks s WHERE s.name > $1 ORDER BY s.name LIMIT $2))";
                 bench.read("scheduled_tasks", next, &[after, limit])?;
-                last_runs(bench)
+                around::last_runs(bench)
             }
             View::Run(run) => {
                 around::runs(bench, &[*run])?;
@@ -142,20 +142,6 @@ impl View {
     }
 }
 
-/// The last attempted run of each `once` task, which its row does not store.
-const LAST_OF_ONCE: &str = "
-    WHERE t.id = ANY (ARRAY(
-        SELECT x.id FROM scheduled_tasks s CROSS JOIN LATERAL (
-            SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND r.attempt > 0
-             ORDER BY r.started_at DESC NULLS LAST, r.id DESC LIMIT 1) x
-         WHERE s.id = ANY ($1)))";
-
-/// Reads the last runs of the `once` tasks that were read.
-pub(super) fn last_runs(bench: &mut Sheets) -> Result<(), Fault> {
-    let tasks = around::tasks_with(bench, "schedule_type", "once");
-    bench.read("task_runs", LAST_OF_ONCE, &[&tasks]).map(|_| ())
-}
-
 const NEWEST: &str = "
     WHERE t.id = ANY (ARRAY(
         SELECT r.id FROM task_runs r
@@ -174,7 +160,7 @@ const NEWEST_OF_TASK: &str = "
 
 fn runs(bench: &mut Sheets, filter: &RunFilter) -> Result<(), Fault> {
     let (before, since) = (filter.before.unwrap_or(i64::MAX), filter.since.map(Timestamp::as_millis));
-    let (status, limit) = (filter.status.map(|status| status.as_str()), bound(filter.limit));
+    let (status, limit) = (filter.status.map(|status| status.as_str()), around::bound(filter.limit));
     if let Some(task) = &filter.task {
         around::tasks_named(bench, &[task])?;
         let tasks = around::numbers(bench, "scheduled_tasks", "id");
@@ -306,7 +292,7 @@ const EVENTS_OF_TASK: &str = "
          ORDER BY e.id + 0 DESC LIMIT $3))";
 
 fn events(bench: &mut Sheets, filter: &EventFilter) -> Result<(), Fault> {
-    let (before, limit) = (filter.before.unwrap_or(i64::MAX), bound(filter.limit));
+    let (before, limit) = (filter.before.unwrap_or(i64::MAX), around::bound(filter.limit));
     if let Some(task) = &filter.task {
         around::tasks_named(bench, &[task])?;
         let tasks = around::numbers(bench, "scheduled_tasks", "id");
@@ -391,7 +377,7 @@ const AROUND_RUN: &str = sql! {"
 
 #[cfg(feature = "page")]
 fn run_page(bench: &mut Sheets, run: i64, now: Timestamp) -> Result<(), Fault> {
-    let listed = bound(crate::model::views::RunView::MAX_LISTED);
+    let listed = around::bound(crate::model::views::RunView::MAX_LISTED);
     around::chain(bench, run)?;
     let chain = around::numbers(bench, "task_runs", "id");
     around::tasks_of_runs(bench)?;
@@ -426,9 +412,5 @@ const MARKS: &str = sql! {"
 fn task_lines(bench: &mut Sheets, tasks: &Vec<i64>, marks: i64) -> Result<(), Fault> {
     bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[tasks])?;
     bench.read("task_runs", MARKS, &[tasks, &marks])?;
-    last_runs(bench)
-}
-
-pub(super) fn bound(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
+    around::last_runs(bench)
 }
