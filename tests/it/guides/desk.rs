@@ -201,7 +201,10 @@ impl Desk {
         }
         let joined = text.replace("\\\n", "");
         for line in joined.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            if is_kept(line) {
+            // The lines after it need it.
+            if self.lacks_scheduler {
+                return;
+            } else if is_kept(line) {
                 self.kept.extend([line, "\n"]);
             } else if line.starts_with(STOP) {
                 self.stop_schedulers();
