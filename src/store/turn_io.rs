@@ -320,6 +320,7 @@ impl std::fmt::Display for Item {
     }
 }
 
+#[cfg(feature = "postgres")]
 impl Work<'_> {
     /// Returns how many items a turn may write at most beside its outcomes. Those that are stored already take no place if nothing
     /// follows from them.

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::clock::{Clock, Timestamp};
+#[cfg(feature = "page")]
+use crate::clock::Clock;
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
