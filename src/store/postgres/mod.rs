@@ -2,8 +2,11 @@
 //!
 //! An operation is one transaction. It reads the rows that it may need by a few statements, works on them in the tables of an SQLite
 //! database in memory, and writes back by sets what changed: see [`workbench`]. Every transaction that writes holds the advisory lock of
-//! the schema.
+//! the schema, except those that only end runs that succeeded ([`plain`]) or add new tasks ([`add`]).
 
+mod add;
+#[cfg(test)]
+mod add_tests;
 pub(crate) mod address;
 #[cfg(test)]
 mod address_tests;
@@ -112,6 +115,8 @@ pub(crate) struct PostgresStore {
     /// Whether the last turn with outcomes was plain, and ends of its runs were stored while another scheduler held the lock. They take no
     /// place among its items.
     ends_beside: bool,
+    /// Whether the task that is added next is likely to be new, as all were that were added last.
+    adds_new: bool,
     /// Whether each operation reads all rows.
     #[cfg(test)]
     reads_all: bool,
@@ -194,6 +199,7 @@ impl PostgresStore {
             ended: HashSet::new(),
             was_plain: false,
             ends_beside: false,
+            adds_new: true,
             #[cfg(test)]
             reads_all: false,
         })
@@ -282,13 +288,18 @@ impl PostgresStore {
 
     /// Prepares for the operation of a transaction that was begun at `now`. Returns the time of the operation.
     fn begun(&mut self, before: Option<Duration>, now: Timestamp, given: Timestamp, reach: Reach) -> Timestamp {
+        #[cfg(test)]
+        let reach = if self.reads_all { Reach::Everything } else { reach };
+        self.bench.lock().aim(reach);
+        self.time_of(before, now, given)
+    }
+
+    /// Returns the time of an operation whose transaction was begun at `now`. The clock learns it.
+    fn time_of(&mut self, before: Option<Duration>, now: Timestamp, given: Timestamp) -> Timestamp {
         if let (Some(clock), Some(before)) = (&self.clock, before) {
             clock.learn(now, before);
             self.begun_at.get_or_insert(now);
         }
-        #[cfg(test)]
-        let reach = if self.reads_all { Reach::Everything } else { reach };
-        self.bench.lock().aim(reach);
         if self.time == Time::Given { given } else { now }
     }
 

@@ -382,16 +382,11 @@ impl Store for PostgresStore {
     }
 
     fn add(&mut self, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
-        let reach = Request::Add { names: vec![task.name.clone()], replaces: existing == Existing::Replace };
-        self.change(now, reach, |memory, now| Store::add(memory, task.clone(), existing, now))
+        self.add_task(&task, existing, now)
     }
 
     fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> {
-        let reach = Request::Add {
-            names: tasks.iter().map(|(task, _)| task.name.clone()).collect(),
-            replaces: tasks.iter().any(|(_, existing)| *existing == Existing::Replace),
-        };
-        self.change(now, reach, |memory, now| Store::add_all(memory, tasks.clone(), now))
+        self.add_tasks(&tasks, now)
     }
 
     fn settle_alarm(&mut self, message: &AlarmMessage, delivered: bool, now: Timestamp) -> Result<bool> {

@@ -1,5 +1,6 @@
 //! One session with the server: the only place where its transactions begin and end, and where its statements are prepared.
 
+mod adding;
 mod commit;
 mod counts;
 mod lend;

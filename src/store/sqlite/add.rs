@@ -256,6 +256,18 @@ fn add_alone(
     added
 }
 
+/// Returns the columns `status` and `next_run` of a new task that has been checked. Refuses a schedule without an occurrence.
+pub(crate) fn planned(
+    task: &Definition,
+    schedule: Schedule,
+    now: Timestamp,
+) -> Result<(TaskStatus, Option<Timestamp>)> {
+    match resolve::first(&Plan::new(task, schedule, now, None, now), false) {
+        Next::Never => Err(Error::never(task.schedule_value.clone())),
+        next => Ok(stored(next, TaskStatus::Active)),
+    }
+}
+
 fn insert(
     add: &mut CachedStatement<'_>,
     (id, version): (Option<i64>, Option<i64>),
@@ -263,11 +275,7 @@ fn insert(
     schedule: Schedule,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, Fault> {
-    let next = resolve::first(&Plan::new(task, schedule, now, None, now), false);
-    if next == Next::Never {
-        return Err(Error::never(task.schedule_value.clone()).into());
-    }
-    let (status, next_run) = stored(next, TaskStatus::Active);
+    let (status, next_run) = planned(task, schedule, now)?;
     // By position: looking 28 names up costs a seventh of adding a task.
     let rows = add.execute(params![
         id,

@@ -231,6 +231,12 @@ impl SqliteStore {
         self.backing.is_some()
     }
 
+    /// Returns the schedules that are parsed already.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn schedules(&mut self) -> &mut Schedules {
+        &mut self.schedules
+    }
+
     /// Returns whether the next task to be added is likely to be new, as the last one was.
     pub(crate) fn adds_new(&self) -> bool {
         self.adds_new && self.backing.is_none()

@@ -1,0 +1,246 @@
+//! Adds tasks whose names are free, of which almost all are: one statement inserts them, whatever their number.
+//!
+//! The rules are those of every other way to add a task, and the columns are the same. What they need not are the rows of other tasks, the
+//! tables in memory and the lock of the schema: a new task has no run, so that nothing waits for it and it waits for nothing. A turn
+//! sees the task or does not, as one that another program has inserted. Only a turn that plans again what a wrong clock had planned must see
+//! every task of that time: it waits for these transactions, see [`Server::await_additions`].
+//!
+//! If one of the names is taken, or the statement fails for any other reason, nothing is written, and the tasks are added as every
+//! other change is made: that compares the tasks of a name, and words what is wrong.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use postgres::types::ToSql;
+
+use crate::clock::{Timestamp, millis};
+use crate::error::Result;
+use crate::model::request::{Added, Change, Existing};
+use crate::model::task::{Definition, TaskStatus};
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::postgres::outcome::Proof;
+use crate::store::postgres::reach::client::Request;
+use crate::store::postgres::server::Server;
+use crate::store::postgres::{PostgresStore, json};
+use crate::store::sqlite::add::planned;
+use crate::store::sqlite::migration::Tables;
+
+impl PostgresStore {
+    pub(super) fn add_task(&mut self, task: &Definition, existing: Existing, now: Timestamp) -> Result<Added> {
+        if let Some(added) = self.add_if_new(&[(task, existing)], "add a task", now)?.and_then(|mut added| added.pop())
+        {
+            return Ok(added);
+        }
+        let reach = Request::Add { names: vec![task.name.clone()], replaces: existing == Existing::Replace };
+        let added = self.change(now, reach, |memory, now| Store::add(memory, task.clone(), existing, now))?;
+        self.adds_new = added.change == Change::Created;
+        Ok(added)
+    }
+
+    pub(super) fn add_tasks(&mut self, tasks: &[(Definition, Existing)], now: Timestamp) -> Result<Vec<Added>> {
+        let new: Vec<_> = tasks.iter().map(|(task, existing)| (task, *existing)).collect();
+        if let Some(added) = self.add_if_new(&new, "add tasks", now)? {
+            return Ok(added);
+        }
+        let reach = Request::Add {
+            names: tasks.iter().map(|(task, _)| task.name.clone()).collect(),
+            replaces: tasks.iter().any(|(_, existing)| *existing == Existing::Replace),
+        };
+        let added = self.change(now, reach, |memory, now| Store::add_all(memory, tasks.to_vec(), now))?;
+        self.adds_new = added.iter().all(|added| added.change == Change::Created);
+        Ok(added)
+    }
+
+    /// Adds tasks by one statement. `None`: nothing was written, and they must be added in the other way.
+    fn add_if_new(
+        &mut self,
+        tasks: &[(&Definition, Existing)],
+        doing: &'static str,
+        given: Timestamp,
+    ) -> Result<Option<Vec<Added>>> {
+        // A caller that adds the same tasks at each start is served better by a look first.
+        let may_be_new = self.adds_new && tasks.iter().all(|(_, existing)| *existing != Existing::Replace);
+        #[cfg(test)]
+        let may_be_new = may_be_new && !self.reads_all;
+        let names: HashSet<&str> = tasks.iter().map(|(task, _)| &*task.name).collect();
+        let is_refused = names.is_empty() || names.len() < tasks.len();
+        if !may_be_new || is_refused || tasks.iter().any(|(task, _)| is_unstorable(task)) {
+            return Ok(None);
+        }
+        self.adds_new = false;
+        let before = self.clock.as_ref().map(|clock| clock.before());
+        let Some(begun) = self.lock().rows.server.begin_adding() else { return Ok(None) };
+        let now = self.time_of(before, begun, given);
+        let mut new = NewTasks::default();
+        let added = tasks.iter().map(|(task, _)| {
+            let schedule = task.check(now, self.memory.schedules())?;
+            let (status, next_run) = planned(task, schedule, now)?;
+            new.push(task, status, next_run);
+            Ok(Added { name: task.name.clone(), change: Change::Created, next_run })
+        });
+        let added: Option<Vec<Added>> = added.collect::<Result<_>>().ok();
+        let inserted = added.as_ref().map_or(Ok(false), |_| new.insert(&mut self.lock().rows.server, now));
+        self.end();
+        match inserted {
+            Ok(true) => {
+                self.adds_new = true;
+                Ok(added)
+            }
+            // Whether they are stored is unknown.
+            Err(fault) if fault.is_lost() => Err(self.memory.error(fault, doing)),
+            Ok(false) | Err(_) => Ok(None),
+        }
+    }
+}
+
+/// Returns whether the server cannot store a task as it is given. The tables in memory refuse it, and say so.
+fn is_unstorable(task: &Definition) -> bool {
+    let Definition { name, handler, schedule_value, time_zone, concurrency_key, on_dead, managed_by, .. } = task;
+    let given = [concurrency_key, on_dead, managed_by].into_iter().flatten();
+    [name, handler, schedule_value, time_zone].into_iter().chain(given).any(|text| text.contains('\0'))
+        || json::fault_of("payload", task.payload.as_bytes()).is_some()
+}
+
+/// The columns of [`NewTasks`] that hold text. The first [`FILLED_TEXTS`] never hold NULL.
+const TEXTS: [&str; 12] = [
+    "name",
+    "handler",
+    "payload",
+    "schedule_type",
+    "schedule_value",
+    "time_zone",
+    "status",
+    "overlap",
+    "misfire",
+    "concurrency_key",
+    "on_dead",
+    "managed_by",
+];
+const FILLED_TEXTS: usize = 9;
+
+/// The columns of [`NewTasks`] that hold numbers. The first [`FILLED_NUMBERS`] never hold NULL.
+const NUMBERS: [&str; 13] = [
+    "misfire_grace_ms",
+    "catch_up_limit",
+    "max_attempts",
+    "backoff_ms",
+    "backoff_cap_ms",
+    "jitter_ms",
+    "priority",
+    "starts_at",
+    "ends_at",
+    "next_run",
+    "expires_ms",
+    "timeout_ms",
+    "pause_after_failures",
+];
+const FILLED_NUMBERS: usize = 7;
+
+/// New tasks, by columns.
+#[derive(Default)]
+struct NewTasks<'a> {
+    texts: [Vec<Option<&'a str>>; TEXTS.len()],
+    numbers: [Vec<Option<i64>>; NUMBERS.len()],
+}
+
+impl<'a> NewTasks<'a> {
+    fn push(&mut self, task: &'a Definition, status: TaskStatus, next_run: Option<Timestamp>) {
+        let texts = [
+            Some(&*task.name),
+            Some(&*task.handler),
+            Some(&*task.payload),
+            Some(task.schedule_type.as_str()),
+            Some(&*task.schedule_value),
+            Some(&*task.time_zone),
+            Some(status.as_str()),
+            Some(task.overlap.as_str()),
+            Some(task.misfire.as_str()),
+            task.concurrency_key.as_deref(),
+            task.on_dead.as_deref(),
+            task.managed_by.as_deref(),
+        ];
+        let numbers = [
+            Some(millis(task.misfire_grace)),
+            Some(task.catch_up_limit.into()),
+            Some(task.retry.max_attempts.into()),
+            Some(millis(task.retry.backoff)),
+            Some(millis(task.retry.max_backoff)),
+            Some(millis(task.jitter)),
+            Some(task.priority.into()),
+            task.starts_at.map(Timestamp::as_millis),
+            task.ends_at.map(Timestamp::as_millis),
+            next_run.map(Timestamp::as_millis),
+            task.expires.map(millis),
+            task.timeout.map(millis),
+            task.pause_after_failures.map(i64::from),
+        ];
+        self.texts.iter_mut().zip(texts).for_each(|(column, text)| column.push(text));
+        self.numbers.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
+    }
+
+    /// Inserts the tasks in the open transaction, and commits it. Returns false if not all can be inserted.
+    fn insert(&self, server: &mut Server, now: Timestamp) -> Result<bool, Fault> {
+        let (now, version) = (now.as_millis(), Tables::CURRENT.version.to_string());
+        let schema = server.address().schema().to_owned();
+        let texts: Vec<_> = self.texts.iter().zip(0..).map(|(column, at)| short(column, at < FILLED_TEXTS)).collect();
+        let numbers: Vec<_> =
+            self.numbers.iter().zip(0..).map(|(column, at)| short(column, at < FILLED_NUMBERS)).collect();
+        let texts = texts.iter().map(|column| column as &(dyn ToSql + Sync));
+        let numbers = numbers.iter().map(|column| column as &(dyn ToSql + Sync));
+        let others: [&(dyn ToSql + Sync); 3] = [&now, &version, &schema];
+        let params: Vec<_> = texts.chain(numbers).chain(others).collect();
+        let row = &server.query(&INSERT, &params)?[0];
+        let (rows, number, timeline, schema): (i64, String, String, i64) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+        let name = self.texts[0].first().copied().flatten().unwrap_or_default();
+        let condition = format!("t.name = '{name}' AND t.created_at = {now}");
+        let proof = Proof { table: "scheduled_tasks", condition };
+        let all = usize::try_from(rows) == Ok(self.texts[0].len());
+        if !all || !server.note_additions((number, timeline), schema, proof) {
+            return Ok(false);
+        }
+        server.commit()?;
+        Ok(true)
+    }
+}
+
+/// Returns what is sent of a column. Most columns hold the same value in all rows of a batch: then it is sent once.
+fn short<T: PartialEq>(column: &[Option<T>], is_filled: bool) -> &[Option<T>] {
+    match column {
+        [first, others @ ..] if (is_filled || first.is_none()) && others.iter().all(|other| other == first) => {
+            &column[..1]
+        }
+        _ => column,
+    }
+}
+
+/// Inserts all of the tasks, or none if one of their names is taken or the tables are not of the version `$27`.
+///
+/// `unnest` is in the list of the SELECT: in FROM, the server would store each of the arrays once more. `ON CONFLICT` would take a
+/// third longer, use up numbers, and leave dead rows where only some of the names are taken.
+static INSERT: LazyLock<String> = LazyLock::new(|| {
+    let texts = TEXTS.iter().zip(0..).map(|(name, at)| (name, "text", at < FILLED_TEXTS));
+    let numbers = NUMBERS.iter().zip(0..).map(|(name, at)| (name, "bigint", at < FILLED_NUMBERS));
+    let (mut names, mut arrays, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for ((name, of, is_filled), place) in texts.chain(numbers).zip(1..) {
+        names.push(*name);
+        arrays.push(format!("unnest(${place}::{of}[]) AS {name}"));
+        // An array that is sent short holds the value of all rows; if it may hold NULL, it is short only where all are NULL.
+        let value = if is_filled { format!("coalesce(o.{name}, ${place}[1])") } else { format!("o.{name}") };
+        values.push(if *name == "payload" { format!("{value}::jsonb") } else { value });
+    }
+    let (names, arrays, values) = (names.join(", "), arrays.join(", "), values.join(", "));
+    let now = TEXTS.len() + NUMBERS.len() + 1;
+    let (version, schema) = (now + 1, now + 2);
+    format!(
+        "WITH added AS (
+             INSERT INTO scheduled_tasks ({names}, planned, active_since, created_at, updated_at)
+             SELECT {values}, 1, ${now}::bigint, ${now}, ${now} FROM (SELECT {arrays}) o
+              WHERE (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM ${version}::text
+                AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE name = ANY ($1::text[]))
+             RETURNING 1)
+         SELECT count(*), pg_current_xact_id()::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
+                coalesce((SELECT oid::bigint FROM pg_namespace WHERE nspname = ${schema}::text), 0) FROM added"
+    )
+});
