@@ -80,14 +80,15 @@ impl Pair {
         let Pair { usual, one } = self;
         one.store.adds_new = true;
         let before = one.round_trips();
-        let found = f(&mut one.store);
-        let (was_added, found) = (found.is_ok(), format!("{found:?}"));
-        let trips = one.round_trips() - before;
+        let answer = f(&mut one.store);
+        // A request that is refused may take as many in the usual way.
+        let alone = answer.is_ok() && one.round_trips() - before == 3;
+        let found = format!("{answer:?}");
         let expected = format!("{:?}", f(&mut usual.store)).replace(&usual.schema, &one.schema);
         assert_eq!(found, expected);
         let (expected, found) = (usual.rows(), one.rows());
         assert!(expected == found, "expected {expected:#?}\nfound {found:#?}");
-        (found.join("\n"), was_added && trips == 3)
+        (found.join("\n"), alone)
     }
 }
 
@@ -151,29 +152,30 @@ fn the_rows_are_those_of_every_other_way() {
     let Some(server) = shared() else { return };
     let mut pair = Pair::new(server, "add_rows");
     let mut random = fastrand::Rng::with_seed(7);
-    let (mut by_one_statement, mut refused, mut number) = (0, 0, 0);
+    let (mut by_one_statement, mut number) = (0, 0);
     for _ in 0..400 {
         let count = if random.bool() { 1 } else { random.usize(2..5) };
         let tasks: Vec<(Definition, Existing)> = (0..count)
             .map(|_| {
                 // Some of the names are taken.
                 number += usize::from(random.u8(..8) > 0);
-                let existing = [Existing::Keep, Existing::Refuse, Existing::RefuseOtherWork, Existing::Replace];
-                (
-                    random_task(&mut random, &format!("task-{number}")),
-                    existing[random.usize(..20).min(3) % 4 * usize::from(random.bool())],
-                )
+                let existing = match random.u8(..20) {
+                    0 => Existing::Replace,
+                    1..10 => Existing::Keep,
+                    10..15 => Existing::RefuseOtherWork,
+                    _ => Existing::Refuse,
+                };
+                (random_task(&mut random, &format!("task-{number}")), existing)
             })
             .collect();
-        let (answer, alone) = match &tasks[..] {
+        let (_, alone) = match &tasks[..] {
             [(task, existing)] => pair.both(|store| store.add(task.clone(), *existing, now())),
             tasks => pair.both(|store| store.add_all(tasks.to_vec(), now())),
         };
         by_one_statement += usize::from(alone);
-        refused += usize::from(answer.is_empty());
     }
     let rows = pair.one.rows().len();
-    assert!(by_one_statement > 100 && rows > 300, "{by_one_statement} of 400, {rows} rows, {refused}");
+    assert!(by_one_statement > 100 && rows > 200, "{by_one_statement} of 400 by one statement, {rows} rows");
 }
 
 #[test]

@@ -304,7 +304,7 @@ impl History {
         if let Some(turn) = step.turn() {
             self.owners[turn.owner].observe_clock(now, turn.refused);
         }
-        let checked = match self.observer.wrote_without_lock(&changes) {
+        let checked = match self.observer.wrote_without_lock(&changes, &before) {
             true => Err("rows were changed while another session held the lock of the schema".to_owned()),
             false => self.check(&step, now.monotonic),
         };

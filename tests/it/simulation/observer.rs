@@ -65,9 +65,11 @@ impl Observer {
         self.shell.has_session(owner)
     }
 
-    /// Returns whether something was written although another session held the lock of the schema, and still holds it.
-    pub(crate) fn wrote_without_lock(&self, changes: &Changes) -> bool {
-        self.shell.is_locked() && !(changes.tasks.is_empty() && changes.runs.is_empty())
+    /// Returns whether something was written that needs the lock of the schema, although another session held it, and still holds it.
+    /// `before`: the rows before that. A new task needs no lock.
+    pub(crate) fn wrote_without_lock(&self, changes: &Changes, before: &Tables) -> bool {
+        let are_new = changes.tasks.keys().all(|id| !before.tasks.contains_key(id));
+        self.shell.is_locked() && !(are_new && changes.runs.is_empty())
     }
 
     /// Connects again after the server was restarted.

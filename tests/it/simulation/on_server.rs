@@ -9,7 +9,7 @@ use rusqlite::{Connection, Params};
 use crate::fixtures::on_server::{cell, empty_copy, folder_of_locks, said, session, translated};
 use crate::simulation::shell::follow;
 
-/// The advisory lock of the schema, which each of duly's transactions that writes holds.
+/// The advisory lock of the schema, which each of duly's transactions that writes holds, except one that only adds tasks.
 const LOCK: &str = "
     BEGIN; SET LOCAL lock_timeout = 1;
     SELECT pg_advisory_xact_lock(1685417081, oid::bigint::bit(32)::int) FROM pg_namespace WHERE nspname = current_schema()";
@@ -125,7 +125,7 @@ impl OnServer {
         &self.copy
     }
 
-    /// Whether a session held the lock of the schema when the rows were last read: no other one may have written.
+    /// Whether a session held the lock of the schema when the rows were last read: no other one may have written more than new tasks.
     pub(crate) fn is_locked(&self) -> bool {
         self.is_locked.get()
     }
