@@ -110,8 +110,7 @@ pub(crate) struct PostgresStore {
     rewound: Option<(Timestamp, usize)>,
     /// Attempts whose end is stored, and what follows from it is not.
     ended: HashSet<(i64, u32)>,
-    /// Whether the last turn that might have been plain was.
-    was_plain: bool,
+    plain: plain::Tries,
     /// Whether the last turn with outcomes was plain, and ends of its runs were stored while another scheduler held the lock. They take no
     /// place among its items.
     ends_beside: bool,
@@ -197,7 +196,7 @@ impl PostgresStore {
             session: None,
             rewound: None,
             ended: HashSet::new(),
-            was_plain: false,
+            plain: plain::Tries::default(),
             ends_beside: false,
             adds_new: true,
             #[cfg(test)]

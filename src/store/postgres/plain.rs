@@ -48,6 +48,37 @@ const END: &str = "
      WHERE t.id = o.id AND t.attempt = o.attempt AND t.locked_by IS NOT DISTINCT FROM o.owner
     RETURNING t.id, t.attempt";
 
+/// Most turns in a row that are not tried as plain.
+const MOST_SKIPPED: u32 = 8;
+
+/// Which turns are tried as plain. A try that fails costs a round trip, before which nothing that is due starts: after each failure in a row,
+/// twice as many turns are not tried.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    /// How many turns the last failure has left untried, and how many of them are to come.
+    skipped: u32,
+    left: u32,
+    was_plain: bool,
+}
+
+impl Tries {
+    /// Returns whether the next turn, which may be plain, is tried.
+    pub(super) fn next(&mut self) -> bool {
+        let skips = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        !skips
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        *self = Tries { was_plain: true, ..Tries::default() };
+    }
+
+    pub(super) fn failed(&mut self) {
+        let skipped = (self.skipped * 2).clamp(1, MOST_SKIPPED);
+        *self = Tries { skipped, left: skipped, was_plain: false };
+    }
+}
+
 /// Returns whether a turn does nothing but end runs that simply succeeded, and start what is due, as far as its input shows.
 pub(super) fn may_be_plain(work: &Work<'_>, memory: &Memory) -> bool {
     let Work { finished, reports, ended, dead, stalled, clock_events, .. } = work;
@@ -86,7 +117,7 @@ impl PostgresStore {
         let finished: Vec<&Finished> =
             work.finished.iter().filter(|finished| !self.ended.contains(&finished.claim.attempt_id())).collect();
         // A turn that is found not to be plain takes more round trips.
-        if finished.is_empty() || !self.was_plain {
+        if finished.is_empty() || !self.plain.was_plain {
             return Ok(None);
         }
         if let Some(now) = self.begin_if_free(work.now) {

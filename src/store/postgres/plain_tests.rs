@@ -144,6 +144,35 @@ fn a_plain_turn_takes_five_round_trips_however_much_it_does() {
 }
 
 #[test]
+fn a_turn_is_seldom_tried_as_plain_while_none_is_and_soon_once_one_is() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let mut turn = |owner: &mut Owner, now: i64, schedule: &str| {
+        let name = format!("t{}", now - NOON);
+        let text = format!(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+             VALUES ('{name}', 'work', {schedule}, {now}, 1)"
+        );
+        other.batch_execute(&text).expect("a task");
+        let before = owner.store.bench.lock().rows.server.round_trips();
+        let done = owner.turn(&Turn { now, room: 500, ..Turn::default() });
+        assert_eq!(done.claims.len(), 1);
+        owner.store.bench.lock().rows.server.round_trips() - before - 1
+    };
+    let mut at = NOON..;
+    let mut turns = |count: usize, schedule: &str| -> Vec<u64> {
+        at.by_ref().take(count).map(|now| turn(&mut owner, now, schedule)).collect()
+    };
+    // The first is tried, then the third, the sixth, the eleventh, the twentieth.
+    let recurring = turns(20, "'interval', '10h'");
+    let (least, most) = (recurring.iter().min().expect("turns"), recurring.iter().max().expect("turns"));
+    let tried: Vec<usize> = (0..20).filter(|turn| recurring[*turn] > *least).collect();
+    assert_eq!((most - least, tried), (1, vec![0, 2, 5, 10, 19]), "{recurring:?}");
+    let once = turns(20, "'once', '2027-03-14T12:00:00Z'");
+    assert!(once[8..].iter().all(|trips| *trips == 5), "{once:?}");
+}
+
+#[test]
 fn what_succeeds_while_another_holds_the_lock_ends_at_once_and_the_turn_writes_what_follows() {
     let Some(server) = TestServer::start("") else { return };
     let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));

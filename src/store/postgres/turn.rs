@@ -130,7 +130,8 @@ impl PostgresStore {
         }
         loop {
             let before = self.copy_memory();
-            let is_plain = tries == 1 && !apart && self.takes_plain_turns() && may_be_plain(work, &before);
+            let is_plain =
+                tries == 1 && !apart && self.takes_plain_turns() && may_be_plain(work, &before) && self.plain.next();
             let begun = if is_plain { self.begin_or_end(work)? } else { None };
             let all = self.with_ended(work.finished);
             let mut finished = &all[..taken(&all)];
@@ -151,13 +152,16 @@ impl PostgresStore {
                 match self.take_plain_turn(&work) {
                     Ok(Some(mut done)) => {
                         self.end();
-                        self.was_plain = true;
+                        self.plain.succeeded();
                         self.forget_ended(finished, &[]);
                         done.deferred = all.len() - finished.len();
                         owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
                         return Ok(done);
                     }
-                    Ok(None) => (self.was_plain, self.ends_beside) = (false, false),
+                    Ok(None) => {
+                        self.plain.failed();
+                        self.ends_beside = false;
+                    }
                     Err(fault) => {
                         if !self.end() && !fault.is_about_the_item() {
                             return Err(fault);
