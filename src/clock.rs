@@ -3,16 +3,19 @@
 //! Below client and scheduler the time is an argument, [`Now`]. The wall clock decides *when* work is due, the
 //! monotonic clock *how long* something took: a step of the wall clock neither ends a lease nor extends a timeout.
 
+#[cfg(feature = "postgres")]
+mod server;
+
 use std::fmt;
 use std::ops::{Add, Sub};
-#[cfg(feature = "postgres")]
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+#[cfg(feature = "postgres")]
+pub(crate) use crate::clock::server::ServerClock;
 use crate::error::Error;
 
 /// An instant of the wall clock: milliseconds since the Unix epoch, UTC, as the tables store it.
@@ -335,68 +338,6 @@ impl Clock for SystemClock {
     }
 }
 
-/// The time of a server: the machine's monotonic clock, and an offset that the answers of the server correct. So hosts whose clocks
-/// differ agree about the time.
-#[cfg(feature = "postgres")]
-pub(crate) struct ServerClock {
-    local: Arc<dyn Clock>,
-    /// Microseconds from the zero of the monotonic clock to the epoch.
-    offset: AtomicI64,
-}
-
-#[cfg(feature = "postgres")]
-impl ServerClock {
-    /// Returns a clock that shows the machine's time until the server has answered.
-    pub(crate) fn new(local: Arc<dyn Clock>) -> Self {
-        let Now { wall, monotonic } = local.now();
-        let offset = AtomicI64::new(wall.0.saturating_mul(1000).saturating_sub(micros(monotonic)));
-        ServerClock { local, offset }
-    }
-
-    /// Returns the time of the monotonic clock, to be read before the server is asked.
-    pub(crate) fn before(&self) -> Duration {
-        self.local.now().monotonic
-    }
-
-    /// Corrects the clock: the server's clock showed `wall` at some moment between `before` and now. An offset that may be right stays
-    /// as it is, so the time does not jitter with the latency; any other one is replaced by the nearest that may be.
-    pub(crate) fn learn(&self, wall: Timestamp, before: Duration) {
-        // Both readings are cut to milliseconds.
-        let after = micros(self.before()).saturating_add(1000);
-        let wall = wall.0.saturating_mul(1000);
-        let (least, most) = (wall.saturating_sub(after), wall.saturating_add(1000).saturating_sub(micros(before)));
-        let clamped = |offset: i64| Some(offset.max(least).min(most));
-        let _ = self.offset.fetch_update(Ordering::Relaxed, Ordering::Relaxed, clamped);
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl Clock for ServerClock {
-    /// Returns both readings for the start of the current millisecond of the server.
-    fn now(&self) -> Now {
-        let monotonic = self.local.now().monotonic;
-        let wall = micros(monotonic).saturating_add(self.offset.load(Ordering::Relaxed));
-        let into_the_millisecond = Duration::from_micros(wall.rem_euclid(1000).unsigned_abs());
-        Now { wall: Timestamp(wall.div_euclid(1000)), monotonic: monotonic.saturating_sub(into_the_millisecond) }
-    }
-
-    fn until(&self, at: Duration) -> Duration {
-        self.local.until(at)
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl fmt::Debug for ServerClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ServerClock").field(&self.now()).finish()
-    }
-}
-
-#[cfg(feature = "postgres")]
-fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
-}
-
 /// Returns the time since the machine was started, with the time in which it was suspended where the system counts that. For the end of
 /// leases, which other machines count.
 #[cfg(feature = "postgres")]
@@ -511,43 +452,6 @@ mod tests {
         assert_eq!(offset.to_string(), "2027-03-14T12:00:00.000Z");
         for wrong in ["1805025600000", r#""2027-03-14""#, "null"] {
             assert!(serde_json::from_str::<Timestamp>(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[cfg(feature = "postgres")]
-    #[test]
-    fn a_host_whose_clock_is_an_hour_off_shows_the_time_of_the_server() {
-        use super::{ManualClock, ServerClock};
-        use std::sync::Arc;
-        let noon: Timestamp = "2027-03-14T12:00:00Z".parse().unwrap();
-        let hour = Duration::from_secs(3600);
-        for found in [noon, noon + hour, noon - hour] {
-            let local = ManualClock::new(found);
-            local.advance(Duration::from_secs(7));
-            let clock = ServerClock::new(Arc::new(local.clone()));
-            assert_eq!(clock.now().wall, found + Duration::from_secs(7), "nothing is known yet");
-            // The server is asked, and its answer takes 40 ms; which of them its time is of is not known.
-            let before = clock.before();
-            local.advance(Duration::from_millis(40));
-            clock.learn(noon + Duration::from_millis(30), before);
-            let off = clock.now().wall.as_millis() - noon.as_millis();
-            assert!((29..=72).contains(&off), "{off} ms after noon by a clock that showed {found}");
-            // Answers that agree change nothing, however long the server was waited for.
-            let shown = clock.now();
-            let before = clock.before();
-            local.advance(Duration::from_millis(4000));
-            clock.learn(shown.wall + Duration::from_millis(3900), before);
-            assert_eq!(clock.now().wall, shown.wall + Duration::from_millis(4000));
-            // The machine's wall clock plays no part.
-            let (shown, monotonic) = (clock.now(), local.now().monotonic);
-            local.set_wall(noon - hour * 24 * 365);
-            assert_eq!(clock.now(), shown);
-            assert!(monotonic - shown.monotonic < Duration::from_millis(1));
-            // A step of the server's is followed at once.
-            let before = clock.before();
-            clock.learn(shown.wall + hour, before);
-            let stepped = clock.now().wall.since(shown.wall);
-            assert!(stepped.abs_diff(hour) <= Duration::from_millis(1), "{stepped:?}");
         }
     }
 
