@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Now, Timestamp};
 
+/// A wait that any clock can compute.
+const FAR: Duration = Duration::from_secs(3600);
+
 /// The time of a server: the machine's monotonic clock, and an offset that the answers of the server correct. So hosts whose clocks
 /// differ agree about the time.
 pub(crate) struct ServerClock {
@@ -25,19 +28,17 @@ impl ServerClock {
 
     /// Returns the time of the monotonic clock, to be read before the server is asked.
     pub(crate) fn before(&self) -> Duration {
-        self.local.now().monotonic
+        self.uncut()
     }
 
     /// Returns the reading of the monotonic clock, which [`Clock::now`] cuts to the start of a millisecond of the machine: a millisecond of
     /// the server that begins in it would be noticed up to a millisecond late.
     fn uncut(&self) -> Duration {
         let cut = self.local.now().monotonic;
-        let left = self.local.until(Duration::MAX);
+        let far = cut.saturating_add(FAR);
+        let exact = far.checked_sub(self.local.until(far));
         // A clock that runs at another pace shows no more than the cut reading.
-        Duration::MAX
-            .checked_sub(left)
-            .filter(|at| at.saturating_sub(cut) < Duration::from_millis(1))
-            .map_or(cut, |at| at.max(cut))
+        exact.filter(|at| at.saturating_sub(cut) < Duration::from_millis(1)).map_or(cut, |at| at.max(cut))
     }
 
     /// Corrects the clock: the server's clock showed `wall` at some moment between `before` and now. An offset that may be right stays

@@ -330,6 +330,7 @@ fn what_a_wrong_clock_had_planned_is_planned_again_after_it_is_committed() {
     rewind(&mut database.store).unwrap();
     let begun = adding.store.bench.lock().rows.server.begin_adding();
     assert!(begun.is_some());
+    database.store.set_busy_timeout(Duration::from_millis(100)).unwrap();
     let held = rewind(&mut database.store).unwrap_err();
     assert!(held.to_string().contains("lock"), "{held}");
     adding.store.end();

@@ -188,7 +188,10 @@ impl PostgresStore {
             // What another program has written since the turn read.
             Ok(seen) => {
                 let more_unplanned = seen.more_unplanned;
-                Ok(Some(Done { more_due: choice.more || more_unplanned, more_unplanned, ..seen.into_done(done) }))
+                // Added since the turn read: the poller would take it for what the turn left due, and put it off.
+                let appeared = seen.next_due.is_some_and(|at| at <= work.now);
+                let more_due = choice.more || more_unplanned || appeared;
+                Ok(Some(Done { more_due, more_unplanned, ..seen.into_done(done) }))
             }
             Err(fault) if done.claims.is_empty() && done.events.is_empty() => Err(fault),
             // What is committed must not be lost: the next turn looks again.

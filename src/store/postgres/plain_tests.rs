@@ -144,6 +144,30 @@ fn a_plain_turn_takes_five_round_trips_however_much_it_does() {
 }
 
 #[test]
+fn a_task_that_is_added_during_a_turn_is_due_at_once() {
+    let Some(server) = TestServer::start("") else { return };
+    let (mut owner, mut adding, mut other) = (Owner::new(&server, "one", false), other(&server), other(&server));
+    insert(&mut other, 1);
+    let add = format!(
+        "BEGIN; SELECT 1 FROM scheduled_tasks FOR NO KEY UPDATE;
+         INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+         VALUES ('beside', 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1)"
+    );
+    adding.batch_execute(&add).expect("a task");
+    let done = std::thread::scope(|scope| {
+        let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() }));
+        // It has read what is due, and waits for the row that it has read.
+        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+        wait_until(|| other.query_one(waits, &[]).expect("a count").get::<_, i64>(0) > 0);
+        adding.batch_execute("COMMIT").expect("the end");
+        turn.join().expect("a turn")
+    });
+    assert_eq!((done.claims.len(), done.more_due, done.more_unplanned), (1, true, false));
+    let done = owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+    assert_eq!((done.claims.len(), done.more_due), (1, false));
+}
+
+#[test]
 fn a_turn_is_seldom_tried_as_plain_while_none_is_and_soon_once_one_is() {
     let Some(server) = TestServer::start("") else { return };
     let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));

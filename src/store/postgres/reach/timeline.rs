@@ -46,11 +46,14 @@ const RUNS: &str = sql! {"
                     WHERE s.below + 1 < s.above)
                SELECT s.id FROM search s
                 UNION ALL
-               (SELECT n.id FROM task_runs n
-                 WHERE n.task_id = one.task AND {unscheduled_case:n} > 0
-                   AND {unscheduled_case:n} < coalesce((SELECT s.above FROM search s ORDER BY s.above - s.below LIMIT 1),
-                                                       9223372036854775807)
-                 ORDER BY {unscheduled_case:n} DESC LIMIT $4 + $5 + 1)
+               SELECT b.id
+                 FROM (SELECT n.id, count(*) FILTER (WHERE n.scheduled_for < $2) OVER (ORDER BY n.id DESC) AS looked_back
+                         FROM (SELECT r.id, r.scheduled_for FROM task_runs r
+                                WHERE r.task_id = one.task AND {unscheduled_case:r} > 0
+                                  AND {unscheduled_case:r} < coalesce((SELECT s.above FROM search s
+                                                                        ORDER BY s.above - s.below LIMIT 1), 9223372036854775807)
+                                ORDER BY {unscheduled_case:r} DESC LIMIT $4 + $5 + 1) n) b
+                WHERE b.looked_back <= $5
                 UNION ALL
                (SELECT n.id FROM task_runs n
                  WHERE n.task_id = one.task AND {unscheduled_case:n} = 0 AND n.scheduled_for >= $2 AND n.scheduled_for < $3

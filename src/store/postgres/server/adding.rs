@@ -39,16 +39,19 @@ impl Server {
         }
         // As little as possible, since the server plans this anew each time. The names of tasks are looked up by index.
         let wait = session::millis(terms.lock_timeout.min(session::ROW));
+        // No turn waits for this transaction: it may wait longer for another one that adds a task of the same name.
+        let for_rows = session::millis(terms.lock_timeout);
         let message = format!(
             "{begin}; SELECT set_config('lock_timeout', '{wait}', true), set_config('enable_seqscan', 'off', true),
-                 pg_advisory_xact_lock_shared({CLASS_OF_ADDITIONS}, {key}), {MILLIS}, pg_backend_pid()"
+                 pg_advisory_xact_lock_shared({CLASS_OF_ADDITIONS}, {key}), set_config('lock_timeout', '{for_rows}', true),
+                 {MILLIS}, pg_backend_pid()"
         );
         self.open = Some(Open { access: Access::Write, number: None, has_lock: false, failed: true });
         self.round_trips += 1;
         let answer = link.client.simple_query(&message);
         let answer = answer.map_err(|error| self.failed(error))?;
         let row = last(&answer);
-        let (now, backend) = (session::number(row, 3), session::number(row, 4));
+        let (now, backend) = (session::number(row, 4), session::number(row, 5));
         let is_known = self.link.as_ref().is_some_and(|link| link.session.pooled || link.session.backend == backend);
         if is_known {
             self.open = Some(Open { access: Access::Write, number: None, has_lock: false, failed: false });
@@ -68,9 +71,13 @@ impl Server {
         is_the_same
     }
 
-    /// Waits until no other transaction adds tasks, and keeps all from it until the end of this one.
+    /// Waits until no other transaction adds tasks, and keeps all from it until the end of this one. A batch may take longer than a
+    /// row is waited for.
     pub(crate) fn await_additions(&mut self) -> Result<(), Fault> {
         let key = self.schema();
-        self.query("SELECT pg_advisory_xact_lock($1::int, $2::int)", &[&CLASS_OF_ADDITIONS, &key]).map(|_| ())
+        let most = self.terms.lock_timeout;
+        let (long, short) = (session::millis(most), session::millis(most.min(session::ROW)));
+        let wait = "SELECT set_config('lock_timeout', $3, true), pg_advisory_xact_lock($1::int, $2::int), set_config('lock_timeout', $4, true)";
+        self.query(wait, &[&CLASS_OF_ADDITIONS, &key, &long, &short]).map(|_| ())
     }
 }
