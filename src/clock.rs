@@ -4,7 +4,7 @@
 //! monotonic clock *how long* something took: a step of the wall clock neither ends a lease nor extends a timeout.
 
 #[cfg(feature = "postgres")]
-mod server;
+pub(crate) mod server;
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -14,8 +14,6 @@ use std::time::{Duration, Instant, SystemTime};
 use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-#[cfg(feature = "postgres")]
-pub(crate) use crate::clock::server::ServerClock;
 use crate::error::Error;
 
 /// An instant of the wall clock: milliseconds since the Unix epoch, UTC, as the tables store it.

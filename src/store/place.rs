@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 #[cfg(feature = "postgres")]
-use crate::clock::{Now, ServerClock, Timestamp};
+use crate::clock::server::ServerClock;
+#[cfg(feature = "postgres")]
+use crate::clock::{Now, Timestamp};
 #[cfg(feature = "postgres")]
 use crate::error::BoxError;
 use crate::error::{Error, Result};

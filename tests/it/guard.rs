@@ -191,6 +191,8 @@ fn helpers_of_a_worker_that_ended_are_ended() {
     std::fs::write(&script, line).unwrap();
     let mut sidecar = Sidecar::start(&db, &["--worker", &format!("ends=sh {}", script.display())]);
     let helper = wait_for_line(&db, "helper").parse().expect("a pid");
+    // The guard knows of the worker: a scheduler that is killed between start and message leaves its helpers.
+    eventually("the worker is reported", || sidecar.log().contains("worker ends: started"));
     sidecar.kill();
     eventually("the helper is gone", || state(helper).is_none());
 }

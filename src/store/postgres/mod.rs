@@ -61,7 +61,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use crate::clock::{ServerClock, Timestamp};
+use crate::clock::Timestamp;
+use crate::clock::server::ServerClock;
 use crate::error::{Error, Result};
 use crate::model::bulk::BulkPass;
 use crate::model::filter::Selection;
