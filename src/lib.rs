@@ -264,6 +264,8 @@ pub mod _guide {
 /// Snippets of other documents, which `cargo test --doc` runs.
 #[cfg(doctest)]
 mod snippets {
+    // It shows these features.
+    #[cfg(all(feature = "tokio", feature = "postgres"))]
     #[doc = include_str!("../README.md")]
     mod readme {}
     #[cfg(feature = "page")]

@@ -44,7 +44,7 @@ impl ServerClock {
     /// Corrects the clock: the server's clock showed `wall` at some moment between `before` and now. An offset that may be right stays
     /// as it is, so the time does not jitter with the latency; any other one is replaced by the nearest that may be.
     pub(crate) fn learn(&self, wall: Timestamp, before: Duration) {
-        // Both readings are cut to milliseconds.
+        // The server's reading is cut to milliseconds; that of a machine whose clock runs at another pace may be too.
         let after = micros(self.before()).saturating_add(1000);
         let wall = wall.0.saturating_mul(1000);
         let (least, most) = (wall.saturating_sub(after), wall.saturating_add(1000).saturating_sub(micros(before)));

@@ -7,6 +7,8 @@ mod next_turn;
 #[cfg(feature = "postgres")]
 mod on_server;
 mod quiet;
+#[cfg(test)]
+mod testing;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;

@@ -45,8 +45,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         page: "README.md",
         before: "",
-        after: "duly --db agent.db trigger digest --wait\n\
-                duly --db agent.db add rows --manual --handler report && duly --db agent.db trigger rows --wait",
+        after: "duly --db agent.db trigger digest --wait && duly --db agent.db trigger rows --wait",
         replaced: &[],
         preludes: &[],
     },

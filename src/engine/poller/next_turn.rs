@@ -54,38 +54,19 @@ impl Poller {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
 
     use rusqlite::Connection;
 
     use super::LOOK_AGAIN;
-    use crate::clock::{Now, Timestamp};
-    use crate::engine::poller::{Parts, Poller, Turn};
+    use crate::engine::poller::testing::{NOON, poller};
+    use crate::engine::poller::{Poller, Turn};
     use crate::model::finished::Finished;
     use crate::model::run::{Claim, Outcome};
-    use crate::model::settings::Settings;
-    use crate::store::sqlite::connection::SqliteStore;
-    use crate::store::sqlite::file::{Durability, Missing};
     use crate::store::turn_io::{Done, MAX_ITEMS, MAX_OUTCOMES, Slots};
 
-    const NOON: Now = Now { wall: Timestamp::from_millis(1_805_025_600_000), monotonic: Duration::from_secs(100) };
     const AT_ONCE: (Duration, Duration) = (NOON.monotonic, Duration::ZERO);
-
-    fn poller(database: &Path) -> (Poller, Connection) {
-        let store = SqliteStore::open(database, Missing::Create, Durability::MayRepeatAfterPowerLoss).unwrap();
-        let parts = Parts {
-            store: Box::new(store),
-            database: database.to_owned(),
-            owner: "a-1".to_owned(),
-            handlers: ["work".to_owned()].into(),
-            settings: Settings::default(),
-            observers: Vec::new(),
-            random: fastrand::Rng::with_seed(1),
-        };
-        (Poller::new(parts, NOON).unwrap(), Connection::open(database).unwrap())
-    }
 
     /// Inserts this many tasks, which are due if they are planned.
     fn insert(other: &Connection, tasks: usize, planned: bool) {
@@ -108,7 +89,8 @@ mod tests {
     #[test]
     fn outcomes_that_wait_are_written_at_once_although_no_worker_is_free() {
         let home = tempfile::tempdir().unwrap();
-        let (mut poller, other) = poller(&home.path().join("t.db"));
+        let database = home.path().join("t.db");
+        let (mut poller, other) = (poller(&database), Connection::open(&database).unwrap());
         insert(&other, MAX_OUTCOMES + 50, true);
         let claims = turn(&mut poller, Vec::new(), 400).claims;
         assert_eq!(claims.len(), MAX_OUTCOMES + 50);
@@ -122,7 +104,8 @@ mod tests {
     #[test]
     fn rows_that_are_to_be_planned_do_not_wait_for_a_worker() {
         let home = tempfile::tempdir().unwrap();
-        let (mut poller, other) = poller(&home.path().join("t.db"));
+        let database = home.path().join("t.db");
+        let (mut poller, other) = (poller(&database), Connection::open(&database).unwrap());
         // A full turn, which has an item of its own.
         turn(&mut poller, Vec::new(), 0);
         insert(&other, MAX_ITEMS + 100, false);
@@ -138,7 +121,8 @@ mod tests {
     #[test]
     fn outcomes_that_a_turn_defers_are_given_to_the_next_one() {
         let home = tempfile::tempdir().unwrap();
-        let (mut poller, other) = poller(&home.path().join("t.db"));
+        let database = home.path().join("t.db");
+        let (mut poller, other) = (poller(&database), Connection::open(&database).unwrap());
         insert(&other, 3, true);
         let claims = turn(&mut poller, Vec::new(), 3).claims;
         poller.outbox.extend(ended(&claims));

@@ -70,38 +70,25 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::clock::{Now, Timestamp};
-    use crate::engine::poller::{Parts, Poller};
+    use crate::clock::Now;
+    use crate::engine::poller::Poller;
+    use crate::engine::poller::testing::{NOON, poller, store};
     use crate::host::owner_lock::{Standing, standing};
     use crate::model::finished::{Finished, Report, ReportKind};
     use crate::model::new_task::NewTask;
     use crate::model::request::Existing;
     use crate::model::run::{Claim, Outcome};
-    use crate::model::settings::Settings;
     use crate::store::Store;
-    use crate::store::sqlite::connection::SqliteStore;
-    use crate::store::sqlite::file::{Durability, Missing};
     use crate::store::turn_io::Slots;
-
-    const NOON: Now = Now { wall: Timestamp::from_millis(1_805_025_600_000), monotonic: Duration::from_secs(100) };
 
     /// A poller with the runs of these tasks, claimed by `a-1` as on a server.
     fn with_claims(database: &Path, tasks: &[&str]) -> (Poller, Vec<Arc<Claim>>) {
-        let mut store = SqliteStore::open(database, Missing::Create, Durability::MayRepeatAfterPowerLoss).unwrap();
+        let mut store = store(database);
         for name in tasks {
             let task = NewTask::once(*name, NOON.wall).handler("work").into_definition(NOON.wall).unwrap();
             store.add(task, Existing::Refuse, NOON.wall).unwrap();
         }
-        let parts = Parts {
-            store: Box::new(store),
-            database: database.to_owned(),
-            owner: "a-1".to_owned(),
-            handlers: ["work".to_owned()].into(),
-            settings: Settings::default(),
-            observers: Vec::new(),
-            random: fastrand::Rng::with_seed(1),
-        };
-        let mut poller = Poller::new(parts, NOON).unwrap();
+        let mut poller = poller(database);
         let all = Slots { room: tasks.len(), idle: tasks.len() };
         let claims = poller.turn(NOON, Vec::new(), Some(all)).unwrap().claims;
         // On a server they are signed.

@@ -292,6 +292,27 @@ fn the_round_trips_of_a_turn_do_not_depend_on_how_much_it_does() {
     assert!(most(0) <= Some(12) && most(250) <= Some(8), "{counted:?}");
 }
 
+#[test]
+fn a_turn_that_starts_an_occurrence_writes_its_task_and_its_run_together() {
+    let Some(server) = TestServer::start("") else { return };
+    let mut owner = Owner::new(&server, "one", false);
+    other(&server)
+        .batch_execute(&format!(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, next_run, planned)
+             VALUES ('tick', 'work', 'interval', '1h', 'allow', {NOON}, 1)"
+        ))
+        .expect("a task");
+    let mut tick = |hour: i64| {
+        let before = owner.store.bench.lock().rows.server.round_trips();
+        let done = owner.try_turn(&Turn { now: NOON + hour * 3_600_000, room: 5, ..Turn::default() }).expect("a turn");
+        assert_eq!(done.claims.len(), 1);
+        owner.store.bench.lock().rows.server.round_trips() - before
+    };
+    // Some turns are first tried as plain. The others: begin, two for the rows, one that writes, one that looks ahead, commit.
+    let counted: Vec<u64> = (0..6).map(&mut tick).collect();
+    assert_eq!(counted.iter().min(), Some(&6), "{counted:?}");
+}
+
 /// As many rows as make a scan of a table dearer than its indexes.
 const LARGE: &str = "
     SET duly.store = 'on';

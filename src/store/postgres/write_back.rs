@@ -1,7 +1,8 @@
-//! Writes what a transaction changed: two statements, whatever the number of rows and tables.
+//! Writes what a transaction changed: at most two statements, whatever the number of rows and tables.
 //!
 //! The first deletes rows and ends what leaves its slot, the second changes the other runs and inserts rows. The parts of one
-//! statement see each other's rows only in unique indexes, and a run that leaves its slot makes room there for another one.
+//! statement see each other's rows only in unique indexes, and a run that leaves its slot makes room there for another one. Tasks
+//! are changed by the first of the statements that there are: they are locked before runs, as other programs' triggers do.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -13,6 +14,8 @@ use crate::store::postgres::outcome::Proof;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::sheets::{Cell, Difference, OWN, Row};
 use crate::store::postgres::tables::{Kind, Table};
+
+const TASKS: &str = "scheduled_tasks";
 
 impl Difference<'_> {
     pub(super) fn table(&self) -> &Table {
@@ -100,7 +103,6 @@ pub(super) fn write(
     }
     let mut updated = Vec::with_capacity(differences.len());
     let parted: Vec<_> = differences.iter().map(Difference::leaving).collect();
-    // Tasks are locked before runs, as other programs' triggers do.
     let relied_on = relied_on(differences);
     let is_first = !first.parts.is_empty() || parted.iter().any(|(leaving, _)| !leaving.is_empty());
     if is_first { &mut first } else { &mut second }.rely_on(differences, &relied_on);
@@ -109,7 +111,8 @@ pub(super) fn write(
         let (leases, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|change| difference.is_lease(change));
         first.update(difference, &leaving, &columns);
         second.extend(difference, &leases);
-        second.update(difference, &others, &columns);
+        let of_others = if is_first && difference.table().name == TASKS { &mut first } else { &mut second };
+        of_others.update(difference, &others, &columns);
         second.insert(difference);
         updated.push(columns);
     }
@@ -160,12 +163,14 @@ pub(super) fn proof(differences: &[Difference<'_>]) -> Option<Proof> {
 type Changed<'a> = (&'a Row, Vec<Cell>);
 
 impl<'a> Difference<'a> {
-    /// Returns the changed rows that leave a place in a unique index, and the others.
+    /// Returns the changed rows that may leave a place in a unique index, and the others.
     fn leaving(&self) -> (Vec<&Changed<'a>>, Vec<&Changed<'a>>) {
-        let owner = self.column("locked_by").filter(|_| self.table().name == "task_runs");
-        self.changed
-            .iter()
-            .partition(|(row, cells)| owner.is_none_or(|at| row.cells[at] != Cell::Null && cells[at] == Cell::Null))
+        let (owner, name) = (self.column("locked_by"), self.column("name"));
+        self.changed.iter().partition(|(row, cells)| match (self.table().name, owner, name) {
+            ("task_runs", Some(at), _) => row.cells[at] != Cell::Null && cells[at] == Cell::Null,
+            (TASKS, _, Some(at)) => row.cells[at] != cells[at],
+            _ => true,
+        })
     }
 }
 
@@ -175,7 +180,7 @@ impl<'a> Difference<'a> {
 /// for its end.
 fn relied_on<'a>(differences: &[Difference<'a>]) -> Vec<&'a Row> {
     let of = |name| differences.iter().find(|difference| difference.table().name == name);
-    let (Some(tasks), Some(runs)) = (of("scheduled_tasks"), of("task_runs")) else { return Vec::new() };
+    let (Some(tasks), Some(runs)) = (of(TASKS), of("task_runs")) else { return Vec::new() };
     let (Some(task), Some(status)) = (runs.column("task_id"), runs.column("status")) else { return Vec::new() };
     let waits =
         |cells: &[Cell]| matches!(&cells[status], Cell::Text(status) if status == "queued" || status == "failed");
@@ -192,7 +197,7 @@ fn relied_on<'a>(differences: &[Difference<'a>]) -> Vec<&'a Row> {
 /// other programs.
 const BELONGINGS: [(&str, &[&str]); 2] = [
     (
-        "scheduled_tasks",
+        TASKS,
         &[
             "DELETE FROM task_attempts a WHERE a.run_id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE r.task_id = ANY ($1)))",
             "DELETE FROM task_effects e WHERE e.run_id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE r.task_id = ANY ($1)))",
@@ -322,7 +327,7 @@ impl Statement {
 
     /// Requires that tasks are as they were read, and keeps other programs from changing them before the end of the transaction.
     fn rely_on(&mut self, differences: &[Difference<'_>], tasks: &[&Row]) {
-        let table = differences.iter().map(Difference::table).find(|table| table.name == "scheduled_tasks");
+        let table = differences.iter().map(Difference::table).find(|table| table.name == TASKS);
         let Some(table) = table.filter(|_| !tasks.is_empty()) else { return };
         let ids = Array::of(Kind::Integer, tasks.iter().map(|row| &row.cells[table.key[0]]));
         let written_by = Array::Integers(tasks.iter().map(|row| Some(row.written_by)).collect());
