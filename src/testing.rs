@@ -474,6 +474,24 @@ impl Stepper {
     /// Takes a turn as a draining scheduler does: records finished attempts and extends leases. Resolves, skips, cancels and
     /// claims nothing.
     ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, Outcome, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let (file, noon) = (home.path().join("agent.db"), "2027-03-14T12:00:00Z".parse()?);
+    /// let mut stepper = Stepper::builder(&file, noon).accept("post").start()?;
+    /// stepper.client().add(NewTask::interval("post", std::time::Duration::from_secs(60)).handler("post"))?;
+    /// stepper.client().trigger("post")?;
+    /// let claims = stepper.step()?;
+    /// stepper.finish(&claims[0], Outcome::succeeded());
+    /// stepper.clock().advance(std::time::Duration::from_secs(60));
+    /// stepper.settle()?;
+    /// // The outcome is recorded; the occurrence that is due is left to the next scheduler.
+    /// let runs = stepper.client().history("post", 10)?;
+    /// assert_eq!((runs.len(), runs[0].status), (1, RunStatus::Succeeded));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Stepper::step`].
     pub fn settle(&mut self) -> Result<()> {
@@ -534,6 +552,21 @@ impl Stepper {
 
     /// Returns when each run of a task began that has begun, oldest first, as local times of the zone:
     /// `2027-03-28T03:00:00+02:00`.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{BoxError, Context, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let handler = |_: &Context| Ok::<_, BoxError>(());
+    /// let mut stepper = Stepper::builder(&file, "2027-03-27T12:00:00Z".parse()?).handler("work", handler).start()?;
+    /// stepper.client().add(NewTask::cron("nightly", "30 2 * * *").time_zone("Europe/Rome").handler("work"))?;
+    /// stepper.run_until("2027-03-29T12:00:00Z".parse()?)?;
+    /// // The first night has no 02:30.
+    /// let starts = stepper.local_starts("nightly", "Europe/Rome")?;
+    /// assert_eq!(starts, ["2027-03-28T03:00:00+02:00", "2027-03-29T02:30:00+02:00"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// If the zone is unknown, or the file cannot be read.

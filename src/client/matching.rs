@@ -115,6 +115,20 @@ impl Client {
 
     /// Performs one of the operations on many.
     ///
+    /// ```
+    /// use duly::{BulkAction, Client, Filter, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// let client = Client::open(home.path().join("agent.db"))?;
+    /// client.add(NewTask::cron("digest:anna", "0 7 * * *").handler("digest"))?;
+    /// let of_digest = Filter::new().handler("digest");
+    /// for action in [BulkAction::Pause, BulkAction::Resume, BulkAction::Remove] {
+    ///     assert_eq!(client.change_matching(action, &of_digest)?.changed, 1);
+    /// }
+    /// // A filter without a condition selects nothing: it is refused.
+    /// assert!(client.change_matching(BulkAction::Remove, &Filter::new()).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Client::cancel_matching`].
     pub fn change_matching(&self, action: BulkAction, filter: &Filter) -> Result<BulkReport> {

@@ -207,6 +207,30 @@ impl Client {
 
     /// Adds a task that runs a job once, as soon as possible, with a generated name. See [`Job`](crate::Job) for an example.
     ///
+    /// ```
+    /// use duly::{BoxError, Client, Context, Job, JobKind};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Mail {
+    ///     to: String,
+    /// }
+    ///
+    /// struct SendMail;
+    ///
+    /// impl JobKind for SendMail {
+    ///     const NAME: &'static str = "mail";
+    ///     type Payload = Mail;
+    /// }
+    /// # let home = tempfile::tempdir()?;
+    /// let client = Client::open(home.path().join("agent.db"))?;
+    /// let mail = || Mail { to: "anna@example.org".to_owned() };
+    /// // Each call adds a task of its own.
+    /// let (first, second) = (client.enqueue::<SendMail>(&mail())?, client.enqueue::<SendMail>(&mail())?);
+    /// assert_ne!(first.name, second.name);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::InvalidTask`] if JSON cannot hold the payload, or it is larger than
     /// [`MAX_PAYLOAD_BYTES`](crate::MAX_PAYLOAD_BYTES).

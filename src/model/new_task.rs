@@ -297,6 +297,16 @@ impl NewTask {
     }
 
     /// Sets what happens to occurrences that are resolved later than `grace`. Default [`Misfire::RunOnce`], one minute.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::{Misfire, NewTask};
+    /// // After an outage of a week, no post is late: those that were due are rows that say "missed".
+    /// let post = NewTask::cron("post", "0 * * * *").handler("post").misfire(Misfire::Skip, Duration::from_secs(300));
+    /// let outage = post.outage("2027-03-07T00:30:00Z".parse()?, "2027-03-14T00:30:00Z".parse()?)?;
+    /// assert_eq!((outage.projections.len(), outage.projections[0].count), (1, 168));
+    /// # Ok::<(), duly::Error>(())
+    /// ```
     #[must_use]
     pub fn misfire(mut self, misfire: Misfire, grace: Duration) -> Self {
         (self.rest.misfire, self.rest.misfire_grace) = (misfire, grace);

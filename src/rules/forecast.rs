@@ -146,6 +146,19 @@ impl Task {
     /// Returns the occurrences of the schedule after an instant, at most `limit`, whatever the status of the task. Of a
     /// delay only the next is known, and none while a run of the task is unfinished.
     ///
+    /// ```
+    /// use duly::{Client, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// let client = Client::open(home.path().join("agent.db"))?;
+    /// client.add(NewTask::cron("nightly", "30 2 * * *").time_zone("Europe/Rome").handler("work"))?;
+    /// client.pause("nightly")?;
+    /// let task = client.task("nightly")?.ok_or("no such task")?;
+    /// // In the night of the change to summer time, 02:30 does not exist; the status of the task makes no difference.
+    /// let nights = task.occurrences("2027-03-27T12:00:00Z".parse()?, 2)?;
+    /// assert_eq!(nights, ["2027-03-28T01:00:00Z".parse()?, "2027-03-29T00:30:00Z".parse()?]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::InvalidSchedule`] or [`Error::InvalidTask`] if the task was written by SQL and is not valid.
     pub fn occurrences(&self, after: Timestamp, limit: usize) -> Result<Vec<Timestamp>> {
@@ -171,6 +184,22 @@ impl Task {
     /// Returns the future occurrences of the task in its current state, at most `limit`: `next_run` and those after it.
     /// Empty if `next_run` is `None`: the task is paused or completed, waits for its own run, or has not been planned by a
     /// scheduler.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::NewTask;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let mut stepper = Stepper::builder(&file, "2027-03-14T12:00:00Z".parse()?).accept("work").start()?;
+    /// stepper.client().add(NewTask::cron("digest", "0 13 * * *").handler("work"))?;
+    /// // A scheduler plans it.
+    /// stepper.step()?;
+    /// let ahead = |client: &duly::Client| client.task("digest")?.map_or(Ok(Vec::new()), |task| task.ahead(5));
+    /// assert_eq!(ahead(stepper.client())?[0].at, "2027-03-14T13:00:00Z".parse()?);
+    /// stepper.client().pause("digest")?;
+    /// assert!(ahead(stepper.client())?.is_empty(), "a paused task has no future, but its schedule has occurrences");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Task::occurrences`].

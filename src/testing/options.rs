@@ -35,6 +35,23 @@ impl StepperBuilder {
     /// Uses the connection of a stepper that has crashed. The new owner remembers nothing of the old one, but need not prepare
     /// the statements again, which is much of the cost of a test of many crashes. A connection to another file is refused at
     /// start.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::NewTask;
+    /// # let home = tempfile::tempdir()?;
+    /// # let (file, noon) = (home.path().join("agent.db"), "2027-03-14T12:00:00Z".parse()?);
+    /// let mut first = Stepper::builder(&file, noon).accept("post").start()?;
+    /// first.client().add(NewTask::once("post", noon).handler("post"))?;
+    /// let (lost, clock) = (first.step()?, first.clock().clone());
+    /// let mut second = Stepper::builder(&file, noon).clock(&clock).accept("post").after(first.crash()).start()?;
+    /// // The run is recovered, and its retry waits for the backoff.
+    /// second.step()?;
+    /// clock.advance(std::time::Duration::from_secs(600));
+    /// let again = second.step()?;
+    /// assert_eq!((again[0].run_id, again[0].attempt), (lost[0].run_id, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn after(mut self, crashed: Crashed) -> Self {
         self.after = Some(crashed);
         self

@@ -324,6 +324,19 @@ impl Context {
 
     /// Returns the payload as the type that the handler expects: that of the run, or else that of the task.
     ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, Error, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let (file, noon) = (home.path().join("agent.db"), "2027-03-14T12:00:00Z".parse()?);
+    /// let handler = |run: &Context| run.payload::<u32>().map(|_| ());
+    /// let mut stepper = Stepper::builder(&file, noon).handler("square", handler).start()?;
+    /// stepper.client().add(NewTask::once("wrong", noon).handler("square").payload("seven"))?;
+    /// stepper.run_for(std::time::Duration::from_secs(60))?;
+    /// assert_eq!(stepper.client().history("wrong", 1)?[0].status, RunStatus::Dead, "it is not retried");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::InvalidPayload`] if it is of another type, with the field that is wrong. A handler that returns this error gives up:
     /// its run is dead, since another attempt would find the same payload. To retry it all the same, return another error.
