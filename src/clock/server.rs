@@ -48,8 +48,13 @@ impl ServerClock {
         let after = micros(self.before()).saturating_add(1000);
         let wall = wall.0.saturating_mul(1000);
         let (least, most) = (wall.saturating_sub(after), wall.saturating_add(1000).saturating_sub(micros(before)));
-        let clamped = |offset: i64| Some(offset.max(least).min(most));
-        let _ = self.offset.fetch_update(Ordering::Relaxed, Ordering::Relaxed, clamped);
+        let clamped = |offset: i64| offset.max(least).min(most);
+        let mut offset = self.offset.load(Ordering::Relaxed);
+        while let Err(other) =
+            self.offset.compare_exchange(offset, clamped(offset), Ordering::Relaxed, Ordering::Relaxed)
+        {
+            offset = other;
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What tests of tasks need beside the [`Stepper`](crate::testing::Stepper): handlers that fail, and local times.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use chrono::NaiveDateTime;
@@ -30,22 +30,22 @@ const CHANGES_WITHIN: Duration = Duration::from_secs(2 * 366 * 86_400);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn fail_first(times: u32, handler: impl Handler) -> impl Handler {
-    FailFirst { times, failed: AtomicU32::new(0), handler }
+    FailFirst { times, attempts: AtomicU64::new(0), handler }
 }
 
 struct FailFirst<H> {
     times: u32,
-    failed: AtomicU32,
+    attempts: AtomicU64,
     handler: H,
 }
 
 impl<H: Handler> Handler for FailFirst<H> {
     fn run(&self, context: &Context) -> Result<Option<String>, BoxError> {
-        let more = |failed| (failed < self.times).then(|| failed + 1);
-        match self.failed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more) {
-            Ok(failed) => Err(format!("failure {} of {}, for a test", failed + 1, self.times).into()),
-            Err(_) => self.handler.run(context),
+        let before = self.attempts.fetch_add(1, Ordering::SeqCst);
+        if before >= u64::from(self.times) {
+            return self.handler.run(context);
         }
+        Err(format!("failure {} of {}, for a test", before + 1, self.times).into())
     }
 
     fn default_timeout(&self) -> Option<Duration> {
