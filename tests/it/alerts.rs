@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
 use crate::fixtures::{TestDb, at, eventually, problems, seconds, wait_for_status};
-use crate::sidecar::Sidecar;
+use crate::sidecar::{Sidecar, kill};
 use crate::sql::insert;
 
 /// What a server answers.
@@ -369,7 +369,7 @@ fn a_receiver_that_hangs_delays_neither_runs_nor_the_other_channel() {
     let group = std::fs::read_to_string(&pids).expect("a pid");
     let leader = group.lines().next().expect("a pid");
     eventually("no process of the command is left", || {
-        Command::new("pgrep").args(["-g", leader]).output().expect("pgrep").stdout.is_empty()
+        !kill(&["-s", "0", "--", &format!("-{leader}")]).stderr(Stdio::null()).status().expect("sh").success()
     });
 
     // The other way round; and the alarm waits for the command.

@@ -307,7 +307,7 @@ fn of_a_killed_process_the_attempts_that_had_not_begun_are_released() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let die = |_: Context| async {
-                let _ = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+                let _ = crate::sidecar::kill(&["-9", &std::process::id().to_string()]).status();
                 std::future::pending::<Result<(), Error>>().await
             };
             let _scheduler = Scheduler::builder(&file).async_handler("die", die).start().unwrap();

@@ -9,6 +9,15 @@ use duly::{Client, Context, Error, NewTask, Outcome, RunStatus, Scheduler};
 
 use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, minutes, once, seconds};
 
+/// Ends a thread of a test also if the test panics.
+struct SetAtDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetAtDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_backup_under_load_holds_everything_that_was_committed_before() {
     let db = TestDb::new();
@@ -21,6 +30,7 @@ fn a_backup_under_load_holds_everything_that_was_committed_before() {
     scheduler.add(NewTask::once("t", far).handler("work")).expect("a task");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let end = SetAtDrop(&over);
         let load = scope.spawn(|| {
             let client = db.client();
             let mut runs = 0;
@@ -50,7 +60,7 @@ fn a_backup_under_load_holds_everything_that_was_committed_before() {
             let files = std::fs::read_dir(copy.home()).expect("a folder").count();
             assert_eq!(files, 1, "nothing is left beside it");
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         assert!(load.join().expect("no panic") > 40);
     });
     scheduler.shutdown(seconds(30)).expect("an end");

@@ -12,7 +12,8 @@ use crate::disk::tools::{skip_without, succeeds};
 use crate::evidence::{UNSHARE, scheduler_in};
 use crate::fixtures::{TestDb, eventually, wait_for_status};
 use crate::sidecar::{
-    ProcessStat, Sidecar, group_size, guard_of, live_processes, shell, signal, wait_for_line, wait_for_process_record,
+    ProcessStat, Sidecar, group_size, guard_of, kill, live_processes, shell, signal, wait_for_line,
+    wait_for_process_record,
 };
 
 /// Returns the state of a live process: `S` for asleep, `T` for stopped.
@@ -301,7 +302,7 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         let group = format!("-{}", self.0.id());
-        let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ = kill(&["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
         let _ = self.0.wait();
     }
 }

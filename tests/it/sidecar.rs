@@ -136,8 +136,15 @@ impl Drop for Sidecar {
 
 /// Sends a signal to a process, or to a group if its number is negative.
 pub(crate) fn signal(name: &str, process: &str) {
-    let sent = Command::new("kill").args(["-s", name, "--", process]).status().expect("kill");
+    let sent = kill(&["-s", name, "--", process]).status().expect("sh");
     assert!(sent.success(), "cannot send {name} to {process}");
+}
+
+/// The `kill` of the shell: a small system has no program of this name.
+pub(crate) fn kill(arguments: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "kill \"$@\"", "kill"]).args(arguments);
+    command
 }
 
 /// A named pipe at which a command waits until the test opens it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::{Client, Limits, NewTask, Problem, ProblemKind, RunStatus};
 
 use crate::fixtures::{TestDb, eventually, overdue, retry_soon, wait_for_status};
-use crate::sidecar::{ProcessStat, Sidecar};
+use crate::sidecar::{ProcessStat, Sidecar, signal};
 
 /// Short times, so that a test does not wait for a limit.
 const TIMES: &str = "hello=20s,backoff=10ms,term=300ms,cancel=300ms";
@@ -412,7 +412,7 @@ fn a_run_waits_for_a_worker_whose_files_were_removed() {
         client.check(&Limits::default()).unwrap().iter().any(|problem: &Problem| problem.kind == ProblemKind::Orphan)
     });
     assert!(is_alive(orphan), "it is not certain that it belongs to this database");
-    Command::new("kill").args(["-9", &orphan.to_string()]).status().unwrap();
+    signal("KILL", &orphan.to_string());
     assert_eq!(wait_for_status(&client, "a", RunStatus::Succeeded).attempt, 2);
     second.terminate();
 }

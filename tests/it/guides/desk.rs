@@ -165,7 +165,7 @@ impl Desk {
             _ => Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()),
         };
         let is_word =
-            |program: &str| line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == program);
+            |program: &str| line.split(|c: char| !c.is_alphanumeric() && !"_-".contains(c)).any(|word| word == program);
         let programs = ["node", "python3", "sqlite3", "curl", "jq", "promtool", "pg_dump", "systemd-analyze"];
         let starts = |program: &&str| is_word(program) || (*program == "node" && line.contains("nanoclaw.toml"));
         let missing = programs.iter().find(|program| starts(program) && !found(program));

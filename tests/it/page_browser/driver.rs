@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fixtures::{Process, eventually, skip};
+use crate::sidecar::kill;
 
 /// The key of an element's id, a constant of the protocol.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -268,7 +269,7 @@ fn end_processes_of(profile: &Path) {
     for process in processes.flatten() {
         let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
         if line.split(|byte| *byte == 0).any(|argument| argument == wanted.as_bytes()) {
-            let _ = Command::new("kill").args(["-s", "KILL", "--"]).arg(process.file_name()).status();
+            let _ = kill(&["-s", "KILL", "--"]).arg(process.file_name()).status();
         }
     }
 }

@@ -320,7 +320,7 @@ fn a_frozen_process_keeps_its_runs_and_a_killed_one_loses_them() {
     let owner = client.run(run).expect("a run").expect("a run").locked_by.expect("an owner");
     eventually("it has its lock", || hosts.holders(&owner).len() == 1);
 
-    signal(child.id(), "STOP");
+    crate::sidecar::signal("STOP", &child.id().to_string());
     pass(&clock, 100, &mut [&mut second]);
     assert_eq!(status(&client, run), RunStatus::Running);
     assert_eq!(hosts.holders(&owner).len(), 1, "the server cannot know");
@@ -331,12 +331,6 @@ fn a_frozen_process_keeps_its_runs_and_a_killed_one_loses_them() {
     pass(&clock, 100, &mut [&mut second]);
     let found = client.run(run).expect("a run").expect("a run");
     assert_ne!(found.locked_by, Some(owner), "it is recovered: {found:?}");
-}
-
-#[cfg(unix)]
-fn signal(pid: u32, name: &str) {
-    let sent = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
-    assert!(sent.expect("kill").success());
 }
 
 #[test]

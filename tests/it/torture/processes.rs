@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::evidence::{UNSHARE, first_process_in, scheduler_in};
 use crate::fixtures::{TestDb, eventually};
 use crate::selftest::checker::Line;
-use crate::sidecar::signal;
+use crate::sidecar::{kill, signal};
 use crate::torture::tasks::{CLOSURE, FINISH, JOURNAL, NUMBER};
 
 /// The working folder of a process, and its kind.
@@ -161,7 +161,7 @@ impl Process {
             eventually("the namespace exists, or has ended", || {
                 let first = first_process_in(self.child.id());
                 if let Some(first) = first {
-                    let _ = Command::new("kill").args(["-s", "KILL", &first.to_string()]).status();
+                    let _ = kill(&["-s", "KILL", &first.to_string()]).status();
                 }
                 first.is_some() || self.child.try_wait().is_ok_and(|status| status.is_some())
             });
