@@ -205,10 +205,10 @@ impl Client {
         self.put(task, Existing::Replace)
     }
 
-    /// Adds a task that runs a job once, as soon as possible, with a generated name. See [`Job`](crate::Job) for an example.
+    /// Adds a task that runs a job once, as soon as possible, with a generated name. [`Job`](crate::Job) is its handler.
     ///
     /// ```
-    /// use duly::{BoxError, Client, Context, Job, JobKind};
+    /// use duly::{Client, JobKind};
     /// use serde::{Deserialize, Serialize};
     ///
     /// #[derive(Serialize, Deserialize)]

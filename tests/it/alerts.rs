@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
 use crate::fixtures::{TestDb, at, eventually, problems, seconds, wait_for_status};
-use crate::sidecar::{Sidecar, kill};
+use crate::sidecar::{Sidecar, group_size};
 use crate::sql::insert;
 
 /// What a server answers.
@@ -368,9 +368,7 @@ fn a_receiver_that_hangs_delays_neither_runs_nor_the_other_channel() {
     sidecar.terminate();
     let group = std::fs::read_to_string(&pids).expect("a pid");
     let leader = group.lines().next().expect("a pid");
-    eventually("no process of the command is left", || {
-        !kill(&["-s", "0", "--", &format!("-{leader}")]).stderr(Stdio::null()).status().expect("sh").success()
-    });
+    eventually("no process of the command is left", || group_size(leader) == 0);
 
     // The other way round; and the alarm waits for the command.
     let (stuck, script) = (Hook::start(&[Answer::Hang]), Script::new(&db));

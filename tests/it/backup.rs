@@ -1,22 +1,13 @@
 //! Backups of a file in use: complete, readable by their owner only, and without owners of runs.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crossbeam_channel::{TryRecvError, bounded};
 use duly::testing::Stepper;
 use duly::{Client, Context, Error, NewTask, Outcome, RunStatus, Scheduler};
 
 use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, minutes, once, seconds};
-
-/// Ends a thread of a test also if the test panics.
-struct SetAtDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetAtDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 #[test]
 fn a_backup_under_load_holds_everything_that_was_committed_before() {
@@ -28,13 +19,14 @@ fn a_backup_under_load_holds_everything_that_was_committed_before() {
         .expect("a scheduler");
     let far = at("2999-01-01T00:00:00Z");
     scheduler.add(NewTask::once("t", far).handler("work")).expect("a task");
-    let over = AtomicBool::new(false);
+    let (end, over) = bounded::<()>(0);
     std::thread::scope(|scope| {
-        let end = SetAtDrop(&over);
+        // A panic drops it as well: the load must not last for ever.
+        let end = end;
         let load = scope.spawn(|| {
             let client = db.client();
             let mut runs = 0;
-            while !over.load(Ordering::Relaxed) {
+            while over.try_recv() == Err(TryRecvError::Empty) {
                 // On a slow disk other writers may hold the lock for longer than the busy timeout.
                 match client.trigger("t") {
                     Ok(_) => runs += 1,

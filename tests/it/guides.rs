@@ -246,14 +246,12 @@ fn run_page(page: &str) {
         return;
     }
     let setting = SETTINGS.iter().find(|setting| setting.page == page).copied().unwrap_or_default();
-    // What follows depends on what it has written.
-    let of_shell = |snippet: &Snippet| snippet.language == "sql" || snippet.text.contains("sqlite3 ");
-    if (setting.before.contains("sqlite3 ") || snippets.iter().any(of_shell))
-        && Command::new("sqlite3").arg("--version").output().is_err()
-    {
-        return skip(&format!("{page}: no sqlite3"));
-    }
     let mut desk = Desk::new(page, setting);
+    let of_shell = |snippet: &Snippet| snippet.language == "sql" || snippet.text.contains("sqlite3 ");
+    // What follows depends on what the shell has written.
+    if (setting.before.contains("sqlite3 ") || snippets.iter().any(of_shell)) && desk.lacks("sqlite3", "all of it") {
+        return;
+    }
     for snippet in snippets.iter().filter(|snippet| run_by(page, snippet) == Ok(RunBy::Page)) {
         desk.run(snippet);
     }

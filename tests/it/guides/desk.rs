@@ -159,7 +159,7 @@ impl Desk {
     }
 
     /// Whether a program that a line starts is not installed: the line is skipped.
-    fn lacks(&self, line: &str, place: &str) -> bool {
+    pub(super) fn lacks(&self, line: &str, place: &str) -> bool {
         let found = |program: &str| match program {
             "node" => self.file("bin/node").exists(),
             _ => Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()),
