@@ -252,6 +252,7 @@ fn run_page(page: &str) {
     if (setting.before.contains("sqlite3 ") || snippets.iter().any(of_shell)) && desk.lacks("sqlite3", "all of it") {
         return;
     }
+    desk.begin();
     for snippet in snippets.iter().filter(|snippet| run_by(page, snippet) == Ok(RunBy::Page)) {
         desk.run(snippet);
     }
@@ -420,6 +421,7 @@ fn the_message_of_an_alarm_has_the_keys_of_the_page() {
             ..Setting::default()
         },
     );
+    desk.begin();
     let message = std::fs::read_to_string(desk.file("message")).expect("a message");
     let message: serde_json::Value = serde_json::from_str(&message).expect("JSON");
     assert_eq!(keys(&message), keys(&documented));

@@ -50,7 +50,7 @@ impl Desk {
         if page.starts_with("examples/") {
             stand_ins::copy(tree().join(page).parent().expect("a folder"), db.home());
         }
-        let desk = Desk {
+        Desk {
             db,
             setting,
             page: page.to_owned(),
@@ -59,9 +59,12 @@ impl Desk {
             port: None,
             server: None,
             lacks_scheduler: false,
-        };
-        desk.expect_success("before", &desk.shell(setting.before));
-        desk
+        }
+    }
+
+    /// Runs what comes before the first snippet.
+    pub(super) fn begin(&self) {
+        self.expect_success("before", &self.shell(self.setting.before));
     }
 
     /// Runs what follows the last snippet.

@@ -38,6 +38,7 @@ fn the_snippets_about_postgres_run() {
     let mut session = session(server);
     let setting = Setting { page, before: "duly -q --db duly.db add job --manual -- true", ..Setting::default() };
     let mut desk = Desk::new(page, setting);
+    desk.begin();
     desk.server = Some(address.clone());
     // The copy is another database of the server.
     let copy = format!("copy_{schema}");
