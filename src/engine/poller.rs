@@ -9,6 +9,8 @@ mod on_server;
 mod quiet;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -61,6 +63,20 @@ pub(crate) struct Turn {
     pub(crate) leaves: bool,
     /// Why it wrote nothing, if it tried.
     pub(crate) refused: Option<Refused>,
+}
+
+/// What a look has shown.
+enum Looked {
+    /// There is nothing to write.
+    Idle(Turn),
+    /// There is something to write. `stop`: runs whose handler is to be asked to stop.
+    Work { stop: Vec<i64> },
+}
+
+impl Default for Looked {
+    fn default() -> Self {
+        Looked::Work { stop: Vec::new() }
+    }
 }
 
 /// What a poller is made of.
@@ -279,13 +295,15 @@ impl Poller {
         }
         // After a refusal only a write shows whether the database can be written again.
         let must_write = full || self.has_reports() || self.refused.until().is_some() || self.newer.is_some();
-        if !must_write
-            && !self.has_work(now, slots)
-            && let Some(turn) = self.look(now, slots)
-        {
-            return Ok(turn);
+        let seen = if must_write || self.has_work(now, slots) { Looked::default() } else { self.look(now, slots) };
+        match seen {
+            Looked::Idle(turn) => Ok(turn),
+            Looked::Work { stop } => {
+                let mut turn = self.write(now, slots, full)?;
+                turn.stop.extend(stop);
+                Ok(turn)
+            }
         }
-        self.write(now, slots, full)
     }
 
     /// Returns whether workers have reported something that is not written yet.
@@ -335,26 +353,34 @@ impl Poller {
         self.behind_since.is_some() || self.retention_timer.is_due(now) || self.horizon.is_due(now.wall, slots.room)
     }
 
-    /// Reads what other connections committed. `None`: there is something to write, or the write is to find out why nothing can
-    /// be read.
-    fn look(&mut self, now: Now, slots: Slots) -> Option<Turn> {
+    /// Reads what other connections committed.
+    fn look(&mut self, now: Now, slots: Slots) -> Looked {
         let since = self.horizon.data_version();
-        let Some(done) = self.store.look(&self.registration.owner, &self.claiming, since, now.wall).ok()? else {
-            self.horizon.looked_again(now.wall);
-            return Some(self.idle_turn(now, slots));
+        let done = match self.store.look(&self.registration.owner, &self.claiming, since, now.wall) {
+            Ok(Some(done)) => done,
+            Ok(None) => {
+                self.horizon.looked_again(now.wall);
+                return Looked::Idle(self.idle_turn(now, slots));
+            }
+            // The write is to find out why nothing can be read.
+            Err(_) => return Looked::default(),
         };
-        let seen = self.horizon.seen;
+        let (seen, is_of_a_turn) = (self.horizon.seen, self.horizon.look_follows());
         self.remember(&done, now);
         if !self.draining {
             // An owner that this look shows for the first time may be dead already: the next look is a poll interval away.
             self.peers.look(now.monotonic, false);
-            if done.more_due || self.has_work(now, slots) {
+            let pressing = done.more_due || self.peers.has_work(now.monotonic) || self.behind_since.is_some();
+            if !pressing && is_of_a_turn && slots.room == 0 && self.horizon.is_due(now.wall, 0) {
+                return Looked::Idle(Turn { stop: done.stop, ..self.crowded_turn(now, slots) });
+            }
+            if pressing || self.is_due(now, slots) {
                 // The turn that follows is part of this look.
                 self.horizon.seen = seen;
-                return None;
+                return Looked::Work { stop: done.stop };
             }
         }
-        Some(Turn { stop: done.stop, ..self.idle_turn(now, slots) })
+        Looked::Idle(Turn { stop: done.stop, ..self.idle_turn(now, slots) })
     }
 
     fn write(&mut self, now: Now, slots: Slots, full: bool) -> Result<Turn> {
@@ -417,7 +443,10 @@ impl Poller {
         self.remember(&done, now);
         self.peers.stalled_reported(&input.stalled);
         self.peers.set_resting(std::mem::take(&mut done.resting));
-        self.peers.check_not_stopped(std::mem::take(&mut done.not_stopped), now.monotonic);
+        // Another turn has not looked for them.
+        if input.full {
+            self.peers.check_not_stopped(std::mem::take(&mut done.not_stopped), now.monotonic);
+        }
         for event in &done.events {
             if let Event::Lost { run, attempt, .. } = event {
                 self.peers.run_recovered(*run, *attempt);
@@ -484,6 +513,9 @@ impl Poller {
 
     /// Keeps what a turn saw of the future and of other owners.
     fn remember(&mut self, done: &Done, now: Now) {
+        if done.look_follows {
+            return self.horizon.expect_look(now.wall);
+        }
         self.horizon = WakeTime::of(done, now.wall);
         self.peers.update(&done.others, &done.declared_gone, now.monotonic);
     }

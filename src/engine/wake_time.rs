@@ -68,6 +68,8 @@ pub(crate) struct WakeTime {
     next_expiry: Option<Timestamp>,
     /// Of the snapshot that was seen; `None` before the first.
     data_version: Option<i64>,
+    /// Whether the last turn did not look ahead: the poller looks before it waits.
+    look_follows: bool,
     /// The look by which expired runs are judged: rows that it did not see were written since.
     pub(crate) seen: Option<Seen>,
 }
@@ -79,13 +81,26 @@ impl WakeTime {
             next_claimable: done.next_claimable,
             next_expiry: done.next_expiry,
             data_version: Some(done.data_version),
+            look_follows: false,
             seen: Some(Seen { at: now, next_due: done.next_due }),
         }
+    }
+
+    /// Forgets what was seen, until the look that follows at once. Of `seen`, the turn has found nothing that has expired, and has not read
+    /// when the next task is due: that stays as it was.
+    pub(crate) fn expect_look(&mut self, now: Timestamp) {
+        let seen = self.seen.map(|seen| Seen { at: now, ..seen });
+        *self = WakeTime { look_follows: true, seen, ..WakeTime::default() };
     }
 
     /// Has the next turn read everything again: it claims for other handlers.
     pub(crate) fn forget(&mut self) {
         self.data_version = None;
+    }
+
+    /// Returns whether the last turn did not look ahead, and no look has followed.
+    pub(crate) fn look_follows(&self) -> bool {
+        self.look_follows
     }
 
     /// Returns the data version of the snapshot that was seen last.
@@ -102,12 +117,15 @@ impl WakeTime {
 
     /// Returns whether something that is known is due, or nothing is known yet.
     pub(crate) fn is_due(&self, now: Timestamp, room: usize) -> bool {
-        self.data_version.is_none() || self.next(room).is_some_and(|at| at <= now)
+        (self.data_version.is_none() && !self.look_follows) || self.next(room).is_some_and(|at| at <= now)
     }
 
     /// Returns the time until something is due.
     pub(crate) fn wait(&self, now: Timestamp, room: usize) -> Duration {
-        self.next(room).map_or(Duration::MAX, |at| at.since(now))
+        match self.next(room) {
+            _ if self.look_follows => Duration::ZERO,
+            next => next.map_or(Duration::MAX, |at| at.since(now)),
+        }
     }
 
     /// Puts off what is due and could not be written: it waits for an idle worker or a full turn, not for time, and must not

@@ -362,6 +362,9 @@ pub(crate) struct Done {
     pub(crate) more_due: bool,
     /// Whether such rows, or runs that have expired, are left: they wait for no worker.
     pub(crate) more_unplanned: bool,
+    /// Whether the turn has not read what is due next, other owners and what is to stop, so that its claims start sooner. The poller looks
+    /// at once; if another turn comes first, that one does.
+    pub(crate) look_follows: bool,
     pub(crate) next_due: Option<Timestamp>,
     pub(crate) next_claimable: Option<Timestamp>,
     pub(crate) next_expiry: Option<Timestamp>,

@@ -66,6 +66,8 @@ fn the_scheduler_wakes_at_the_next_due_time() {
     step_after(&mut stepper, Duration::from_millis(7_249), 0);
     assert_eq!(stepper.sleeps(), Duration::from_millis(1));
     claim_after(&mut stepper, Duration::from_millis(1));
+    // On a server, the look ahead follows when the claim was handed over.
+    step(&mut stepper, 0);
     assert_eq!(stepper.sleeps(), minutes(1), "nothing more is known of");
 }
 

@@ -7,7 +7,7 @@ use crate::engine::poller::{Input, Poller, Turn};
 use crate::store::turn_io::{Done, Slots};
 
 /// How soon a turn looks again at tasks that it left due because no worker was free.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 impl Poller {
     /// Returns when the next turn is due after this one at the latest, and how long after it the next one begins at the earliest.
@@ -33,6 +33,12 @@ impl Poller {
     /// Returns the answer of a turn that did nothing.
     pub(super) fn idle_turn(&self, now: Now, slots: Slots) -> Turn {
         Turn { wake_at: self.wake_at(now, slots), ..Turn::default() }
+    }
+
+    /// As [`Poller::idle_turn`], after which something fell due, and no worker is free.
+    pub(super) fn crowded_turn(&mut self, now: Now, slots: Slots) -> Turn {
+        self.behind_since = Some(now.monotonic);
+        Turn { rest: LOOK_AGAIN, ..self.idle_turn(now, slots) }
     }
 
     /// Returns when the next turn is due at the latest.
@@ -116,6 +122,28 @@ mod tests {
         assert_eq!(unplanned(), Ok(100));
         turn(&mut poller, Vec::new(), 0);
         assert_eq!(unplanned(), Ok(0));
+    }
+
+    #[test]
+    fn a_turn_that_has_not_looked_ahead_is_followed_by_a_look_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        let (mut poller, other) = (poller(&database), Connection::open(&database).unwrap());
+        // A full turn. The next one is a poll interval away.
+        turn(&mut poller, Vec::new(), 1);
+        let version = || other.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0)).unwrap();
+        let input = poller.input(NOON, Slots { room: 1, idle: 1 }, false);
+        // As a server answers that has started something.
+        let answer = || Done { look_follows: true, ..Done::default() };
+        let Turn { wake_at, rest, .. } = poller.apply(NOON, &input, answer()).unwrap();
+        assert_eq!((wake_at, rest), AT_ONCE);
+        let before = version();
+        let Turn { wake_at, .. } = turn(&mut poller, Vec::new(), 1);
+        assert!(wake_at > NOON.monotonic, "it has seen that nothing is due");
+        assert_eq!(version(), before, "nothing was written");
+        poller.apply(NOON, &input, answer()).unwrap();
+        insert(&other, 1, true);
+        assert_eq!(turn(&mut poller, Vec::new(), 1).claims.len(), 1, "it has seen what is due");
     }
 
     #[test]

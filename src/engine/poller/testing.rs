@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp};
 use crate::engine::poller::{Parts, Poller};
 use crate::model::settings::Settings;
+use crate::store::Store;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
 
@@ -19,10 +20,15 @@ pub(super) fn store(database: &Path) -> SqliteStore {
 
 /// Returns the poller of the owner `a-1`, which has the handler `work`, at noon.
 pub(super) fn poller(database: &Path) -> Poller {
+    with_owner("a-1", Box::new(store(database)), database)
+}
+
+/// As [`poller`], of another owner, on another store. `database`: the path beside which its lock file is.
+pub(super) fn with_owner(owner: &str, store: Box<dyn Store>, database: &Path) -> Poller {
     let parts = Parts {
-        store: Box::new(store(database)),
+        store,
         database: database.to_owned(),
-        owner: "a-1".to_owned(),
+        owner: owner.to_owned(),
         handlers: ["work".to_owned()].into(),
         settings: Settings::default(),
         observers: Vec::new(),

@@ -45,7 +45,7 @@ mod session;
 mod sheets;
 mod tables;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod text;
 mod tls;
 #[cfg(test)]
@@ -112,6 +112,8 @@ pub(crate) struct PostgresStore {
     /// Attempts whose end is stored, and what follows from it is not.
     ended: HashSet<(i64, u32)>,
     plain: plain::Tries,
+    /// Whether the last turn left the look after it to the poller, which has not looked since.
+    owes_look: bool,
     /// Whether the last turn with outcomes was plain, and ends of its runs were stored while another scheduler held the lock. They take no
     /// place among its items.
     ends_beside: bool,
@@ -198,6 +200,7 @@ impl PostgresStore {
             rewound: None,
             ended: HashSet::new(),
             plain: plain::Tries::default(),
+            owes_look: false,
             ends_beside: false,
             adds_new: true,
             #[cfg(test)]

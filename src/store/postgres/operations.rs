@@ -81,6 +81,7 @@ impl Store for PostgresStore {
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
         self.begun_at = None;
         let done = self.take_turn(work)?;
+        self.owes_look = done.look_follows;
         Ok(Done { decided_at: self.begun_at, ..done })
     }
 
@@ -91,7 +92,9 @@ impl Store for PostgresStore {
         since: Option<i64>,
         now: Timestamp,
     ) -> Result<Option<Done>> {
-        self.look_around(owner, handlers, since, now)
+        let seen = self.look_around(owner, handlers, since, now)?;
+        self.owes_look = false;
+        Ok(seen)
     }
 
     #[cfg(feature = "page")]

@@ -1,4 +1,6 @@
-//! Plain turns: runs only succeed, and only `once` tasks with default policies are due. A queue of jobs has almost no others.
+//! Plain turns: runs that end are of `once` tasks and succeed; each task that is due opens one run and does nothing else, because it has no
+//! unfinished run, and a `once` task no run at all. Most turns are such: those of a queue of jobs, and those that start recurring tasks in
+//! time.
 //!
 //! A plain turn writes what any other turn would, and the same rules decide. Its rows depend on no others, so they are read and written
 //! by one statement each, without the tables in memory. Whether a turn is plain is found under the lock; one that is not goes on as
@@ -160,7 +162,7 @@ impl PostgresStore {
         let mut bench = self.bench.lock();
         let bench = &mut *bench;
         let server = &mut bench.rows.server;
-        let Some(mut choice) = choose(server, work, memory)? else { return Ok(None) };
+        let Some(mut choice) = choose(server, self.memory.schedules(), work, memory)? else { return Ok(None) };
         // As every turn does: those that a statement may end together come first, by their ids.
         let (mut finished, others): (Vec<_>, Vec<_>) =
             work.finished.iter().partition(|finished| settle::is_plain(finished));
@@ -176,15 +178,19 @@ impl PostgresStore {
         }
         server.commit()?;
         (memory.resolved, memory.claimed) = choice.counted;
-        let seen = LookAhead::new(work.owner, work.handlers, Some(work.now)).ask(server);
         let done = Done {
+            look_follows: !choice.claims.is_empty() && !self.owes_look,
             claims: choice.claims.into_iter().map(Arc::new).collect(),
             events: finished.into_iter().map(settle::success).collect(),
             more_due: choice.more,
             damaged: memory.damaged,
             ..Done::default()
         };
-        match seen {
+        // Claims do not wait for a look. Of two turns in a row one looks: under load, the poller does not look between them.
+        if done.look_follows {
+            return Ok(Some(done));
+        }
+        match LookAhead::new(work.owner, work.handlers, Some(work.now)).ask(server) {
             // What another program has written since the turn read.
             Ok(seen) => {
                 let more_unplanned = seen.more_unplanned;
@@ -193,11 +199,11 @@ impl PostgresStore {
                 let more_due = choice.more || more_unplanned || appeared;
                 Ok(Some(Done { more_due, more_unplanned, ..seen.into_done(done) }))
             }
-            Err(fault) if done.claims.is_empty() && done.events.is_empty() => Err(fault),
-            // What is committed must not be lost: the next turn looks again.
+            Err(fault) if done.events.is_empty() && done.claims.is_empty() => Err(fault),
+            // What is committed must not be lost: the poller looks again.
             Err(fault) => {
                 log::warn!("cannot look for what is due next: {fault}");
-                Ok(Some(Done { more_due: true, more_unplanned: true, ..done }))
+                Ok(Some(Done { look_follows: true, ..done }))
             }
         }
     }
@@ -255,6 +261,8 @@ fn write(server: &mut Server, work: &Work<'_>, finished: &[&Finished], choice: &
     let handlers: Vec<&str> = opened.iter().map(|opened| &*opened.handler).collect();
     let origins: Vec<&str> = opened.iter().map(|opened| opened.origin.as_str()).collect();
     let are_claimed: Vec<bool> = opened.iter().map(|opened| opened.claim.is_some()).collect();
+    let have_keys: Vec<bool> = opened.iter().map(|opened| opened.has_key).collect();
+    let next: Vec<Option<i64>> = opened.iter().map(|opened| opened.next.map(Timestamp::as_millis)).collect();
     let now = work.now.as_millis();
     let started = |claim: usize| (!claims[claim].read_ahead).then_some(now);
     let opened_at: Vec<Option<i64>> = opened.iter().map(|opened| opened.claim.and_then(started)).collect();
@@ -284,6 +292,8 @@ fn write(server: &mut Server, work: &Work<'_>, finished: &[&Finished], choice: &
             &run_written_by,
             &begun_at,
             &open(|opened| opened.priority),
+            &have_keys,
+            &next,
         ],
     )?;
     let row = &rows[0];

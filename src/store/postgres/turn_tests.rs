@@ -69,12 +69,18 @@ impl Owner {
         Owner { store, registration, claimed: Vec::new() }
     }
 
+    /// Takes a turn, and the look after it.
     pub(crate) fn turn(&mut self, turn: &Turn<'_>) -> Done {
         let done = self.try_turn(turn).expect("a turn");
         let (handlers, now) = (handlers(), Timestamp::from_millis(turn.now));
-        let looked = self.store.look(&self.registration.owner, &handlers, None, now);
-        assert!(looked.is_ok_and(|done| done.is_some()));
-        done
+        let seen = self.store.look(&self.registration.owner, &handlers, None, now);
+        let seen = seen.expect("a look").expect("it reads everything");
+        if !done.look_follows {
+            return done;
+        }
+        let more_due = done.more_due || seen.more_due || seen.next_due.is_some_and(|at| at <= now);
+        let Done { claims, events, deferred, damaged, decided_at, .. } = done;
+        Done { claims, events, deferred, damaged, decided_at, more_due, ..seen }
     }
 
     pub(crate) fn try_turn(&mut self, turn: &Turn<'_>) -> Result<Done, Fault> {
@@ -298,8 +304,8 @@ fn a_turn_that_starts_an_occurrence_writes_its_task_and_its_run_together() {
     let mut owner = Owner::new(&server, "one", false);
     other(&server)
         .batch_execute(&format!(
-            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, next_run, planned)
-             VALUES ('tick', 'work', 'interval', '1h', 'allow', {NOON}, 1)"
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, expires_ms, next_run, planned, created_at)
+             VALUES ('tick', 'work', 'interval', '1h', 'allow', 60000, {NOON}, 1, {NOON})"
         ))
         .expect("a task");
     let mut tick = |hour: i64| {

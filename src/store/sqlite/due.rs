@@ -75,62 +75,33 @@ fn parameters(ids: &[i64], now: Timestamp) -> impl Params {
 
 /// Reads a `once` task with default policies that was never resolved: of 25 columns only 8 differ. Most queued work is such.
 fn read_plain(row: &Row<'_>, id: i64) -> Result<Due, Fault> {
-    let plain = PlainTask {
+    let next_run: Timestamp = row.get(8)?;
+    Ok(Due {
         id,
         name: row.get(0)?,
         handler: row.get(1)?,
         payload: row.get(2)?,
-        next_run: row.get(8)?,
-        active_since: row.get(10)?,
-        catch_up_limit: row.get(14)?,
+        kind: ScheduleKind::Once,
+        plan: Plan {
+            schedule: Schedule::Once(next_run),
+            next_run,
+            resolved_until: None,
+            active_since: row.get(10)?,
+            starts_at: None,
+            ends_at: None,
+            overlap: Overlap::Skip,
+            misfire: Misfire::RunOnce,
+            grace: DEFAULT_GRACE,
+            catch_up_limit: row.get::<_, u32>(14)? as usize,
+        },
+        expires: None,
+        retry: RetryPolicy::default(),
+        timeout: None,
+        jitter: Duration::ZERO,
         priority: row.get(21)?,
-    };
-    Ok(plain.due(row.get(24)?))
-}
-
-/// What distinguishes a `once` task with default policies, which was never resolved, from others.
-#[derive(Debug)]
-pub(crate) struct PlainTask {
-    pub(crate) id: i64,
-    pub(crate) name: String,
-    pub(crate) handler: String,
-    pub(crate) payload: String,
-    pub(crate) next_run: Timestamp,
-    pub(crate) active_since: Timestamp,
-    pub(crate) catch_up_limit: u32,
-    pub(crate) priority: u8,
-}
-
-impl PlainTask {
-    pub(crate) fn due(self, any_unfinished: bool) -> Due {
-        let PlainTask { id, name, handler, payload, next_run, active_since, catch_up_limit, priority } = self;
-        Due {
-            id,
-            name,
-            handler,
-            payload,
-            kind: ScheduleKind::Once,
-            plan: Plan {
-                schedule: Schedule::Once(next_run),
-                next_run,
-                resolved_until: None,
-                active_since,
-                starts_at: None,
-                ends_at: None,
-                overlap: Overlap::Skip,
-                misfire: Misfire::RunOnce,
-                grace: DEFAULT_GRACE,
-                catch_up_limit: catch_up_limit as usize,
-            },
-            expires: None,
-            retry: RetryPolicy::default(),
-            timeout: None,
-            jitter: Duration::ZERO,
-            priority,
-            key: Some(format!("#{id}")),
-            any_unfinished,
-        }
-    }
+        key: Some(format!("#{id}")),
+        any_unfinished: row.get(24)?,
+    })
 }
 
 /// Reads columns by position, which is faster than by name: this runs for every run.

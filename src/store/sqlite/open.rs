@@ -382,15 +382,29 @@ pub(crate) fn already(
     owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
 }
 
-/// Returns the claim of the only run of a plain task that has no run, without its id, if the rules open that run now and do nothing else.
+/// The only run that the rules open for a due task, if they open it now and do nothing else.
 #[cfg(feature = "postgres")]
-pub(crate) fn plain_claim(due: &Due, now: Timestamp) -> Option<Claim> {
+pub(crate) struct Only {
+    /// Its claim, without its id.
+    pub(crate) claim: Claim,
+    /// When the task is due next, after now; `None`: it is completed.
+    pub(crate) next: Option<Timestamp>,
+}
+
+/// Decides about a task that has no unfinished run.
+#[cfg(feature = "postgres")]
+pub(crate) fn only_run(due: &Due, now: Timestamp) -> Option<Only> {
     let resolution = resolve::resolve(&due.plan, &[], now, Rest::Later);
     let [Step::Open { scheduled_for, origin }] = resolution.steps[..] else { return None };
+    let next = match resolution.next {
+        Next::Never => None,
+        Next::At(at) if at > now => Some(at),
+        _ => return None,
+    };
     let run = opening(due, scheduled_for, origin);
-    let completes = resolution.next == Next::Never && resolution.resolved_until == Some(due.plan.next_run);
-    (completes && is_plain(due, &run) && run.run_at <= now)
-        .then(|| first_claim(due, UNNUMBERED, scheduled_for, origin, now))
+    let as_planned = run.run_at == due.plan.next_run && resolution.resolved_until == Some(due.plan.next_run);
+    (as_planned && run.expires_at.is_none())
+        .then(|| Only { claim: first_claim(due, UNNUMBERED, scheduled_for, origin, now), next })
 }
 
 /// Returns the row of a new run of a due task.

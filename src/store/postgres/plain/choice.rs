@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use postgres::Row;
 
-use crate::clock::{Timestamp, millis};
+use crate::clock::Timestamp;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, Origin};
-use crate::model::task::DEFAULT_GRACE;
+use crate::model::task::Overlap;
+use crate::rules::resolve::Plan;
+use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::text;
 use crate::store::sqlite::claim::{ByPriority, by_urgency};
-use crate::store::sqlite::due::PlainTask;
+use crate::store::sqlite::due::Due;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
-use crate::store::sqlite::open;
+use crate::store::sqlite::open::{self, Only};
 use crate::store::sqlite::turn::QUICK;
 use crate::store::turn_io::{Slots, Work};
 
@@ -44,6 +46,10 @@ pub(super) struct Opened {
     pub(super) due: Timestamp,
     pub(super) origin: Origin,
     pub(super) priority: i64,
+    /// Whether no other run of the task may run beside it.
+    pub(super) has_key: bool,
+    /// When the task is due next; `None`: it is completed.
+    pub(super) next: Option<Timestamp>,
     /// The transaction that wrote the task.
     pub(super) written_by: i64,
     /// The index of its claim.
@@ -69,17 +75,19 @@ enum Candidate {
 }
 
 /// Chooses what the turn starts, if it does nothing else.
-pub(super) fn choose(server: &mut Server, work: &Work<'_>, memory: &Memory) -> Result<Option<Choice>, Fault> {
+pub(super) fn choose(
+    server: &mut Server,
+    schedules: &mut Schedules,
+    work: &Work<'_>,
+    memory: &Memory,
+) -> Result<Option<Choice>, Fault> {
     let budget = work.budget();
     let slots = Slots { room: work.slots.room.min(budget), ..work.slots };
     let (now, handlers) = (work.now.as_millis(), text::findable(work.handlers));
     let rows = {
         let most = count(work.ahead.min(budget) + slots.room.max(work.ahead).min(budget) + 1);
-        let RetryPolicy { max_attempts, backoff, max_backoff } = RetryPolicy::default();
-        let (grace, attempts) = (millis(DEFAULT_GRACE), i64::from(max_attempts));
         let runs: Vec<i64> = work.finished.iter().map(|finished| finished.claim.run_id).collect();
-        let (defaults, version) = ((millis(backoff), millis(max_backoff)), Tables::CURRENT.version.to_string());
-        server.query(DUE, &[&now, &handlers, &runs, &most, &grace, &attempts, &defaults.0, &defaults.1, &version])?
+        server.query(DUE, &[&now, &handlers, &runs, &most, &Tables::CURRENT.version.to_string()])?
     };
     let Some(first) = rows.first().filter(|row| row.try_get(0).unwrap_or(false)) else { return Ok(None) };
     let waiting = if first.try_get(11)? && slots.room > 0 {
@@ -97,7 +105,7 @@ pub(super) fn choose(server: &mut Server, work: &Work<'_>, memory: &Memory) -> R
     }
     let counted = (memory.resolved, memory.claimed);
     let choice = Choice { counted, ..Choice::default() };
-    let mut choosing = Choosing { work, rows: &rows, due, slots, budget, choice };
+    let mut choosing = Choosing { work, schedules, rows: &rows, due, slots, budget, choice };
     Ok(choosing.run(is_first, &waiting.unwrap_or_default())?.then_some(choosing.choice))
 }
 
@@ -117,6 +125,7 @@ fn list<'l, T>(
 
 struct Choosing<'a> {
     work: &'a Work<'a>,
+    schedules: &'a mut Schedules,
     /// The due tasks.
     rows: &'a [Row],
     due: ByPriority<(i64, usize)>,
@@ -150,22 +159,29 @@ impl Choosing<'_> {
         let (mut in_time, mut late) = (Vec::new(), Vec::new());
         for (task, place) in by_urgency(self.due.clone(), &mut self.choice.counted.0).take(limit) {
             let row = &self.rows[place];
-            let Some(plain) = plain_task(row, task)? else { return Ok(false) };
-            let (handler, due, priority) = (plain.handler.clone(), plain.next_run, i64::from(plain.priority));
-            let Some(claim) = open::plain_claim(&plain.due(false), self.work.now) else { return Ok(false) };
-            let (origin, written_by) = (claim.origin, row.try_get(9)?);
-            let mut opened = Opened { task, handler, due, origin, priority, written_by, claim: None, unclaimed: None };
+            let Some(due) = due(row, task, self.schedules)? else { return Ok(false) };
+            let Some(Only { claim, next }) = open::only_run(&due, self.work.now) else { return Ok(false) };
+            let (priority, has_key) = (i64::from(due.priority), due.key.is_some());
+            let (origin, written_by, is_once) = (claim.origin, row.try_get(9)?, due.kind == ScheduleKind::Once);
+            let Due { handler, plan: Plan { next_run: due, .. }, .. } = due;
+            let unclaimed = None;
+            let mut opened =
+                Opened { task, handler, due, origin, priority, has_key, next, written_by, claim: None, unclaimed };
             if starts && self.slots.admits(&claim.retry) {
                 opened.claim = Some(self.choice.claims.len());
                 self.choice.claims.push(Claim { read_ahead: self.slots.take(), ..claim });
-                if origin == Origin::CatchUp { &mut late } else { &mut in_time }.push(opened);
+                match origin {
+                    _ if !is_once => self.choice.opened.push(opened),
+                    Origin::CatchUp => late.push(opened),
+                    _ => in_time.push(opened),
+                }
             } else {
                 opened.unclaimed = Some(claim);
                 self.choice.opened.push(opened);
             }
             chosen.insert(task);
         }
-        // Those that start are opened together, after the others.
+        // Those of `once` tasks that start are opened together, after the others.
         self.choice.opened.extend(in_time.into_iter().chain(late));
         self.budget -= chosen.len();
         self.due.iter_mut().for_each(|list| list.retain(|(_, (task, _))| !chosen.contains(task)));
@@ -213,34 +229,75 @@ impl Choosing<'_> {
     }
 }
 
-/// Reads a due task; `None` if it is not plain.
-fn plain_task(row: &Row, id: i64) -> Result<Option<PlainTask>, Fault> {
-    let (is_plain, limit, priority): (bool, i64, i64) = (row.try_get(10)?, row.try_get(7)?, row.try_get(8)?);
-    let (true, Ok(catch_up_limit), Ok(priority)) = (is_plain, u32::try_from(limit), u8::try_from(priority)) else {
+/// Reads a due task; `None` if it is not plain, or another turn finds out what is wrong with it.
+fn due(row: &Row, id: i64, schedules: &mut Schedules) -> Result<Option<Due>, Fault> {
+    if !row.try_get::<_, bool>(10)? {
+        return Ok(None);
+    }
+    let time = |column: usize| -> Result<Option<Timestamp>, Fault> {
+        Ok(row.try_get::<_, Option<i64>>(column)?.map(Timestamp::from_millis))
+    };
+    let (next_run, starts_at) = (Timestamp::from_millis(row.try_get(5)?), time(15)?);
+    let (kind, schedule) = match row.try_get(12)? {
+        "once" => (ScheduleKind::Once, Ok(Schedule::Once(next_run))),
+        other => {
+            let kind = if other == "cron" { ScheduleKind::Cron } else { ScheduleKind::Interval };
+            let anchor = starts_at.map_or_else(|| row.try_get(25).map(Timestamp::from_millis), Ok)?;
+            (kind, schedules.get(kind, row.try_get(13)?, row.try_get(14)?, anchor))
+        }
+    };
+    let (overlap, misfire): (&str, &str) = (row.try_get(18)?, row.try_get(19)?);
+    let (limit, priority): (i64, i64) = (row.try_get(7)?, row.try_get(8)?);
+    let (Ok(schedule), Ok(overlap), Ok(misfire), Ok(limit), Ok(priority), Some(retry)) =
+        (schedule, overlap.parse(), misfire.parse(), limit.try_into(), priority.try_into(), retry(row, 21)?)
+    else {
         return Ok(None);
     };
-    Ok(Some(PlainTask {
+    Ok(Some(Due {
         id,
         name: row.try_get(2)?,
         handler: row.try_get(3)?,
         payload: row.try_get(4)?,
-        next_run: Timestamp::from_millis(row.try_get(5)?),
-        active_since: Timestamp::from_millis(row.try_get(6)?),
-        catch_up_limit,
+        kind,
+        plan: Plan {
+            schedule,
+            next_run,
+            resolved_until: time(17)?,
+            active_since: Timestamp::from_millis(row.try_get(6)?),
+            starts_at,
+            ends_at: time(16)?,
+            overlap,
+            misfire,
+            grace: length(row, 20)?.unwrap_or_default(),
+            catch_up_limit: limit,
+        },
+        expires: None,
+        retry,
+        timeout: length(row, 24)?,
+        jitter: Duration::ZERO,
         priority,
+        key: (overlap != Overlap::Allow).then(|| format!("#{id}")),
+        any_unfinished: false,
     }))
+}
+
+fn length(row: &Row, column: usize) -> Result<Option<Duration>, Fault> {
+    let millis: Option<i64> = row.try_get(column)?;
+    Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or_default())))
+}
+
+/// Reads the policy whose three columns begin here; `None` if the number of attempts is none.
+fn retry(row: &Row, first: usize) -> Result<Option<RetryPolicy>, Fault> {
+    let attempts: i64 = row.try_get(first)?;
+    let (backoff, max_backoff) =
+        (length(row, first + 1)?.unwrap_or_default(), length(row, first + 2)?.unwrap_or_default());
+    Ok(attempts.try_into().ok().map(|max_attempts| RetryPolicy { max_attempts, backoff, max_backoff }))
 }
 
 /// Reads the claim of the first attempt of a waiting run; `None` if the run is not plain.
 fn waiting_claim(row: &Row, run_id: i64, now: Timestamp) -> Result<Option<Claim>, Fault> {
-    let length = |column: usize| -> Result<Option<Duration>, Fault> {
-        Ok(row
-            .try_get::<_, Option<i64>>(column)?
-            .map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or_default())))
-    };
-    let (origin, attempts): (&str, i64) = (row.try_get(5)?, row.try_get(12)?);
-    let (true, Some(origin), Ok(max_attempts)) = (row.try_get(16)?, Origin::parse(origin), u32::try_from(attempts))
-    else {
+    let origin: &str = row.try_get(5)?;
+    let (true, Some(origin), Some(retry)) = (row.try_get(16)?, Origin::parse(origin), retry(row, 12)?) else {
         return Ok(None);
     };
     Ok(Some(Claim {
@@ -253,14 +310,10 @@ fn waiting_claim(row: &Row, run_id: i64, now: Timestamp) -> Result<Option<Claim>
         scheduled_for: Timestamp::from_millis(row.try_get(4)?),
         origin,
         claimed_at: now,
-        timeout: length(15)?,
+        timeout: length(row, 15)?,
         task_id: row.try_get(8)?,
         forgiven: 0,
-        retry: RetryPolicy {
-            max_attempts,
-            backoff: length(13)?.unwrap_or_default(),
-            max_backoff: length(14)?.unwrap_or_default(),
-        },
+        retry,
         concurrency_key: row.try_get(6)?,
         first: None,
         recurring: row.try_get(11)?,

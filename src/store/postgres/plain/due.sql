@@ -1,10 +1,10 @@
--- What is due, and whether a turn is plain. $1 now, $2 handlers, $3 runs of outcomes, $4 most tasks of a priority; $5 to $8 the default
--- grace, attempts, backoff and longest backoff; $9 the version of the tables.
+-- What is due, and whether a turn is plain. $1 now, $2 handlers, $3 runs of outcomes, $4 most tasks of a priority, $5 the version of the
+-- tables.
 --
 -- One row for each due task, or one without a task. Every part goes along one index.
 WITH gate AS MATERIALIZED (
     SELECT -- The tables are of the version that this program knows: it takes on no work in newer ones.
-           (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $9::text
+           (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $5::text
            -- No run is blocked, so the end of a run makes room for none.
            AND (SELECT id FROM task_runs
              WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked > ''
@@ -36,20 +36,29 @@ WITH gate AS MATERIALIZED (
                      ORDER BY run_at, id LIMIT 1) r) AS any_waits
 )
 SELECT g.is_plain, t.id, t.name, t.handler, t.payload, t.next_run, t.active_since, t.catch_up_limit, t.priority, t.written_by,
-       t.is_plain, g.any_waits
+       t.is_plain, g.any_waits, t.schedule_type, t.schedule_value, t.time_zone, t.starts_at, t.ends_at, t.resolved_until, t.overlap,
+       t.misfire, t.misfire_grace_ms, t.max_attempts, t.backoff_ms, t.backoff_cap_ms, t.timeout_ms, t.created_at
   FROM gate g
   LEFT JOIN LATERAL (
       SELECT t.* FROM (VALUES (0), (1), (2), (3)) AS p(priority)
        CROSS JOIN LATERAL (
            SELECT id, name, handler, payload::text AS payload, next_run, active_since, catch_up_limit, s.priority,
-                  xmin::text::bigint AS written_by,
-                  schedule_type = 'once' AND overlap = 'skip' AND misfire = 'run_once' AND misfire_grace_ms = $5::bigint
-                  AND expires_ms IS NULL AND max_attempts = $6::bigint AND backoff_ms = $7::bigint
-                  AND backoff_cap_ms = $8::bigint AND timeout_ms IS NULL AND jitter_ms = 0 AND concurrency_key IS NULL
-                  AND starts_at IS NULL AND ends_at IS NULL AND resolved_until IS NULL AND handler = ANY($2::text[])
-                  AND (SELECT id FROM task_runs WHERE task_id = s.id
-                        ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1) IS NULL
-                  AS is_plain
+                  xmin::text::bigint AS written_by, schedule_type, schedule_value, time_zone, starts_at, ends_at, resolved_until, overlap,
+                  misfire, misfire_grace_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, created_at,
+                  expires_ms IS NULL AND jitter_ms = 0 AND concurrency_key IS NULL AND handler = ANY($2::text[])
+                  AND CASE
+                      -- Never resolved.
+                      WHEN schedule_type = 'once' THEN
+                          resolved_until IS NULL
+                          AND (SELECT id FROM task_runs WHERE task_id = s.id
+                                ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1) IS NULL
+                      -- Every run has ended, so the overlap policy has nothing to decide.
+                      WHEN schedule_type = 'interval' OR schedule_type = 'cron' THEN
+                          (SELECT id FROM task_runs
+                            WHERE task_id = s.id AND (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed'))
+                            ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END), scheduled_for
+                            LIMIT 1) IS NULL
+                      ELSE false END AS is_plain
              FROM scheduled_tasks s
             WHERE status = 'active' AND planned = 1 AND s.priority = p.priority AND next_run <= $1::bigint
             ORDER BY next_run, id LIMIT $4::bigint) t) t ON g.is_plain

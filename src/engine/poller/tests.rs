@@ -1,0 +1,115 @@
+//! Turns of a poller on real tables.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use crate::clock::Now;
+use crate::engine::poller::testing::{NOON, store, with_owner};
+use crate::engine::poller::{Poller, Turn};
+use crate::model::event::{Event, Observers};
+use crate::store::turn_io::Slots;
+
+fn after(seconds: u64) -> Now {
+    let passed = Duration::from_secs(seconds);
+    Now { wall: NOON.wall.plus(passed), monotonic: NOON.monotonic + passed }
+}
+
+fn turn(poller: &mut Poller, now: Now, room: usize) -> Turn {
+    poller.turn(now, Vec::new(), Some(Slots { room, idle: room })).unwrap()
+}
+
+#[test]
+fn an_idle_owner_without_a_lock_file_is_found_dead_although_turns_come_between_the_heartbeats() {
+    let home = tempfile::tempdir().unwrap();
+    let database = home.path().join("t.db");
+    // Heartbeats count stamps, which begin with an id of this length.
+    let mut poller = with_owner("00000000-0000-0000-0000-000000000001", Box::new(store(&database)), &database);
+    let other = Connection::open(&database).unwrap();
+    let dead = Arc::new(AtomicUsize::new(0));
+    let found = dead.clone();
+    let count = move |event: &Event| {
+        found.fetch_add(usize::from(matches!(event, Event::OwnerLost { .. })), Ordering::Relaxed);
+    };
+    poller.observers = Arc::new(Observers(vec![Arc::new(count)]));
+    let died = "INSERT INTO scheduler_instances (id, host, pid, version, workers, lease_ms, started_at, seen_at)
+                VALUES ('gone', 'h', 1, '0.1.0', 1, 60000, ?1, ?1)";
+    other.execute(died, [NOON.wall.as_millis()]).unwrap();
+    for seconds in 0..200 {
+        // Each turn has something to write.
+        let task = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+                    VALUES (?1, 'nowhere', 'once', '2027-03-14T12:00:00Z', ?2, 1)";
+        other.execute(task, (format!("t{seconds}"), NOON.wall.as_millis())).unwrap();
+        turn(&mut poller, after(seconds), 1);
+    }
+    assert_eq!(dead.load(Ordering::Relaxed), 1);
+}
+
+#[cfg(feature = "postgres")]
+mod on_server {
+    use std::path::Path;
+
+    use crate::clock::Timestamp;
+    use crate::engine::poller::next_turn::LOOK_AGAIN;
+    use crate::engine::poller::testing::{NOON, with_owner};
+    use crate::engine::poller::tests::{after, turn};
+    use crate::engine::poller::{Poller, Turn};
+    use crate::store::postgres::address::Address;
+    use crate::store::postgres::testing::TestServer;
+    use crate::store::postgres::{PostgresStore, Time};
+    use crate::store::sqlite::file::Missing;
+
+    fn on_server(server: &TestServer, home: &Path) -> (Poller, postgres::Client) {
+        let address = Address::parse(&server.url()).unwrap();
+        let store = PostgresStore::open(&address, Missing::Create, Time::Given).unwrap();
+        // Owners are registered beside a file.
+        std::fs::write(home.join("t.db"), "").unwrap();
+        let mut other = server.other();
+        other.batch_execute("SET search_path = duly, pg_temp").unwrap();
+        (with_owner("a-1", Box::new(store), &home.join("t.db")), other)
+    }
+
+    fn insert(other: &mut postgres::Client, name: &str, at: Timestamp) {
+        let task = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+                    VALUES ($1, 'work', 'once', '2027-03-14T12:00:00Z', $2, 1)";
+        other.execute(task, &[&name, &at.as_millis()]).unwrap();
+    }
+
+    #[test]
+    fn a_request_to_stop_is_kept_although_the_look_that_found_it_is_followed_by_a_turn_that_does_not_look() {
+        let Some(server) = TestServer::start("") else { return };
+        let home = tempfile::tempdir().unwrap();
+        let (mut poller, mut other) = on_server(&server, home.path());
+        // A full turn, and the first that claims.
+        turn(&mut poller, NOON, 5);
+        insert(&mut other, "first", NOON.wall);
+        let first = turn(&mut poller, NOON, 5).claims[0].run_id;
+        turn(&mut poller, NOON, 4);
+        other.execute("UPDATE task_runs SET cancel_requested = 1 WHERE id = $1", &[&first]).unwrap();
+        insert(&mut other, "second", NOON.wall);
+        let Turn { claims, stop, .. } = turn(&mut poller, after(1), 4);
+        assert_eq!((claims.len(), stop), (1, vec![first]));
+        assert!(poller.horizon.look_follows(), "that turn has not looked");
+    }
+
+    #[test]
+    fn what_falls_due_after_a_turn_waits_for_a_worker_if_none_is_free() {
+        let Some(server) = TestServer::start("") else { return };
+        let home = tempfile::tempdir().unwrap();
+        let (mut poller, mut other) = on_server(&server, home.path());
+        turn(&mut poller, NOON, 1);
+        insert(&mut other, "first", NOON.wall);
+        assert_eq!(turn(&mut poller, NOON, 1).claims.len(), 1);
+        insert(&mut other, "second", NOON.wall);
+        let runs = |other: &mut postgres::Client| -> i64 {
+            other.query_one("SELECT count(*) FROM task_runs", &[]).unwrap().get(0)
+        };
+        let Turn { claims, rest, wake_at, .. } = turn(&mut poller, NOON, 0);
+        assert_eq!((claims.len(), rest, wake_at <= NOON.monotonic + LOOK_AGAIN), (0, LOOK_AGAIN, true));
+        assert_eq!(runs(&mut other), 1, "its run is not opened yet");
+        turn(&mut poller, NOON, 0);
+        assert_eq!(runs(&mut other), 2, "it is recorded though no worker is free");
+    }
+}
