@@ -187,8 +187,11 @@ fn drain_waits_interrupt_asks_and_a_deadline_cuts() {
     scheduler.interrupt();
     eventually("it has stopped", || scheduler.has_stopped());
     drop(scheduler);
-    assert_eq!(ended(&db), ["waits|failed|-|failed"]);
-    assert_eq!(db.ask("SELECT error FROM task_runs"), format!("{:?}", Some(StopReason::Shutdown)));
+    // A turn that was under way when it began to drain may have claimed the other, which is then given back.
+    let begun: Vec<String> = ended(&db).into_iter().filter(|attempt| attempt != "later|queued|-|released").collect();
+    assert_eq!(begun, ["waits|failed|-|failed"]);
+    let error = db.ask("SELECT error FROM task_runs WHERE status = 'failed'");
+    assert_eq!(error, format!("{:?}", Some(StopReason::Shutdown)));
 
     // One that does not heed the request is unfinished at the deadline; it ends when its future is dropped.
     let (begun, begins) = channel();
