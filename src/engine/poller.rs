@@ -73,12 +73,6 @@ enum Looked {
     Work { stop: Vec<i64> },
 }
 
-impl Default for Looked {
-    fn default() -> Self {
-        Looked::Work { stop: Vec::new() }
-    }
-}
-
 /// What a poller is made of.
 pub(crate) struct Parts {
     pub(crate) store: Box<dyn Store>,
@@ -295,8 +289,10 @@ impl Poller {
         }
         // After a refusal only a write shows whether the database can be written again.
         let must_write = full || self.has_reports() || self.refused.until().is_some() || self.newer.is_some();
-        let seen = if must_write || self.has_work(now, slots) { Looked::default() } else { self.look(now, slots) };
-        match seen {
+        if must_write || self.has_work(now, slots) {
+            return self.write(now, slots, full);
+        }
+        match self.look(now, slots) {
             Looked::Idle(turn) => Ok(turn),
             Looked::Work { stop } => {
                 let mut turn = self.write(now, slots, full)?;
@@ -363,7 +359,7 @@ impl Poller {
                 return Looked::Idle(self.idle_turn(now, slots));
             }
             // The write is to find out why nothing can be read.
-            Err(_) => return Looked::default(),
+            Err(_) => return Looked::Work { stop: Vec::new() },
         };
         let (seen, is_of_a_turn) = (self.horizon.seen, self.horizon.look_follows());
         self.remember(&done, now);

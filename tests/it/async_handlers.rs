@@ -187,9 +187,12 @@ fn drain_waits_interrupt_asks_and_a_deadline_cuts() {
     scheduler.interrupt();
     eventually("it has stopped", || scheduler.has_stopped());
     drop(scheduler);
-    // A turn that was under way when it began to drain may have claimed the other, which is then given back.
-    let begun: Vec<String> = ended(&db).into_iter().filter(|attempt| attempt != "later|queued|-|released").collect();
-    assert_eq!(begun, ["waits|failed|-|failed"]);
+    let mut attempts = ended(&db);
+    // On a server, the look that follows a start may find the other before the order to drain is read. It is given back un-started.
+    if crate::on_postgres::is_chosen() {
+        attempts.retain(|attempt| attempt != "later|queued|-|released");
+    }
+    assert_eq!(attempts, ["waits|failed|-|failed"]);
     let error = db.ask("SELECT error FROM task_runs WHERE status = 'failed'");
     assert_eq!(error, format!("{:?}", Some(StopReason::Shutdown)));
 
