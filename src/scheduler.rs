@@ -20,7 +20,7 @@ use crate::client::wake::Wake;
 #[cfg(feature = "postgres")]
 use crate::clock::since_boot;
 use crate::clock::{Clock, SystemClock};
-use crate::engine::event_loop::{EventLoop, Order};
+use crate::engine::event_loop::{Drain, EventLoop, Order};
 use crate::engine::lanes::Lanes;
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
@@ -347,6 +347,7 @@ impl Builder {
             wake: wake.clone(),
             woken,
             orders,
+            drain: Drain::default(),
             report,
             vitals: vitals.clone(),
             in_flight,

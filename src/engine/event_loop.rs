@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::host::fault_points;
 use crate::model::event::Event;
 use crate::model::finished::Finished;
+use crate::model::run::{Claim, Outcome};
 use crate::model::settings::Settings;
 use crate::model::vitals::Vitals;
 use crate::store::turn_io::{MAX_OUTCOMES, Slots};
@@ -59,6 +60,7 @@ pub(crate) struct EventLoop {
     pub(crate) wake: Sender<()>,
     pub(crate) woken: Receiver<()>,
     pub(crate) orders: Receiver<Order>,
+    pub(crate) drain: Drain,
     pub(crate) report: Sender<usize>,
     pub(crate) vitals: Arc<Vitals>,
     /// Runs that were handed to the workers and whose outcome has not returned.
@@ -78,6 +80,15 @@ pub(crate) struct EventLoop {
     /// Since when the server has another history than that of the claims.
     #[cfg(feature = "postgres")]
     pub(crate) lost_since: Option<Duration>,
+}
+
+/// How the scheduler drains.
+#[derive(Debug, Default)]
+pub(crate) struct Drain {
+    /// Whether nothing more is claimed or begun.
+    begun: bool,
+    /// Whether async handlers are cut when nothing else has a run.
+    cuts_async: bool,
 }
 
 /// Records the end of the loop when it is dropped, after a panic, too.
@@ -137,13 +148,14 @@ impl EventLoop {
 
     fn turn_until_drained(&mut self) -> Result<()> {
         let mut finished: Vec<Finished> = Vec::new();
-        let mut draining = false;
-        // Whether async handlers are cut when nothing else has a run.
-        let mut drains_workers = false;
+        // What was claimed in a turn during which an order to drain arrived: it does not begin.
+        let mut unbegun: Vec<Arc<Claim>> = Vec::new();
         // Of the finished attempts those of the workers: the measure for reading ahead.
         let mut of_workers = Returned::default();
         loop {
             let now = self.clock.now();
+            self.take_orders();
+            let draining = self.drain.begun;
             // Recalled claims have not finished.
             let ended = finished.len();
             if draining || self.unstarted_since().is_some_and(|since| now.monotonic >= since + UNSTARTED) {
@@ -151,6 +163,8 @@ impl EventLoop {
                 self.in_flight -= recalled.len();
                 finished.extend(recalled);
             }
+            let released = |claim| Finished::new(claim, Outcome::Released, now, now);
+            finished.extend(unbegun.drain(..).map(released));
             finished.extend(self.pool.check_lanes(now, draining));
             if !draining {
                 self.pool.replace_ended(now.monotonic);
@@ -172,7 +186,7 @@ impl EventLoop {
             if ended > 0 {
                 fault_points::reach("ended");
             }
-            let turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
+            let mut turn = self.poller.turn(now, std::mem::take(&mut finished), slots)?;
             self.vitals.turn_ended(self.clock.now(), turn.refused);
             if ended > 0 {
                 fault_points::reach("settled");
@@ -186,11 +200,16 @@ impl EventLoop {
             } else {
                 log::trace!("turn: nothing to record or to claim; {} in flight", self.in_flight);
             }
-            draining |= turn.leaves;
-            // More may be claimed at once.
-            let again = self.lanes.claimed(turn.claims.len()) && !draining;
+            self.drain.begun |= turn.leaves;
+            let more = self.lanes.claimed(turn.claims.len());
             if !turn.claims.is_empty() {
                 fault_points::reach("claimed");
+                // The turn may have claimed what was added after an order to drain.
+                self.take_orders();
+            }
+            let draining = self.drain.begun;
+            if draining {
+                unbegun.append(&mut turn.claims);
             }
             let mut on_workers = 0;
             for claim in turn.claims {
@@ -213,8 +232,8 @@ impl EventLoop {
             if draining && self.running() == 0 && self.poller.unsettled() == 0 {
                 return Ok(());
             }
-            if drains_workers && self.in_flight + self.pool.beside_runtime() == 0 {
-                drains_workers = false;
+            if self.drain.cuts_async && self.in_flight + self.pool.beside_runtime() == 0 {
+                self.drain.cuts_async = false;
                 self.cut();
             }
 
@@ -225,6 +244,7 @@ impl EventLoop {
             let latest = now.monotonic.saturating_add(self.settings.poll);
             // A turn may take long. What it left due may start when a worker is free.
             let earliest = self.clock.now().monotonic.saturating_add(turn.rest);
+            let again = if draining { !unbegun.is_empty() } else { more };
             let wake_at = if again { Duration::ZERO } else { turn.wake_at.min(latest).max(earliest) };
             let check = self.pool.next_check(now.monotonic).unwrap_or(Duration::MAX);
             select! {
@@ -240,23 +260,34 @@ impl EventLoop {
                     notice.into_iter().chain(more).for_each(|notice| self.note(notice, &mut finished));
                 }
                 recv(self.woken) -> _ => {}
-                recv(self.orders) -> order => match order {
-                    Ok(Order::CompareClock(newest)) => self.poller.compare_clock(Some(newest), self.clock.now()),
-                    Ok(order) => {
-                        draining = true;
-                        drains_workers |= order == Order::DrainWorkers;
-                        match order {
-                            Order::Interrupt => self.pool.stop_all(StopReason::Shutdown),
-                            Order::Cut => self.cut(),
-                            _ => {}
-                        }
-                    }
-                    // All senders are gone: the scheduler was dropped.
-                    Err(_) => (draining, self.orders) = (true, crossbeam_channel::never()),
-                },
+                recv(self.orders) -> order => self.obey(order.ok()),
                 default(self.clock.until(wake_at.min(give_back).min(replace).min(reports).min(check))) => {}
             }
         }
+    }
+
+    /// Obeys the orders that have arrived.
+    fn take_orders(&mut self) {
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => self.obey(Some(order)),
+                Err(TryRecvError::Disconnected) => self.obey(None),
+                Err(TryRecvError::Empty) => return,
+            }
+        }
+    }
+
+    /// `None`: all senders are gone, because the scheduler was dropped.
+    fn obey(&mut self, order: Option<Order>) {
+        match order {
+            Some(Order::CompareClock(newest)) => return self.poller.compare_clock(Some(newest), self.clock.now()),
+            Some(Order::Drain) => {}
+            Some(Order::DrainWorkers) => self.drain.cuts_async = true,
+            Some(Order::Interrupt) => self.pool.stop_all(StopReason::Shutdown),
+            Some(Order::Cut) => self.cut(),
+            None => self.orders = crossbeam_channel::never(),
+        }
+        self.drain.begun = true;
     }
 
     /// Acts on what the keeper of the lease reports. `returned`: attempts that have ended and whose ends the poller has not got yet. Returns

@@ -188,10 +188,8 @@ fn drain_waits_interrupt_asks_and_a_deadline_cuts() {
     eventually("it has stopped", || scheduler.has_stopped());
     drop(scheduler);
     let mut attempts = ended(&db);
-    // On a server, the look that follows a start may find the other before the order to drain is read. It is given back un-started.
-    if crate::on_postgres::is_chosen() {
-        attempts.retain(|attempt| attempt != "later|queued|-|released");
-    }
+    // A turn that was under way may have claimed it, and then gives it back.
+    attempts.retain(|attempt| attempt != "later|queued|-|released");
     assert_eq!(attempts, ["waits|failed|-|failed"]);
     let error = db.ask("SELECT error FROM task_runs WHERE status = 'failed'");
     assert_eq!(error, format!("{:?}", Some(StopReason::Shutdown)));

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use duly::{
-    AttemptOutcome, BoxError, Cancel, Context, Error, Event, Failure, NewTask, RetryPolicy, RunStatus, Scheduler,
+    AttemptOutcome, BoxError, Cancel, Context, Error, Event, Failure, Misfire, NewTask, RetryPolicy, RunStatus,
+    Scheduler,
 };
 
 use crate::fixtures::{TestDb, at, eventually, is_of_sqlite, listen, overdue, seconds, wait_for_status};
@@ -411,6 +412,42 @@ fn the_number_of_turns_grows_unless_the_loop_is_blocked() {
     eventually("it stops", || scheduler.has_stopped());
     let last = scheduler.turns();
     assert!(last > before);
+}
+
+/// An observer holds the turn that claims until the order has been given. The runs are so many that a worker would begin one before
+/// the loop could take it back.
+#[test]
+fn what_a_turn_has_claimed_when_a_drain_begins_is_given_back() {
+    let db = TestDb::new();
+    let (in_turn, turns) = channel();
+    let (go_on, waits) = channel::<()>();
+    let waits = Mutex::new(waits);
+    let (begun, begins) = channel();
+    let client = db.client();
+    client
+        .add(NewTask::once("missed", at("2020-01-01T00:00:00Z")).misfire(Misfire::Skip, Duration::ZERO).handler("work"))
+        .unwrap();
+    client.add_all((0..20).map(|n| overdue(&format!("claimed-{n}")).handler("work"))).unwrap();
+    let scheduler = Scheduler::builder(db.address())
+        .workers(20)
+        .handler("work", move |_: &Context| begun.send(()).map_err(BoxError::from))
+        .observe(move |event: &Event| {
+            if matches!(event, Event::PassedOver { .. }) {
+                in_turn.send(()).unwrap();
+                let _ = waits.lock().unwrap().recv_timeout(seconds(30));
+            }
+        })
+        .start()
+        .unwrap();
+    turns.recv_timeout(seconds(30)).unwrap();
+    let runs = |which: &str| db.number::<u32>(&format!("SELECT count(*) FROM task_runs WHERE attempt = 1 AND {which}"));
+    assert_eq!(runs("status = 'running'"), 20, "they are recorded as claimed");
+    scheduler.drain();
+    go_on.send(()).unwrap();
+    eventually("it has stopped", || scheduler.has_stopped());
+    assert!(begins.try_recv().is_err(), "nothing has begun");
+    assert_eq!(runs("status = 'queued' AND forgiven = 1"), 20, "they wait for the next scheduler");
+    db.assert_sound();
 }
 
 /// The retries of a refused write wait 0.1 s, then twice as long each time, up to 5 s: the sixth wait begins after 3.1 s.
