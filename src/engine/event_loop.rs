@@ -201,7 +201,8 @@ impl EventLoop {
                 log::trace!("turn: nothing to record or to claim; {} in flight", self.in_flight);
             }
             self.drain.begun |= turn.leaves;
-            let more = self.lanes.claimed(turn.claims.len());
+            // More may be claimed at once.
+            let again = self.lanes.claimed(turn.claims.len());
             if !turn.claims.is_empty() {
                 fault_points::reach("claimed");
                 // The turn may have claimed what was added after an order to drain.
@@ -232,6 +233,10 @@ impl EventLoop {
             if draining && self.running() == 0 && self.poller.unsettled() == 0 {
                 return Ok(());
             }
+            if !unbegun.is_empty() {
+                // A report on unfinished runs does not count them.
+                continue;
+            }
             if self.drain.cuts_async && self.in_flight + self.pool.beside_runtime() == 0 {
                 self.drain.cuts_async = false;
                 self.cut();
@@ -244,8 +249,7 @@ impl EventLoop {
             let latest = now.monotonic.saturating_add(self.settings.poll);
             // A turn may take long. What it left due may start when a worker is free.
             let earliest = self.clock.now().monotonic.saturating_add(turn.rest);
-            let again = if draining { !unbegun.is_empty() } else { more };
-            let wake_at = if again { Duration::ZERO } else { turn.wake_at.min(latest).max(earliest) };
+            let wake_at = if again && !draining { Duration::ZERO } else { turn.wake_at.min(latest).max(earliest) };
             let check = self.pool.next_check(now.monotonic).unwrap_or(Duration::MAX);
             select! {
                 recv(self.pool.finished()) -> one => {
@@ -266,9 +270,10 @@ impl EventLoop {
         }
     }
 
-    /// Obeys the orders that have arrived.
+    /// Obeys the orders that have arrived, up to the first that makes it drain. What follows that, as an order to report what is unfinished,
+    /// is obeyed after a turn that records what has been taken back.
     fn take_orders(&mut self) {
-        loop {
+        while !self.drain.begun {
             match self.orders.try_recv() {
                 Ok(order) => self.obey(Some(order)),
                 Err(TryRecvError::Disconnected) => self.obey(None),

@@ -414,8 +414,18 @@ fn the_number_of_turns_grows_unless_the_loop_is_blocked() {
     assert!(last > before);
 }
 
-/// An observer holds the turn that claims until the order has been given. The runs are so many that a worker would begin one before
-/// the loop could take it back.
+#[test]
+fn a_shutdown_without_patience_returns_after_the_end_of_the_loop_if_nothing_runs() {
+    let db = TestDb::new();
+    for _ in 0..30 {
+        let scheduler = Scheduler::builder(db.address()).start().unwrap();
+        assert_eq!(scheduler.shutdown(Duration::ZERO).unwrap().unfinished, 0);
+        assert_eq!(db.number::<u32>("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), 0);
+    }
+}
+
+/// An observer holds the turn that claims until the order has been given. With twenty runs, a worker would begin one before the loop
+/// could take it back.
 #[test]
 fn what_a_turn_has_claimed_when_a_drain_begins_is_given_back() {
     let db = TestDb::new();
