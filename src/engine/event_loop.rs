@@ -154,7 +154,6 @@ impl EventLoop {
         let mut of_workers = Returned::default();
         loop {
             let now = self.clock.now();
-            self.take_orders();
             let draining = self.drain.begun;
             // Recalled claims have not finished.
             let ended = finished.len();
@@ -267,6 +266,9 @@ impl EventLoop {
                 recv(self.orders) -> order => self.obey(order.ok()),
                 default(self.clock.until(wake_at.min(give_back).min(replace).min(reports).min(check))) => {}
             }
+            // Of all that has arrived, `select!` takes any. An order that came before the first turn is obeyed after it: that turn recovers
+            // the runs of dead owners.
+            self.take_orders();
         }
     }
 

@@ -203,7 +203,8 @@ impl Sheet {
         let by_status = TaskStatus::ALL.iter().map(|one| (one.as_str(), tasks(one)));
         self.gauges("duly_tasks", "Tasks by status", "status", by_status);
         self.gauge("duly_tasks_due", "Tasks that are due, including those that are overdue", status.due);
-        let help = "Tasks that have been due, or were not examined by any scheduler, for more than five minutes";
+        let help =
+            "Tasks that have been due for more than five minutes, or were written as long ago and not planned since";
         self.gauge("duly_tasks_overdue", help, status.overdue);
         let running = queue.running.iter().map(|(_, count)| count).sum();
         let runs = [("queued", queue.queued), ("running", running), ("failed", queue.failed)];

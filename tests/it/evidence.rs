@@ -2,14 +2,12 @@
 //! run. Real schedulers, killed with SIGKILL, and an observer that cannot see everything or sees other processes.
 #![cfg(target_os = "linux")]
 
-use std::process::Stdio;
-
 use duly::{Clock, RunStatus, SystemClock};
 
 use crate::disk::tools::{skip_without, succeeds};
 use crate::fixtures::{TestDb, advance_and_step, eventually, retry_soon, seconds, set_mode, wait_for_status};
 use crate::sidecar::{
-    Gate, ProcessStat, Sidecar, group_size, kill, kill_guard_of, live_processes, shell, signal, wait_for_line,
+    Gate, ProcessStat, Sidecar, group_size, kill_group, kill_guard_of, live_processes, shell, signal, wait_for_line,
     wait_for_process_record, with_gate,
 };
 
@@ -44,8 +42,7 @@ struct KilledAtEnd(String);
 
 impl Drop for KilledAtEnd {
     fn drop(&mut self) {
-        let group = format!("-{}", self.0);
-        let _ = kill(&["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
+        kill_group(&self.0);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::disk::tools::{skip_without, succeeds};
 use crate::evidence::{UNSHARE, scheduler_in};
 use crate::fixtures::{TestDb, eventually, wait_for_status};
 use crate::sidecar::{
-    ProcessStat, Sidecar, group_size, guard_of, kill, live_processes, shell, signal, wait_for_line,
+    ProcessStat, Sidecar, group_size, guard_of, kill_group, live_processes, shell, signal, wait_for_line,
     wait_for_process_record,
 };
 
@@ -301,8 +301,7 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        let group = format!("-{}", self.0.id());
-        let _ = kill(&["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
+        kill_group(self.0.id());
         let _ = self.0.wait();
     }
 }

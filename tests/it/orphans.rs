@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::fixtures::{NOON, TestDb, advance_and_step, eventually, minutes, once, overdue, seconds, wait_for_status};
 use crate::sidecar::{
-    ProcessStat, Sidecar, command, group_size, kill, shell, wait_for_line, wait_for_process_record, with_gate,
+    ProcessStat, Sidecar, command, group_size, kill_group, shell, wait_for_line, wait_for_process_record, with_gate,
 };
 
 // ------------------------------------------------------------------------------------------ in one process, by steps --
@@ -50,8 +50,7 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        let group = format!("-{}", self.child.id());
-        let _ = kill(&["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
+        kill_group(self.child.id());
         let _ = self.child.wait();
     }
 }

@@ -147,6 +147,11 @@ pub(crate) fn kill(arguments: &[&str]) -> Command {
     command
 }
 
+/// Sends SIGKILL to a group of processes, if any is left.
+pub(crate) fn kill_group(leader: impl std::fmt::Display) {
+    let _ = kill(&["-s", "KILL", "--", &format!("-{leader}")]).stderr(Stdio::null()).status();
+}
+
 /// A named pipe at which a command waits until the test opens it.
 pub(crate) struct Gate {
     file: File,

@@ -424,6 +424,20 @@ fn a_shutdown_without_patience_returns_after_the_end_of_the_loop_if_nothing_runs
     }
 }
 
+#[test]
+fn a_scheduler_that_drains_at_once_has_found_what_is_dead_before() {
+    if is_of_sqlite("by the lock file, the first turn finds it") {
+        return;
+    }
+    let db = TestDb::new();
+    for _ in 0..30 {
+        db.stepper("2026-01-01T00:00:00Z").crash();
+        let scheduler = Scheduler::builder(db.address()).start().unwrap();
+        assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+        assert_eq!(db.number::<u32>("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), 0);
+    }
+}
+
 /// An observer holds the turn that claims until the order has been given. With twenty runs, a worker would begin one before the loop
 /// could take it back.
 #[test]

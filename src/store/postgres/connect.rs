@@ -34,11 +34,13 @@ pub(crate) fn connect(address: &Address, haste: Haste) -> Result<Client, Fault> 
             Err(fault) => failures.push((*place, fault)),
         }
     }
-    if let [_] = places[..] {
-        return Err(failures.remove(0).1);
-    }
     let told = failures.iter().map(|(place, fault)| format!("{}:{}: {fault}", place.host, place.port));
-    Err(Fault::Store(Class::Other, told.collect::<Vec<_>>().join("; ").into()))
+    let told = told.collect::<Vec<_>>().join("; ").into();
+    Err(match failures.remove(0).1 {
+        fault if places.len() == 1 && !matches!(fault, Fault::Store(..)) => fault,
+        Fault::Store(class, _) if places.len() == 1 => Fault::Store(class, told),
+        _ => Fault::Store(Class::Other, told),
+    })
 }
 
 fn connect_to(address: &Address, place: &Place, haste: Haste) -> Result<Client, Fault> {

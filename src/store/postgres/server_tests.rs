@@ -364,7 +364,7 @@ fn an_address_without_a_server_is_named_with_its_cause() {
     let Some(postgres) = shared() else { return };
     let address = Address::parse("postgres://me@127.0.0.1:1/db").unwrap();
     let fault = Server::connect(&address).unwrap_err();
-    assert!(fault.to_string().starts_with("error connecting to server: "), "{fault}");
+    assert!(fault.to_string().starts_with("127.0.0.1:1: error connecting to server: "), "{fault}");
     let address =
         Address::parse(&postgres.url().replace("/postgres", "/none").replace("//none", "//postgres")).unwrap();
     let fault = Server::connect(&address).unwrap_err();
