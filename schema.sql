@@ -607,12 +607,12 @@ SELECT t.name, t.handler, t.schedule_type, t.schedule_value, t.time_zone, t.stat
    AND r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.attempt > 0
                 ORDER BY n.started_at DESC, n.id DESC LIMIT 1);
 
--- Due for more than five minutes, or written as long ago and not planned since: no scheduler is working. A manual task is never due
--- unless its next_run was set by SQL.
+-- Due for more than five minutes, or without a due time for as long, because no scheduler has planned it since it was written: no
+-- scheduler is working. A manual task is never due unless its next_run was set by SQL.
 CREATE VIEW overdue_tasks AS
 SELECT name, handler,
-       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(next_run, created_at) / 1000.0, 'unixepoch') AS due_since,
-       CAST((julianday('now') - 2440587.5) * 86400 - coalesce(next_run, created_at) / 1000 AS INTEGER) AS overdue_seconds
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(next_run, updated_at) / 1000.0, 'unixepoch') AS due_since,
+       CAST((julianday('now') - 2440587.5) * 86400 - coalesce(next_run, updated_at) / 1000 AS INTEGER) AS overdue_seconds
   FROM scheduled_tasks
  WHERE (status = 'active' AND planned = 1 AND next_run < (julianday('now') - 2440587.5) * 86400000 - 300000)
     OR (planned = 0

@@ -87,7 +87,7 @@ pub(crate) struct EventLoop {
 pub(crate) struct Drain {
     /// Whether nothing more is claimed or begun.
     begun: bool,
-    /// Whether async handlers are cut when nothing else has a run.
+    /// Whether async handlers are cut when nothing else has a run and no other outcome is left to write.
     cuts_async: bool,
 }
 
@@ -232,11 +232,12 @@ impl EventLoop {
             if draining && self.running() == 0 && self.poller.unsettled() == 0 {
                 return Ok(());
             }
-            if !unbegun.is_empty() {
-                // A report on unfinished runs does not count them.
+            if !unbegun.is_empty() || (draining && self.poller.writes_on()) {
+                // A report on unfinished runs does not count what was taken back.
                 continue;
             }
-            if self.drain.cuts_async && self.in_flight + self.pool.beside_runtime() == 0 {
+            let only_async = self.in_flight + self.pool.beside_runtime() == 0;
+            if self.drain.cuts_async && only_async && self.poller.unsettled() <= self.pool.beside() {
                 self.drain.cuts_async = false;
                 self.cut();
             }

@@ -232,6 +232,11 @@ impl Poller {
         self.held.len()
     }
 
+    /// Returns whether outcomes are left that the next turn writes.
+    pub(crate) fn writes_on(&self) -> bool {
+        !self.outbox.is_empty() && self.refused.until().is_none()
+    }
+
     /// Returns the observers, for workers that report a start.
     pub(crate) fn observers(&self) -> Arc<Observers> {
         self.observers.clone()

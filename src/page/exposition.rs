@@ -203,8 +203,7 @@ impl Sheet {
         let by_status = TaskStatus::ALL.iter().map(|one| (one.as_str(), tasks(one)));
         self.gauges("duly_tasks", "Tasks by status", "status", by_status);
         self.gauge("duly_tasks_due", "Tasks that are due, including those that are overdue", status.due);
-        let help =
-            "Tasks that have been due for more than five minutes, or were written as long ago and not planned since";
+        let help = "Tasks that have been due for more than five minutes, or as long without a due time since they were written";
         self.gauge("duly_tasks_overdue", help, status.overdue);
         let running = queue.running.iter().map(|(_, count)| count).sum();
         let runs = [("queued", queue.queued), ("running", running), ("failed", queue.failed)];

@@ -359,7 +359,7 @@ fn the_views_show_due_failing_and_stuck_work() {
              UPDATE scheduled_tasks SET updated_at = {now} - 301000, created_at = {now} - 400000, next_run = NULL, planned = 0
               WHERE name IN ('old', 'rests');"
         ));
-        let overdue = "SELECT name, overdue_seconds BETWEEN 300 AND 460 FROM overdue_tasks ORDER BY name";
+        let overdue = "SELECT name, overdue_seconds BETWEEN 300 AND 360 FROM overdue_tasks ORDER BY name";
         assert_eq!(db.rows(overdue), ["cron|1", "done|1", "old|1"]);
         assert_eq!(db.rows("SELECT * FROM failing_tasks"), ["cron|work|2|why|2027-03-14T12:00:00.999Z"]);
         assert_eq!(db.rows("SELECT name, attempt, past FROM stuck_runs"), ["cron|1|lease"]);

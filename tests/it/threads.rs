@@ -438,22 +438,19 @@ fn a_scheduler_that_drains_at_once_has_found_what_is_dead_before() {
     }
 }
 
-/// An observer holds the turn that claims until the order has been given. With twenty runs, a worker would begin one before the loop
-/// could take it back.
-#[test]
-fn what_a_turn_has_claimed_when_a_drain_begins_is_given_back() {
-    let db = TestDb::new();
+/// Starts a scheduler that claims `runs` in its first turn. An observer holds that turn until the returned sender is used; the receiver shows
+/// which runs have begun.
+fn held_while_it_claims(db: &TestDb, runs: usize) -> (Scheduler, Sender<()>, Receiver<()>) {
     let (in_turn, turns) = channel();
     let (go_on, waits) = channel::<()>();
     let waits = Mutex::new(waits);
     let (begun, begins) = channel();
+    let missed = NewTask::once("missed", at("2020-01-01T00:00:00Z")).misfire(Misfire::Skip, Duration::ZERO);
     let client = db.client();
-    client
-        .add(NewTask::once("missed", at("2020-01-01T00:00:00Z")).misfire(Misfire::Skip, Duration::ZERO).handler("work"))
-        .unwrap();
-    client.add_all((0..20).map(|n| overdue(&format!("claimed-{n}")).handler("work"))).unwrap();
+    client.add(missed.handler("work")).unwrap();
+    client.add_all((0..runs).map(|n| overdue(&format!("claimed-{n}")).handler("work"))).unwrap();
     let scheduler = Scheduler::builder(db.address())
-        .workers(20)
+        .workers(runs + 1)
         .handler("work", move |_: &Context| begun.send(()).map_err(BoxError::from))
         .observe(move |event: &Event| {
             if matches!(event, Event::PassedOver { .. }) {
@@ -464,14 +461,42 @@ fn what_a_turn_has_claimed_when_a_drain_begins_is_given_back() {
         .start()
         .unwrap();
     turns.recv_timeout(seconds(30)).unwrap();
-    let runs = |which: &str| db.number::<u32>(&format!("SELECT count(*) FROM task_runs WHERE attempt = 1 AND {which}"));
-    assert_eq!(runs("status = 'running'"), 20, "they are recorded as claimed");
+    assert_eq!(db.count(RunStatus::Running), runs, "they are recorded as claimed");
+    (scheduler, go_on, begins)
+}
+
+/// With twenty runs, a worker would begin one before the loop could take it back.
+#[test]
+fn what_a_turn_has_claimed_when_a_drain_begins_is_given_back() {
+    let db = TestDb::new();
+    let (scheduler, go_on, begins) = held_while_it_claims(&db, 20);
     scheduler.drain();
     go_on.send(()).unwrap();
     eventually("it has stopped", || scheduler.has_stopped());
     assert!(begins.try_recv().is_err(), "nothing has begun");
-    assert_eq!(runs("status = 'queued' AND forgiven = 1"), 20, "they wait for the next scheduler");
+    let given_back = "SELECT count(*) FROM task_runs WHERE status = 'queued' AND (attempt, forgiven) = (1, 1)";
+    assert_eq!(db.number::<u32>(given_back), 20, "they wait for the next scheduler");
     db.assert_sound();
+}
+
+/// A turn records the end of 250 attempts at most. A round in which the shutdown came after the turn shows nothing.
+#[test]
+fn a_shutdown_without_patience_does_not_count_runs_that_have_not_begun() {
+    let shows = || {
+        let db = TestDb::new();
+        let (scheduler, go_on, begins) = held_while_it_claims(&db, 255);
+        let ends = std::thread::spawn(move || scheduler.shutdown(Duration::ZERO).unwrap());
+        assert!(begins.recv_timeout(Duration::from_millis(50)).is_err(), "the turn is held");
+        go_on.send(()).unwrap();
+        let ended = ends.join().unwrap();
+        if begins.try_recv().is_ok() {
+            return false;
+        }
+        assert_eq!((ended.unfinished, db.count(RunStatus::Queued)), (0, 255));
+        db.assert_sound();
+        true
+    };
+    assert!((0..20).any(|_| shows()));
 }
 
 /// The retries of a refused write wait 0.1 s, then twice as long each time, up to 5 s: the sixth wait begins after 3.1 s.

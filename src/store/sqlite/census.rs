@@ -86,7 +86,7 @@ const OVERDUE: &str = sql! {"
                               AND coalesce(next_run, updated_at) < :before)
                              OR (status = 'completed' AND next_run < :before)))"};
 
-/// Counts the tasks that have been due, or have waited for a scheduler to examine them, since before an instant.
+/// Counts the tasks that have been due, or have waited for a scheduler to plan them, since before an instant.
 fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<u64> {
     tx.prepare_cached(OVERDUE)?.query_row(named_params! { ":before": before }, |row| count(row, 0))
 }
