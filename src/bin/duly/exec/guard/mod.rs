@@ -2,6 +2,7 @@
 //!
 //! `duly run` starts this program once more, in the role of the guard ([`process`]), and tells it over a pipe which process groups
 //! start and end. The kernel closes the pipe when the scheduler dies, however it dies; the guard then ends what is left, and exits.
+//! What runs already is written to the pipe before its guard is started: there is no guard that does not know it.
 //! A group is announced right after its process was started, since only then its identity is known, and before the process is
 //! recorded with the run. A scheduler that is killed between the two leaves an orphan process, which the next scheduler ends: the
 //! guard only hastens that, and recovery waits for evidence as without it.
@@ -10,8 +11,8 @@ mod lines;
 pub(crate) mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
-use std::process::{Child, ChildStdin};
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -62,9 +63,9 @@ impl Guard {
     /// [`Guard::check`].
     pub(crate) fn start(&self) {
         let Some(keeper) = &self.0 else { return };
-        lock(keeper).is_starting = true;
+        let Some(pipe) = lock(keeper).open() else { return };
         // A start takes milliseconds. Without the limit, a file system that does not answer would block the main thread.
-        if launch(keeper).recv_timeout(WAIT) == Err(RecvTimeoutError::Timeout) {
+        if launch(keeper, pipe).recv_timeout(WAIT) == Err(RecvTimeoutError::Timeout) {
             log::warn!("the guard process has not started yet; without it, {WITHOUT}");
         }
     }
@@ -88,15 +89,16 @@ impl Guard {
         let Some(guard) = &self.0 else { return };
         let mut keeper = lock(guard);
         keeper.deadline = Some((term, kill));
-        keeper.is_deadline_untold = true;
+        keeper.is_deadline_untold = keeper.live.as_ref().is_some_and(|live| live.process.is_some());
         keeper.flush();
     }
 
     /// Starts the guard again if it has ended. Called at least once a second. Does not block.
     pub(crate) fn check(&self) {
         let Some(keeper) = &self.0 else { return };
-        if lock(keeper).check() {
-            drop(launch(keeper));
+        let pipe = lock(keeper).check();
+        if let Some(pipe) = pipe {
+            drop(launch(keeper, pipe));
         }
     }
 
@@ -136,8 +138,6 @@ struct Keeper {
     untold: BTreeSet<u32>,
     is_deadline_untold: bool,
     clock: SystemClock,
-    /// A thread is starting a guard.
-    is_starting: bool,
     is_finished: bool,
     /// Guards in a row that have ended early, and the time of the next start.
     failures: u32,
@@ -147,22 +147,29 @@ struct Keeper {
 
 #[derive(Debug)]
 struct Live {
-    child: Child,
     /// The guard ends the groups when it is closed.
-    pipe: ChildStdin,
+    pipe: PipeWriter,
     /// What is left to write of a line.
     rest: Vec<u8>,
     full_since: Option<Duration>,
-    started: Duration,
+    /// `None` while a thread starts it.
+    process: Option<Started>,
+}
+
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    at: Duration,
     /// Dropped last: the guard is registered until it was waited for.
     _own: Own,
 }
 
-/// Starts a guard in a thread of its own. What it returns is disconnected when the guard was started, or has failed.
-fn launch(keeper: &Arc<Mutex<Keeper>>) -> Receiver<()> {
+/// Starts a guard that reads the pipe, in a thread of its own. What it returns is disconnected when the guard was started, or has
+/// failed.
+fn launch(keeper: &Arc<Mutex<Keeper>>, pipe: PipeReader) -> Receiver<()> {
     let ((done, is_done), of_thread) = (sync_channel(1), keeper.clone());
     let start = move || {
-        let started = process::start();
+        let started = process::start(pipe);
         lock(&of_thread).take_started(started);
         drop::<SyncSender<()>>(done);
     };
@@ -174,24 +181,49 @@ fn launch(keeper: &Arc<Mutex<Keeper>>) -> Receiver<()> {
 }
 
 impl Keeper {
-    /// Tells a new guard everything.
-    fn take_started(&mut self, started: io::Result<(Child, ChildStdin, Own)>) {
-        self.is_starting = false;
-        match started {
-            Ok((child, pipe, own)) => {
-                let (rest, full_since, started) = (Vec::new(), None, self.now());
-                self.live = Some(Live { child, pipe, rest, full_since, started, _own: own });
+    /// Opens the pipe of a new guard and writes to it what runs, as far as it takes that. Returns the end for [`launch`]. `None`: that
+    /// has failed.
+    fn open(&mut self) -> Option<PipeReader> {
+        let opened = io::pipe().and_then(|(reader, pipe)| {
+            #[cfg(unix)]
+            rustix::io::ioctl_fionbio(&pipe, true)?;
+            Ok((reader, pipe))
+        });
+        match opened {
+            Ok((reader, pipe)) => {
+                self.live = Some(Live { pipe, rest: Vec::new(), full_since: None, process: None });
                 self.untold = self.groups.keys().copied().collect();
+                // It follows when the guard reads: one that is read late has passed.
+                self.is_deadline_untold = false;
+                self.flush();
+                Some(reader)
+            }
+            Err(error) => {
+                self.not_started(&error);
+                None
+            }
+        }
+    }
+
+    fn take_started(&mut self, started: io::Result<(Child, Own)>) {
+        match started {
+            Ok((child, own)) => {
+                let process = Some(Started { child, at: self.now(), _own: own });
+                // Until now, it could not read.
+                self.live = self.live.take().map(|live| Live { full_since: None, process, ..live });
                 self.is_deadline_untold = true;
                 self.flush();
                 if self.is_finished {
                     self.finish();
                 }
             }
-            Err(error) => {
-                self.failed(Duration::ZERO, &format!("the guard process cannot be started: {error}; it is tried again"))
-            }
+            Err(error) => self.not_started(&error),
         }
+    }
+
+    fn not_started(&mut self, error: &io::Error) {
+        self.live = None;
+        self.failed(Duration::ZERO, &format!("the guard process cannot be started: {error}; it is tried again"));
     }
 
     /// Tells the guard whether a group runs.
@@ -238,31 +270,34 @@ impl Keeper {
         }
     }
 
-    /// Looks after the guard. Returns whether another one is to be started, for which the caller is responsible.
-    fn check(&mut self) -> bool {
+    /// Looks after the guard. Returns the pipe of another one, which is to be started.
+    fn check(&mut self) -> Option<PipeReader> {
         self.has_unreaped();
-        match self.live.as_mut().map(|live| matches!(live.child.try_wait(), Ok(None))) {
-            Some(true) => self.flush(),
-            Some(false) => self.lose(""),
-            None => {}
+        let now = self.now();
+        if let Some(live) = &mut self.live {
+            let Some(process) = &mut live.process else { return None };
+            if now.saturating_sub(process.at) >= PROOF {
+                self.problem = None;
+            }
+            match process.is_running() {
+                true => self.flush(),
+                false => self.lose(""),
+            }
         }
-        if self.live.as_ref().is_some_and(|live| self.now().saturating_sub(live.started) >= PROOF) {
-            self.problem = None;
-        }
-        let is_due = self.live.is_none() && !self.is_starting && !self.is_finished && self.now() >= self.next_start;
-        self.is_starting |= is_due;
-        is_due
+        let is_due = self.live.is_none() && !self.is_finished && self.now() >= self.next_start;
+        is_due.then(|| self.open()).flatten()
     }
 
     /// Gives up a guard that has ended or does not read. Its pipe stays open until it is dead: it would end the groups.
     fn lose(&mut self, error: &str) {
-        let Some(mut live) = self.live.take() else { return };
-        let how = match live.child.try_wait() {
+        let Some(process) = self.live.as_mut().and_then(|live| live.process.as_mut()) else { return };
+        let how = match process.child.try_wait() {
             Ok(Some(status)) => system::failure(status).unwrap_or_else(|| "exit code 0".to_owned()),
             _ => format!("it does not read: {error}"),
         };
-        let lived = self.now().saturating_sub(live.started);
-        self.kill(live);
+        let at = process.at;
+        self.kill();
+        let lived = self.now().saturating_sub(at);
         self.failed(lived, &format!("the guard process ended: {how}; it is started again"));
     }
 
@@ -283,21 +318,24 @@ impl Keeper {
 
     fn finish(&mut self) {
         self.is_finished = true;
-        if let Some(live) = self.live.take()
-            && self.groups.is_empty()
-        {
-            self.kill(live);
+        match &self.live {
+            Some(Live { process: None, .. }) => {}
+            _ if self.groups.is_empty() => self.kill(),
+            _ => self.live = None,
         }
     }
 
-    fn kill(&mut self, mut live: Live) {
-        let _ = live.child.kill();
+    fn kill(&mut self) {
+        let Some(mut live) = self.live.take() else { return };
+        if let Some(process) = &mut live.process {
+            let _ = process.child.kill();
+        }
         self.unreaped.push(live);
     }
 
     /// Reaps what has ended. Returns whether guards are left.
     fn has_unreaped(&mut self) -> bool {
-        self.unreaped.retain_mut(|live| matches!(live.child.try_wait(), Ok(None)));
+        self.unreaped.retain_mut(|live| live.process.as_mut().is_some_and(Started::is_running));
         !self.unreaped.is_empty()
     }
 
@@ -306,6 +344,36 @@ impl Keeper {
     }
 }
 
+impl Started {
+    fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
 fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {
     keeper.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn what_runs_is_in_the_pipe_before_the_guard_is_started() {
+        let pid = std::process::id();
+        let leader = Leader::identify(pid).expect("this process");
+        let group = Group { leader, kill_after: Duration::ZERO, variables: Vec::new() };
+        let deadline = Some((Duration::ZERO, Duration::ZERO));
+        let mut keeper = Keeper { groups: BTreeMap::from([(pid, group)]), deadline, ..Keeper::default() };
+        let mut pipe = keeper.open().expect("a pipe");
+        // It ends while the guard is being started.
+        keeper.groups.clear();
+        keeper.tell(pid);
+        keeper.live = None;
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).expect("its lines");
+        let lines: Vec<Line> = text.lines().filter_map(Line::parse).collect();
+        assert!(matches!(lines[..], [Line::Start(_), Line::End(end)] if end == pid), "{text}");
+    }
 }

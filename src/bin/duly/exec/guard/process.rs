@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader};
-use std::process::{Child, ChildStdin, Stdio};
+use std::io::{self, BufRead, BufReader, PipeReader};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
@@ -36,18 +36,14 @@ const AHEAD: usize = 64;
 const STACK: usize = 64 * 1024;
 
 /// Starts a guard in a session of its own: no signal of a terminal reaches it. It inherits nothing but the pipe.
-pub(super) fn start() -> io::Result<(Child, ChildStdin, Own)> {
+pub(super) fn start(pipe: PipeReader) -> io::Result<(Child, Own)> {
     let mut command = user::this_program();
-    command.arg(ROLE).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg(ROLE).env_clear().stdin(pipe).stdout(Stdio::null()).stderr(Stdio::null());
     let of_loader =
         |name: &OsString| LOADER.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()));
     command.envs(std::env::vars_os().filter(|(name, _)| of_loader(name)));
     system::own_session(&mut command)?;
-    let (mut child, own) = children::start(&mut command)?;
-    let pipe = child.stdin.take().ok_or_else(|| io::Error::other("it has no pipe"))?;
-    #[cfg(unix)]
-    rustix::io::ioctl_fionbio(&pipe, true)?;
-    Ok((child, pipe, own))
+    children::start(&mut command)
 }
 
 /// In the role of the guard: returns when the scheduler has died or its deadline has passed, and its groups are ended. `false`: in
