@@ -227,9 +227,10 @@ impl Poller {
         self.store.most_outcomes()
     }
 
-    /// Returns how many runs are claimed and not settled.
+    /// Returns how many runs are claimed and not settled, at least the outcomes that are not written: those of an
+    /// earlier id are claimed by no one.
     pub(crate) fn unsettled(&self) -> usize {
-        self.held.len()
+        self.held.len().max(self.outbox.len() + self.aside.len())
     }
 
     /// Returns whether outcomes are left that the next turn writes.

@@ -11,7 +11,9 @@ use duly::{BoxError, Context, Error, Event, NewTask, RunStatus, Scheduler, Syste
 use tokio::sync::{Notify, Semaphore};
 
 use crate::async_handlers::{all_final, builder, ended, runtime, waiting};
-use crate::fixtures::{TestDb, eventually, listen, overdue, retry_soon, seconds, test_process, wait_for_status};
+use crate::fixtures::{
+    REFUSE, TestDb, eventually, listen, overdue, retry_soon, seconds, test_process, wait_for_status,
+};
 use crate::panics::FaultyClock;
 
 fn error(db: &TestDb, task: &str) -> String {
@@ -264,11 +266,9 @@ fn a_drop_on_the_only_thread_of_the_runtime_waits_until_an_outcome_is_recorded()
     let own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (observer, events) = listen();
     let builder = builder(&db, &own).lease(db.short_lease()).observe(observer);
-    let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.status = 'succeeded'
-                  BEGIN SELECT RAISE(ABORT, 'not today'); END";
     own.block_on(async {
         let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
-        db.execute(refuse);
+        db.execute(REFUSE);
         scheduler.add(overdue("works")).unwrap();
         assert!(events.iter().any(|event| matches!(event, Event::SetAside { .. })));
         std::thread::scope(|threads| {

@@ -330,6 +330,10 @@ pub(crate) fn once(name: &str) -> NewTask {
     NewTask::once(name, at(NOON)).handler("work")
 }
 
+/// While it exists, no success can be recorded.
+pub(crate) const REFUSE: &str = "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.status = 'succeeded'
+                                 BEGIN SELECT RAISE(ABORT, 'not today'); END";
+
 /// A task of the handler `work` that has been due for years by the machine's clock.
 pub(crate) fn overdue(name: &str) -> NewTask {
     NewTask::once(name, at("2020-01-01T00:00:00Z")).handler("work")

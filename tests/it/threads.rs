@@ -10,7 +10,7 @@ use duly::{
     Scheduler,
 };
 
-use crate::fixtures::{TestDb, at, eventually, is_of_sqlite, listen, overdue, seconds, wait_for_status};
+use crate::fixtures::{REFUSE, TestDb, at, eventually, is_of_sqlite, listen, overdue, seconds, wait_for_status};
 
 /// A handler that reports that it has begun, and returns when it receives a message.
 fn gated_handler() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i64>, Sender<()>) {
@@ -195,9 +195,7 @@ fn a_shutdown_counts_an_outcome_that_could_not_be_recorded() {
     let builder = Scheduler::builder(db.address()).lease(db.short_lease()).observe(observer);
     let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     let client = scheduler.client().clone();
-    let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.status = 'succeeded'
-                  BEGIN SELECT RAISE(ABORT, 'not today'); END";
-    db.execute(refuse);
+    db.execute(REFUSE);
     client.add(overdue("short")).unwrap();
     assert!(events.iter().any(|event| matches!(event, Event::SetAside { .. })));
     assert_eq!(scheduler.shutdown(Duration::ZERO).unwrap().unfinished, 1, "its handler has returned");

@@ -112,9 +112,10 @@ mod tests {
         poller.turn(NOON, vec![end(&claims[0])], Some(Slots::default())).unwrap();
         other.execute_batch("ROLLBACK").unwrap();
         poller.register_again(NOON, 1).unwrap();
+        assert_eq!(poller.unsettled(), 1, "a drain waits for the outcome");
         let later = Now { wall: NOON.wall.plus(Duration::from_secs(9)), monotonic: Duration::from_secs(109) };
         poller.turn(later, Vec::new(), Some(Slots::default())).unwrap();
-        assert_eq!((count("succeeded"), count("running")), (1, 1));
+        assert_eq!((count("succeeded"), count("running"), poller.unsettled()), (1, 1, 0));
         let is_alive = || matches!(standing(&database, "a-1"), Standing::Alive { .. });
         assert!(is_alive(), "one has not returned");
         poller.turn(later, vec![end(&claims[1])], Some(Slots::default())).unwrap();

@@ -36,9 +36,9 @@ pub(crate) fn connect(address: &Address, haste: Haste) -> Result<Client, Fault> 
     }
     let told = failures.iter().map(|(place, fault)| format!("{}:{}: {fault}", place.host, place.port));
     let told = told.collect::<Vec<_>>().join("; ").into();
-    Err(match failures.remove(0).1 {
-        fault if places.len() == 1 && !matches!(fault, Fault::Store(..)) => fault,
-        Fault::Store(class, _) if places.len() == 1 => Fault::Store(class, told),
+    Err(match (failures.remove(0).1, places.len()) {
+        (Fault::Store(class, _), 1) => Fault::Store(class, told),
+        (fault, 1) => fault,
         _ => Fault::Store(Class::Other, told),
     })
 }
