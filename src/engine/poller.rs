@@ -227,15 +227,15 @@ impl Poller {
         self.store.most_outcomes()
     }
 
-    /// Returns how many runs are claimed and not settled, at least the outcomes that are not written: those of an
-    /// earlier id are claimed by no one.
+    /// Returns how many runs are claimed and not settled. An outcome of a claim under an earlier id counts until it is written.
     pub(crate) fn unsettled(&self) -> usize {
-        self.held.len().max(self.outbox.len() + self.aside.len())
+        let unwritten = self.outbox.iter().chain(&self.aside);
+        self.held.len() + unwritten.filter(|finished| finished.claim.is_of_other(self.owner())).count()
     }
 
     /// Returns whether outcomes are left that the next turn writes.
     pub(crate) fn writes_on(&self) -> bool {
-        !self.outbox.is_empty() && self.refused.until().is_none()
+        !self.outbox.is_empty() && self.refused.until().is_none() && self.clock.is_set
     }
 
     /// Returns the observers, for workers that report a start.

@@ -299,6 +299,19 @@ impl Leader {
     }
 }
 
+/// Milliseconds since the boot.
+fn uptime() -> u64 {
+    let text = std::fs::read_to_string("/proc/uptime").expect("the uptime");
+    let seconds: f64 = text.split(' ').next().and_then(|word| word.parse().ok()).expect("seconds");
+    (seconds * 1000.0) as u64
+}
+
+/// The line that sets a deadline, this many milliseconds from now.
+fn deadline(term: u64, kill: u64) -> Value {
+    let now = uptime();
+    json!({ "deadline": { "term": now + term, "kill": now + kill } })
+}
+
 impl Drop for Leader {
     fn drop(&mut self) {
         kill_group(self.0.id());
@@ -343,13 +356,10 @@ fn a_failed_look_is_no_evidence() {
 fn what_is_left_of_a_killed_scheduler_is_dead_when_its_lease_ends() {
     let deaf = Leader::start("trap '' TERM; echo up; while :; do sleep 1000; done");
     let mut guard = Guard::start();
-    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
-    let now: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-    let at = |seconds: f64| ((now + seconds) * 1000.0) as u64;
     let mut line = deaf.announced();
     line["start"]["kill_after"] = json!(3_600_000);
     guard.tell(&line);
-    guard.tell(&json!({ "deadline": { "term": at(1.0), "kill": at(1.2) } }));
+    guard.tell(&deadline(1000, 1200));
     guard.close();
     assert_eq!(group_size(&deaf.group()), 0);
 }
@@ -407,14 +417,10 @@ fn the_commands_of_a_frozen_scheduler_end_at_its_deadline_and_nothing_else() {
         Leader::start("trap '' TERM; echo up; while :; do sleep 1000; done"),
         Leader::start("echo up; exec sleep 1000"),
     );
-    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
-    let now: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-    let at = |seconds: f64| ((now + seconds) * 1000.0) as u64;
-    let deadline = |term: u64, kill: u64| json!({ "deadline": { "term": term, "kill": kill } });
     let script = "printf '%s\n' \"$@\"; kill -STOP $$";
     let mut scheduler = Command::new("sh");
     scheduler
-        .args(["-c", script, "sh", &deaf.announced().to_string(), &deadline(at(0.5), at(1.0)).to_string()])
+        .args(["-c", script, "sh", &deaf.announced().to_string(), &deadline(500, 1000).to_string()])
         .stdout(Stdio::piped());
     let mut scheduler = scheduler.spawn().expect("a shell");
     let mut guard = Guard::reading(Stdio::from(scheduler.stdout.take().unwrap()));
@@ -429,14 +435,30 @@ fn the_commands_of_a_frozen_scheduler_end_at_its_deadline_and_nothing_else() {
 fn a_later_deadline_replaces_an_earlier_one() {
     let leader = Leader::start("echo up; exec sleep 1000");
     let mut guard = Guard::start();
-    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
-    let now: u64 = uptime.split('.').next().unwrap().parse().unwrap();
-    for seconds in [now + 600, now + 3600] {
-        guard.tell(&json!({ "deadline": { "term": seconds * 1000, "kill": seconds * 1000 } }));
+    for hours in [1, 2] {
+        guard.tell(&deadline(hours * 3_600_000, hours * 3_600_000));
     }
     guard.tell(&leader.announced());
     // In the past: at once.
     guard.tell(&json!({ "deadline": { "term": 1, "kill": 1 } }));
     guard.ends();
     assert_eq!(group_size(&leader.group()), 0);
+}
+
+#[test]
+fn a_guard_that_was_stopped_reads_on_before_it_acts_on_a_deadline_that_has_passed() {
+    let leader = Leader::start("echo up; exec sleep 1000");
+    let mut guard = Guard::start();
+    let of_guard = guard.child.id();
+    guard.tell(&leader.announced());
+    let passed = uptime() + 500;
+    guard.tell(&deadline(500, 500));
+    eventually("it waits for the deadline", || state(of_guard).as_deref() == Some("S"));
+    signal("STOP", &of_guard.to_string());
+    eventually("it has passed", || uptime() > passed + 100);
+    guard.tell(&deadline(3_600_000, 3_600_000));
+    signal("CONT", &of_guard.to_string());
+    guard.tell(&json!({ "end": leader.0.id() }));
+    guard.close();
+    assert_eq!(group_size(&leader.group()), 1);
 }

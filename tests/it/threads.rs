@@ -1,13 +1,13 @@
 //! The scheduler with its threads: handlers that fail, panic, hang, or are running at shutdown.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use duly::{
-    AttemptOutcome, BoxError, Cancel, Context, Error, Event, Failure, Misfire, NewTask, RetryPolicy, RunStatus,
-    Scheduler,
+    AttemptOutcome, BoxError, Cancel, Clock, Context, Error, Event, Failure, Misfire, NewTask, Now, RetryPolicy,
+    RunStatus, Scheduler, SystemClock,
 };
 
 use crate::fixtures::{REFUSE, TestDb, at, eventually, is_of_sqlite, listen, overdue, seconds, wait_for_status};
@@ -202,6 +202,44 @@ fn a_shutdown_counts_an_outcome_that_could_not_be_recorded() {
     assert_eq!(db.count(RunStatus::Running), 1);
 
     db.execute("DROP TRIGGER refuse");
+    wait_for_status(&client, "short", RunStatus::Succeeded);
+}
+
+/// The machine's clock, or one that is not set.
+struct LosingClock {
+    clock: SystemClock,
+    is_lost: Arc<AtomicBool>,
+}
+
+impl Clock for LosingClock {
+    fn now(&self) -> Now {
+        let now = self.clock.now();
+        if self.is_lost.load(Ordering::SeqCst) { Now { wall: at("1970-01-01T00:00:10Z"), ..now } } else { now }
+    }
+}
+
+#[test]
+fn a_shutdown_does_not_wait_for_the_clock_to_be_set() {
+    if is_of_sqlite("the time of day is the server's") {
+        return;
+    }
+    let db = TestDb::new();
+    let (is_lost, (observer, events)) = (Arc::new(AtomicBool::new(false)), listen());
+    let clock = LosingClock { clock: SystemClock::new(), is_lost: is_lost.clone() };
+    let builder = Scheduler::builder(db.address()).clock(clock).observe(observer);
+    let lost = is_lost.clone();
+    let handler = move |_: &Context| {
+        lost.store(true, Ordering::SeqCst);
+        Ok::<_, Error>(())
+    };
+    let scheduler = builder.handler("work", handler).start().unwrap();
+    let client = scheduler.client().clone();
+    client.add(overdue("short")).unwrap();
+    assert!(events.iter().any(|event| matches!(event, Event::ClockNotSet)), "the outcome waits");
+    let (report, reported) = channel();
+    std::thread::spawn(move || report.send(scheduler.shutdown(Duration::ZERO).unwrap().unfinished));
+    assert_eq!(reported.recv_timeout(seconds(30)), Ok(1));
+    is_lost.store(false, Ordering::SeqCst);
     wait_for_status(&client, "short", RunStatus::Succeeded);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `duly run` starts this program once more, in the role of the guard ([`process`]), and tells it over a pipe which process groups
 //! start and end. The kernel closes the pipe when the scheduler dies, however it dies; the guard then ends what is left, and exits.
-//! What runs already is written to the pipe before its guard is started: there is no guard that does not know it.
+//! What runs already is written to the pipe before its guard is started, as much as fits: a guard knows of it from its start.
 //! A group is announced right after its process was started, since only then its identity is known, and before the process is
 //! recorded with the run. A scheduler that is killed between the two leaves an orphan process, which the next scheduler ends: the
 //! guard only hastens that, and recovery waits for evidence as without it.
@@ -181,8 +181,8 @@ fn launch(keeper: &Arc<Mutex<Keeper>>, pipe: PipeReader) -> Receiver<()> {
 }
 
 impl Keeper {
-    /// Opens the pipe of a new guard and writes to it what runs, as far as it takes that. Returns the end for [`launch`]. `None`: that
-    /// has failed.
+    /// Opens the pipe of a new guard, and writes to it which groups run, as many as fit. Returns its read end, for [`launch`]. `None`:
+    /// there is no pipe.
     fn open(&mut self) -> Option<PipeReader> {
         let opened = io::pipe().and_then(|(reader, pipe)| {
             #[cfg(unix)]
@@ -193,7 +193,7 @@ impl Keeper {
             Ok((reader, pipe)) => {
                 self.live = Some(Live { pipe, rest: Vec::new(), full_since: None, process: None });
                 self.untold = self.groups.keys().copied().collect();
-                // It follows when the guard reads: one that is read late has passed.
+                // Told when the guard has started: if the start took long, this one would be out of date.
                 self.is_deadline_untold = false;
                 self.flush();
                 Some(reader)
@@ -209,7 +209,7 @@ impl Keeper {
         match started {
             Ok((child, own)) => {
                 let process = Some(Started { child, at: self.now(), _own: own });
-                // Until now, it could not read.
+                // Until now, no process could read the pipe.
                 self.live = self.live.take().map(|live| Live { full_since: None, process, ..live });
                 self.is_deadline_untold = true;
                 self.flush();
@@ -253,7 +253,10 @@ impl Keeper {
                 live.rest = line.to_text().into_bytes();
             }
             match live.pipe.write(&live.rest) {
-                Ok(written) => drop(live.rest.drain(..written)),
+                Ok(written) => {
+                    live.rest.drain(..written);
+                    live.full_since = None;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
             }
@@ -270,7 +273,7 @@ impl Keeper {
         }
     }
 
-    /// Looks after the guard. Returns the pipe of another one, which is to be started.
+    /// Looks after the guard. If a new one is due, opens its pipe, for [`launch`].
     fn check(&mut self) -> Option<PipeReader> {
         self.has_unreaped();
         let now = self.now();

@@ -30,6 +30,8 @@ const LOADER: [&str; 3] = ["LD_", "GLIBC_TUNABLES", "NIX_LD"];
 const POLL: Duration = Duration::from_millis(50);
 /// Longest sleep before a deadline: a sleep does not count the time in which the machine is suspended.
 const NAP: Duration = Duration::from_millis(500);
+/// Wait for a line once a deadline has passed: if this process was stopped until then, a later deadline may wait in the pipe.
+const READ: Duration = Duration::from_millis(200);
 /// Lines that are read ahead.
 const AHEAD: usize = 64;
 /// Stack of the thread that reads.
@@ -111,14 +113,14 @@ fn collect(lines: &Receiver<Line>) -> (Vec<Group>, Option<Duration>) {
         let left = deadline.map(|(term, _)| term.saturating_sub(since_boot()));
         let line = match left {
             None => lines.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(left) => lines.recv_timeout(left.min(NAP)),
+            Some(left) => lines.recv_timeout(left.clamp(READ, NAP)),
         };
         match line {
             Ok(Line::Start(group)) => drop(groups.insert(group.leader.pid(), group)),
             Ok(Line::End(pid)) => drop(groups.remove(&pid)),
             // What is to be dead at a time is asked to end before it.
             Ok(Line::Deadline { term, kill }) => deadline = Some((term.min(kill), kill)),
-            Err(RecvTimeoutError::Timeout) if left.is_some_and(|left| left > NAP) => {}
+            Err(RecvTimeoutError::Timeout) if left.is_some_and(|left| !left.is_zero()) => {}
             Err(_) => return (groups.into_values().collect(), deadline.map(|(_, kill)| kill)),
         }
     }
