@@ -117,7 +117,7 @@ fn a_guard_that_does_not_read_is_replaced_and_holds_up_no_command() {
     client.add_all((0..400).map(|n| shell(&format!("task-{n}"), "true"))).unwrap();
     eventually("all have run", || db.count(RunStatus::Succeeded) == 400);
     eventually("it is replaced", || guard_of(sidecar.pid()).is_some_and(|now| now != guard));
-    assert_eq!(state(guard), None);
+    eventually("it is gone", || state(guard).is_none());
     let log = sidecar.log();
     assert!(log.contains("the guard process ended: it does not read: "), "{log}");
     let guard = guard_of(sidecar.pid()).expect("a guard");

@@ -359,8 +359,14 @@ fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::*;
+    use std::collections::BTreeMap;
     use std::io::Read;
+    use std::time::Duration;
+
+    use duly::command::Leader;
+
+    use crate::exec::guard::Keeper;
+    use crate::exec::guard::lines::{Group, Line};
 
     #[test]
     fn what_runs_is_in_the_pipe_before_the_guard_is_started() {
