@@ -8,7 +8,7 @@
 //! ones. Other systems have no groups: the command is a single process.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, PipeReader, PipeWriter};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::time::Duration;
 
@@ -142,6 +142,14 @@ pub(crate) fn own_session(command: &mut Command) -> io::Result<()> {
         let _ = command;
         Ok(())
     }
+}
+
+/// Opens a pipe. On Unix, a write returns at once when it is full.
+pub(crate) fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let ends = io::pipe()?;
+    #[cfg(unix)]
+    rustix::io::ioctl_fionbio(&ends.1, true)?;
+    Ok(ends)
 }
 
 /// Describes why a command failed; `None`: it succeeded.

@@ -184,12 +184,7 @@ impl Keeper {
     /// Opens the pipe of a new guard, and writes to it which groups run, as many as fit. Returns its read end, for [`launch`]. `None`:
     /// there is no pipe.
     fn open(&mut self) -> Option<PipeReader> {
-        let opened = io::pipe().and_then(|(reader, pipe)| {
-            #[cfg(unix)]
-            rustix::io::ioctl_fionbio(&pipe, true)?;
-            Ok((reader, pipe))
-        });
-        match opened {
+        match system::pipe() {
             Ok((reader, pipe)) => {
                 self.live = Some(Live { pipe, rest: Vec::new(), full_since: None, process: None });
                 self.untold = self.groups.keys().copied().collect();
