@@ -117,9 +117,11 @@ fn parallel_changes_break_no_rule_and_start_no_attempt_twice() {
     db.assert_sound();
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'set_aside' OR kind = 'invalid'"), "0");
     assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks WHERE status <> 'paused'"), "0");
-    // The scheduler, too, may wait in vain.
-    let is_refused = |line: &&str| line.contains("cannot be written") && !line.contains(": database is locked;");
-    assert_eq!(sidecar.log().lines().find(is_refused), None, "{}", sidecar.log());
+    // The scheduler may wait in vain as rarely as a program.
+    let log = sidecar.log();
+    let refused = log.lines().filter(|line| line.contains("cannot be written"));
+    let (locked, others): (Vec<_>, Vec<_>) = refused.partition(|line| line.contains(": database is locked;"));
+    assert!(others.is_empty() && locked.len() <= 1 + changes / 100, "{log}");
 
     let text = std::fs::read_to_string(db.home().join("log")).expect("what the commands wrote");
     assert!(!text.contains("overlap"), "two runs of a task at once");
