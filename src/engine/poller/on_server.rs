@@ -25,7 +25,9 @@ impl Poller {
 
     /// Registers under another id: the claims are lost, because the server may lack the commits by which they were made. Outcomes that
     /// are not written yet, and those of the `running` attempts that have not returned, are stored under the id that claimed them, where the
-    /// server has that claim. The lock of that id is held until then: without it others recover its runs.
+    /// server has that claim. The lock of that id is held until then: without it others recover its runs. What was observed of other
+    /// owners is forgotten: the server may lack their last heartbeats, so their leases may end later than it says, but within a full
+    /// lease from now.
     pub(crate) fn register_again(&mut self, now: Now, running: usize) -> Result<()> {
         let mut random = fastrand::Rng::new();
         let registration = Registration { owner: owner_lock::new_owner(&mut random), ..self.registration.clone() };
@@ -72,12 +74,13 @@ mod tests {
 
     use crate::clock::Now;
     use crate::engine::poller::Poller;
-    use crate::engine::poller::testing::{NOON, poller, store};
+    use crate::engine::poller::testing::{NOON, poller, store, with_owner};
     use crate::host::owner_lock::{Standing, standing};
     use crate::model::finished::{Finished, Report, ReportKind};
     use crate::model::new_task::NewTask;
     use crate::model::request::Existing;
     use crate::model::run::{Claim, Outcome};
+    use crate::model::settings::Settings;
     use crate::store::Store;
     use crate::store::turn_io::Slots;
 
@@ -121,6 +124,33 @@ mod tests {
         poller.turn(later, vec![end(&claims[1])], Some(Slots::default())).unwrap();
         assert_eq!((count("succeeded"), count("running")), (2, 0));
         assert!(!is_alive());
+    }
+
+    #[test]
+    fn a_promotion_begins_the_wait_for_the_leases_of_others_anew() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        let (gone, _) = with_claims(&database, &["one"]);
+        let folder = gone.lock().folder().to_owned();
+        drop(gone);
+        // Only its lease is left to judge by.
+        std::fs::remove_dir_all(folder).unwrap();
+        let mut poller = with_owner("b-1", Box::new(store(&database)), &database);
+        let lease = Settings::default().lease;
+        let mut lost_after = |elapsed: Duration, promoted: bool| {
+            let now = Now { wall: NOON.wall.plus(elapsed), monotonic: NOON.monotonic + elapsed };
+            if promoted {
+                poller.register_again(now, 0).unwrap();
+            }
+            poller.turn(now, Vec::new(), Some(Slots::default())).unwrap();
+            let count = "SELECT count(*) FROM task_attempts WHERE outcome = 'lost'";
+            let other = rusqlite::Connection::open(&database).unwrap();
+            other.query_row(count, [], |row| row.get::<_, u32>(0)).unwrap()
+        };
+        assert_eq!(lost_after(Duration::ZERO, false), 0);
+        assert_eq!(lost_after(lease, true), 0);
+        assert_eq!(lost_after(lease * 2, false), 0, "the server may lack its last heartbeats");
+        assert_eq!(lost_after(lease * 2 + Duration::from_secs(1), false), 1);
     }
 
     #[test]
