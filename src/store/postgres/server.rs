@@ -223,7 +223,11 @@ impl Server {
         }
         let mut tried = "1".to_owned();
         let number = match access {
-            Access::Read => "SELECT '', ''",
+            Access::Read => {
+                let idle = session::millis(session::IDLE_IN_READING);
+                message += &format!("; SET LOCAL idle_in_transaction_session_timeout = {idle}");
+                "SELECT '', ''"
+            }
             Access::Write => {
                 let key = u32::try_from(*schema).unwrap_or(0).cast_signed();
                 let (row, renew) = (session::millis(terms.lock_timeout.min(session::ROW)), plans.renew());

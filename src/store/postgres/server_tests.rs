@@ -73,6 +73,18 @@ fn a_session_has_the_settings_also_after_a_loss() {
     assert_eq!(server.losses(), (1, false), "the second had another process");
 }
 
+#[test]
+fn a_transaction_that_only_reads_may_be_idle_for_longer() {
+    let Some(postgres) = shared() else { return };
+    let mut server = Server::connect(&schema(postgres, postgres.port, "reading")).unwrap();
+    for (access, limit) in [(Access::Read, "1min"), (Access::Write, "4s"), (Access::Read, "1min")] {
+        server.begin(access).unwrap();
+        assert_eq!(setting(&mut server, "idle_in_transaction_session_timeout"), limit);
+        server.roll_back();
+    }
+    assert_eq!(setting(&mut server, "idle_in_transaction_session_timeout"), "4s");
+}
+
 fn backend(server: &mut Server) -> i32 {
     server.query("SELECT pg_backend_pid()", &[]).unwrap()[0].get(0)
 }
