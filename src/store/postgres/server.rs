@@ -224,8 +224,7 @@ impl Server {
         let mut tried = "1".to_owned();
         let number = match access {
             Access::Read => {
-                let idle = session::millis(session::IDLE_IN_READING);
-                message += &format!("; SET LOCAL idle_in_transaction_session_timeout = {idle}");
+                message += &format!("; SET LOCAL idle_in_transaction_session_timeout = {}", session::IDLE_IN_READING);
                 "SELECT '', ''"
             }
             Access::Write => {

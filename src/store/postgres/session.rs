@@ -18,9 +18,8 @@ pub(crate) const ROW: Duration = Duration::from_millis(500);
 const STATEMENT: &str = "10000";
 /// The server ends a transaction whose client says nothing for this long.
 const IDLE_IN_TRANSACTION: &str = "4000";
-/// As [`IDLE_IN_TRANSACTION`], for a transaction that only reads. Nobody waits for it, and a client may take a while to go through many
-/// rows.
-pub(crate) const IDLE_IN_READING: Duration = Duration::from_secs(60);
+/// As [`IDLE_IN_TRANSACTION`], for a transaction that only reads. No scheduler waits for it. Many rows take a client a while.
+pub(crate) const IDLE_IN_READING: &str = "60000";
 
 /// The oldest version whose functions and settings duly uses.
 const OLDEST: i64 = 140_000;
