@@ -11,7 +11,7 @@ use duly::{Client, Error, Event, NewTask, RunStatus, Scheduler};
 
 use crate::evidence::tool_works;
 use crate::fixtures::{NOON, TestDb, eventually, far_future, seconds, wait_for_status};
-use crate::sidecar::{Gate, Sidecar, group_size, shell, wait_for_line};
+use crate::sidecar::{Gate, Sidecar, at_once, group_size, shell, wait_for_line};
 
 const OVERWRITTEN: &str =
     "another database, or an older copy, was written over it while it was open: stop every program";
@@ -64,7 +64,7 @@ fn assert_stops(what: &str, says: &str, db: &TestDb, harm: impl FnOnce(&TestDb))
 
 #[test]
 fn a_removed_log_stops_the_scheduler_and_loses_no_record() {
-    for name in ["-wal", "-shm"] {
+    at_once(["-wal", "-shm"], |name| {
         let db = TestDb::new();
         let says = format!(
             "agent.db{name}, which is part of it, was removed while it was open: stop every program that uses the database, and \
@@ -73,7 +73,7 @@ fn a_removed_log_stops_the_scheduler_and_loses_no_record() {
         assert_stops(name, &says, &db, |db| std::fs::remove_file(companion(db, name)).unwrap());
         assert_eq!(db.count(RunStatus::Succeeded), RUNS, "{name}");
         db.assert_sound();
-    }
+    });
 }
 
 #[test]
@@ -92,7 +92,8 @@ fn a_replaced_log_stops_the_scheduler_and_nothing_is_written() {
 
 #[test]
 fn an_emptied_or_truncated_file_stops_the_scheduler_and_stays_unchanged() {
-    for (length, says) in [(0, "it was emptied while it was open"), (8192, "it was cut short while it was open")] {
+    let cuts = [(0, "it was emptied while it was open"), (8192, "it was cut short while it was open")];
+    at_once(cuts, |(length, says)| {
         let db = TestDb::new();
         let log = assert_stops("cut", says, &db, |db| {
             std::fs::OpenOptions::new().write(true).open(db.file()).unwrap().set_len(length).unwrap();
@@ -100,7 +101,7 @@ fn an_emptied_or_truncated_file_stops_the_scheduler_and_stays_unchanged() {
         assert_eq!(std::fs::metadata(db.file()).unwrap().len(), length, "nothing was written into it");
         assert!(log.contains("the database cannot be written"), "{log}");
         assert!(!companion(&db, "-wal").exists() && companion(&db, "-wal-aside-1").exists(), "{log}");
-    }
+    });
 }
 
 /// Copies the file that `make` made over the database. Asserts that the scheduler stops and that the copy stays unchanged.
@@ -119,20 +120,22 @@ fn assert_stops_when_copied_over(what: &str, make: impl FnOnce(&TestDb, &Path)) 
 
 #[test]
 fn an_overwritten_file_stops_the_scheduler() {
-    assert_stops_when_copied_over("the file alone, from before", |db, copy| run("cp", &[&db.file(), &copy]));
-    assert_stops_when_copied_over("duly backup", |db, copy| drop(db.client().backup(copy).unwrap()));
-    assert_stops_when_copied_over("VACUUM INTO", |db, copy| {
-        db.plain().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
-    });
-    assert_stops_when_copied_over("another database of duly", |_, copy| {
-        let other = Client::open(copy).unwrap();
-        other.add(far_future("kept").handler("command")).unwrap();
-    });
+    type Make = fn(&TestDb, &Path);
+    let mut cases: Vec<(&str, Make)> = vec![
+        ("the file alone, from before", |db, copy| run("cp", &[&db.file(), &copy])),
+        ("duly backup", |db, copy| drop(db.client().backup(copy).unwrap())),
+        ("VACUUM INTO", |db, copy| {
+            db.plain().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+        }),
+        ("another database of duly", |_, copy| {
+            let other = Client::open(copy).unwrap();
+            other.add(far_future("kept").handler("command")).unwrap();
+        }),
+    ];
     if tool_works("sqlite3", &["--version"]) {
-        assert_stops_when_copied_over(".backup", |db, copy| {
-            sqlite_shell(db.file(), &format!(".backup {}", copy.display()))
-        });
+        cases.push((".backup", |db, copy| sqlite_shell(db.file(), &format!(".backup {}", copy.display()))));
     }
+    at_once(cases, |(what, make)| assert_stops_when_copied_over(what, make));
 }
 
 /// The copy was made while the scheduler ran, and is a little older than the file.

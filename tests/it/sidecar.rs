@@ -116,8 +116,9 @@ impl Sidecar {
         self.kill();
     }
 
-    /// Sends SIGTERM, and waits for an end with exit code 0.
+    /// Sends SIGTERM, and waits for an end with exit code 0. Not before it has started: until it listens for signals, one kills it.
     pub(crate) fn terminate(&mut self) {
+        eventually("the sidecar has started", || self.log().contains("scheduler started") || self.has_ended());
         self.signal("TERM");
         assert_eq!(self.end().code(), Some(0), "{}", self.log());
     }
@@ -145,6 +146,11 @@ pub(crate) fn kill(arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "kill \"$@\"", "kill"]).args(arguments);
     command
+}
+
+/// Checks every case in a thread of its own: each waits for a program most of the time.
+pub(crate) fn at_once<C: Send>(cases: impl IntoIterator<Item = C>, check: impl Fn(C) + Sync) {
+    std::thread::scope(|scope| cases.into_iter().for_each(|case| drop(scope.spawn(|| check(case)))));
 }
 
 /// Sends SIGKILL to a group of processes, if any is left.

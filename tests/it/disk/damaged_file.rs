@@ -14,7 +14,7 @@ use rusqlite::Connection;
 use crate::disk::tools::{SmallDisk, may_mount};
 use crate::disk::{all, probe};
 use crate::fixtures::{TestDb, far_future};
-use crate::sidecar::{Gate, Sidecar, group_size, shell, wait_for_line};
+use crate::sidecar::{Gate, Sidecar, at_once, group_size, shell, wait_for_line};
 
 const PAGE: u64 = 4096;
 
@@ -71,24 +71,26 @@ fn assert_program_exits(what: &str, word: &str, harm: impl FnOnce(&TestDb)) {
 
 #[test]
 fn the_program_exits_when_its_file_is_removed_or_replaced() {
-    assert_program_exits("removed", "it was removed", |db| std::fs::remove_file(db.file()).expect("gone"));
-    assert_program_exits("moved", "it was removed", |db| {
-        std::fs::rename(db.file(), db.home().join("moved.db")).expect("moved");
-    });
-    assert_program_exits("a copy", "it was replaced", |db| {
-        replace(db, |other| assert!(std::fs::copy(db.file(), other).expect("a copy") > 0));
-    });
-    assert_program_exits("foreign", "it was replaced", |db| replace(db, foreign));
-    assert_program_exits("no database", "it was replaced", |db| {
-        replace(db, |other| std::fs::write(other, "buy milk\n").expect("a file"));
-    });
+    type Harm = fn(&TestDb);
+    let cases: [(&str, &str, Harm); 5] = [
+        ("removed", "it was removed", |db| std::fs::remove_file(db.file()).expect("gone")),
+        ("moved", "it was removed", |db| std::fs::rename(db.file(), db.home().join("moved.db")).expect("moved")),
+        ("a copy", "it was replaced", |db| {
+            replace(db, |other| assert!(std::fs::copy(db.file(), other).expect("a copy") > 0));
+        }),
+        ("foreign", "it was replaced", |db| replace(db, foreign)),
+        ("no database", "it was replaced", |db| {
+            replace(db, |other| std::fs::write(other, "buy milk\n").expect("a file"));
+        }),
+    ];
+    at_once(cases, |(what, word, harm)| assert_program_exits(what, word, harm));
 }
 
 /// Every turn reads this page. The error comes after some seconds: a disk may be unreadable for a moment.
 #[test]
 fn the_program_exits_when_its_file_becomes_corrupt() {
     let names = ["sqlite_schema", "task_runs", "scheduler_meta", "scheduler_instances", "task_runs_running"];
-    for name in names.into_iter().take(if all() { names.len() } else { 2 }) {
+    at_once(names.into_iter().take(if all() { names.len() } else { 2 }), |name| {
         assert_program_exits(name, "it is ", |db| {
             let plain = db.plain();
             plain.execute_batch("CREATE TABLE notes (text)").expect("a table of another program");
@@ -98,7 +100,7 @@ fn the_program_exits_when_its_file_becomes_corrupt() {
             // A commit of another connection: the scheduler's page cache is no longer valid.
             plain.execute_batch("INSERT INTO notes VALUES ('buy milk')").expect("a commit");
         });
-    }
+    });
 }
 
 /// Only retention reads these pages, at heartbeats without other work: turns in between succeed.
@@ -130,17 +132,18 @@ fn a_busy_program_exits_on_a_corrupt_history_page() {
 /// Statements that were prepared before the change, and those prepared after it.
 #[test]
 fn the_program_exits_when_its_tables_are_changed() {
-    for change in [
+    let changes = [
         "ALTER TABLE scheduled_tasks RENAME COLUMN jitter_ms TO jitter",
         "DROP TABLE scheduler_meta",
         "DROP INDEX task_runs_running",
-    ] {
+    ];
+    at_once(changes, |change| {
         assert_program_exits(change, "its tables are not as duly made them (no such ", |db| {
             let plain = db.plain();
             plain.execute_batch(change).expect("another program's change");
             plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("all is in the file");
         });
-    }
+    });
 }
 
 /// Returns output and exit code of a command. It has a minute.

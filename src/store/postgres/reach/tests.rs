@@ -488,7 +488,7 @@ fn finish(store: &mut PostgresStore, owner: &str, claim: &Claim, now: Timestamp)
 
 #[test]
 fn an_operation_needs_no_row_that_its_reach_leaves_out() {
-    let cases = std::env::var("DULY_REACH_CASES").map_or(6, |cases| cases.parse().expect("a number"));
+    let cases = std::env::var("DULY_REACH_CASES").map_or(1, |cases| cases.parse().expect("a number"));
     let first = std::env::var("DULY_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     for seed in first..first + cases {
         let mut random = fastrand::Rng::with_seed(seed);
