@@ -67,11 +67,25 @@ fn a_scheduler_that_is_not_first_in_its_namespace_is_guarded_there() {
     wait_for_line(&db, "up");
     wait_for_process_record(&db);
     let scheduler = scheduler_in(unshare.pid()).expect("the scheduler");
-    let command =
-        live_processes().find(|one| one.is_child_of(scheduler) && one.name == "sleep").expect("its command").pid;
+    let mut command = None;
+    eventually("its command has become sleep", || {
+        command = live_processes().find(|one| one.is_child_of(scheduler) && one.name == "sleep").map(|one| one.pid);
+        command.is_some()
+    });
+    let command = command.expect("its command");
     signal("KILL", &scheduler.to_string());
     eventually("its command is gone", || state(command).is_none());
     assert!(state(unshare.pid()).is_some(), "the namespace lives");
+}
+
+/// As `/proc/PID/status` shows them: signal 1 is the lowest bit.
+const HUP_INT_TERM: u64 = 1 | 1 << 1 | 1 << 14;
+
+/// Returns the signals that a process catches.
+fn catches(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 #[test]
@@ -82,6 +96,7 @@ fn a_guard_that_is_killed_is_started_again_and_knows_what_runs() {
     let group = wait_for_line(&db, "group");
     wait_for_process_record(&db);
     let mut guards = vec![guard_of(sidecar.pid()).expect("a guard")];
+    eventually("it catches signals", || catches(guards[0]) & HUP_INT_TERM == HUP_INT_TERM);
     // Signals that a service manager sends to all processes do not end it.
     for name in ["TERM", "INT", "HUP"] {
         signal(name, &guards[0].to_string());

@@ -183,15 +183,20 @@ impl Browser {
         self.post("/actions", &json!({ "actions": [{ "type": "key", "id": "keys", "actions": presses }] }));
     }
 
-    /// Clicks on the element of a CSS selector. Looks it up again if the page replaces it before the click.
+    /// Clicks on the element of a CSS selector, as soon as there is one. Looks it up again if the page replaces it before the click.
     #[track_caller]
     pub(crate) fn click(&self, selector: &str) {
         eventually(selector, || {
-            let element = self.post("/element", &json!({ "using": "css selector", "value": selector }));
-            let id = element[ELEMENT].as_str().expect("an element");
-            match self.try_post(&format!("/element/{id}/click"), &json!({})) {
+            let found = self.try_post("/element", &json!({ "using": "css selector", "value": selector }));
+            let clicked = found.and_then(|element| {
+                let id = element[ELEMENT].as_str().expect("an element");
+                self.try_post(&format!("/element/{id}/click"), &json!({}))
+            });
+            match clicked {
                 Ok(_) => true,
-                Err(error) if error["error"] == "stale element reference" => false,
+                Err(error) if error["error"] == "no such element" || error["error"] == "stale element reference" => {
+                    false
+                }
                 Err(error) => panic!("{selector}: {error:#}"),
             }
         });
