@@ -218,7 +218,8 @@ impl EventLoop {
                 self.pool.submit(claim, lane);
             }
             if on_workers > 0 {
-                self.handed.push_back((now.monotonic, on_workers));
+                // Not `now`: the turn may have taken longer than `UNSTARTED`.
+                self.handed.push_back((self.clock.now().monotonic, on_workers));
                 self.in_flight += on_workers;
             }
             turn.stop.into_iter().for_each(|run| self.pool.stop(run));

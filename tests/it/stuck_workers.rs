@@ -5,9 +5,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{AttemptOutcome, Builder, Context, Error, Event, NewTask, RunStatus, Scheduler};
+use duly::testing::ManualClock;
+use duly::{AttemptOutcome, BoxError, Builder, Context, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, eventually, listen, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, at, eventually, listen, once, overdue, seconds};
 
 /// A task whose handler ignores requests, with a time limit of 20 ms.
 fn hanging_task(name: &str) -> NewTask {
@@ -125,4 +126,39 @@ fn a_handler_that_stops_on_request_is_not_replaced() {
     eventually("it has ended", || db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'") == "1");
     scheduler.shutdown(seconds(30)).unwrap();
     assert!(!events.try_iter().any(|event| matches!(event, Event::WorkerHeld { .. })));
+}
+
+/// A run that no worker has begun is given back half a second after it was handed over, not after its turn began.
+#[test]
+fn a_slow_turn_gives_back_nothing_that_it_has_just_handed_over() {
+    let (db, clock) = (TestDb::new(), ManualClock::new(at(NOON)));
+    let (open, gate) = crossbeam_channel::unbounded::<()>();
+    let (begun, begins) = crossbeam_channel::unbounded();
+    let work = move |run: &Context| {
+        begun.send(run.run_id())?;
+        Ok::<_, BoxError>(gate.recv()?)
+    };
+    // The loop emits the event in its turn, which then seems to take a second.
+    let slow = clock.clone();
+    let observer = move |event: &Event| {
+        if matches!(event, Event::Finished { .. }) {
+            slow.advance(seconds(1));
+        }
+    };
+    let builder = Scheduler::builder(db.address()).poll(Duration::from_millis(50)).workers(1).clock(clock);
+    let scheduler = builder.handler("work", work).observe(observer).start().unwrap();
+    scheduler.add_all(["a", "b", "c", "d"].map(once)).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    // After its end, the others are claimed in one turn: one begins, two wait.
+    open.send(()).unwrap();
+    begins.recv_timeout(seconds(30)).unwrap();
+    assert_eq!(db.count(RunStatus::Running), 3);
+    let turns = scheduler.turns();
+    eventually("more turns end", || scheduler.turns() > turns + 2);
+    assert_eq!(db.count(RunStatus::Running), 3);
+    assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'released'"), "0");
+    (0..3).for_each(|_| open.send(()).unwrap());
+    eventually("they end", || db.count(RunStatus::Succeeded) == 4);
+    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    db.assert_sound();
 }
