@@ -144,7 +144,7 @@ fn a_group_that_ignores_sigterm_is_killed() {
         format!("trap '' TERM; sh -c 'sleep 1000; sleep 1000' & echo $$ >{}; wait; sleep 1000", group_file.display())
     };
     // Together, because each takes the full ten seconds.
-    client.add(shell("slow", &stubborn("slow")).timeout(Duration::from_millis(500)).at_most_once()).unwrap();
+    client.add(shell("slow", &stubborn("slow")).timeout(seconds(2)).at_most_once()).unwrap();
     client.add(shell("cancelled", &stubborn("cancelled"))).unwrap();
     // The leader ends, its child does not.
     let path = db.home().join("child-ignores").display().to_string();
@@ -160,7 +160,7 @@ fn a_group_that_ignores_sigterm_is_killed() {
     let attempt = &client.attempts(slow.id).unwrap()[0];
     assert_eq!(
         (attempt.outcome, attempt.error.as_deref()),
-        (AttemptOutcome::TimedOut, Some("it took longer than 500ms: killed by SIGKILL"))
+        (AttemptOutcome::TimedOut, Some("it took longer than 2s: killed by SIGKILL"))
     );
     let cancelled = wait_for_status(&client, "cancelled", RunStatus::Cancelled);
     assert_eq!(cancelled.error.as_deref(), Some("it was asked to stop: killed by SIGKILL"));

@@ -243,7 +243,7 @@ fn a_worker_that_breaks_a_rule_gets_an_error_and_is_given_up() {
     add("gone", &handles("gone", 1), "*welcome*) echo 'no such module' >&2; exit 7;;");
     workers.push("missing=/nonexistent/worker".to_owned());
     workers.push("quiet=sleep 1000".to_owned());
-    let times = "hello=1s,ping=300ms,silence=900ms,term=300ms,cancel=1s,backoff=1ms,starts=2";
+    let times = "hello=4s,ping=300ms,silence=900ms,term=300ms,cancel=1s,backoff=1ms,starts=2";
     let mut options = vec!["--worker-times", times];
     workers.iter().for_each(|worker| options.extend(["--worker", worker]));
     let mut sidecar = Sidecar::start(&db, &options);
@@ -264,7 +264,7 @@ fn a_worker_that_breaks_a_rule_gets_an_error_and_is_given_up() {
         ("mute", "it was silent for 900ms"),
         ("gone", "ended: exit code 7: no such module"),
         ("missing", "cannot start"),
-        ("quiet", "it had not said hello 1s after its start"),
+        ("quiet", "it had not said hello 4s after its start"),
     ] {
         let reason = reason.replace('\\', "");
         let given_up = format!("the worker \"{name}\" was given up after 2 starts in a row: ");

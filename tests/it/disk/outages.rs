@@ -106,6 +106,8 @@ fn while_idle(db: &TestDb, fault: FaultKind<'_>) {
     eventually("it has ended", || db.ask(ended) == "0");
     let outage = fault.begin(db, &sidecar);
     eventually("it is refused", || refuses(&sidecar));
+    let recorded = || db.number::<usize>("SELECT coalesce(sum(attempt), 0) FROM task_runs");
+    eventually("what is recorded has started", || starts(db).len() == recorded());
     let started = starts(db);
     for _ in 0..2 {
         outage.wait_for_retry();

@@ -89,7 +89,7 @@ impl Scenario {
         plain.execute_batch("CREATE TABLE kept (run INTEGER NOT NULL, attempt INTEGER NOT NULL)").expect("a table");
         let journal = OpenOptions::new().append(true).create_new(true).open(db.home().join(JOURNAL)).expect("a file");
         // Late enough for the tasks to be stored before the first is due.
-        let from = now().plus(Duration::from_secs(1));
+        let from = now().plus(Duration::from_secs(3));
         let (new, expectations): (Vec<_>, Vec<_>) = tasks(&db, from, from.plus(length)).into_iter().unzip();
         client.add_all(new).expect("tasks");
         assert!(now() < from, "the machine is too slow to begin");
