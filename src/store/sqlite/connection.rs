@@ -425,7 +425,8 @@ impl SqliteStore {
         if self.backing.is_some() {
             return Ok(());
         }
-        self.files.check(&self.in_place()?, &self.connection)
+        self.in_place()?;
+        self.files.check(&self.connection)
     }
 
     /// As [`SqliteStore::check_in_place`], and fails while the file has a second name. That may be temporary, so the error is no
@@ -435,7 +436,7 @@ impl SqliteStore {
             return Ok(());
         }
         let metadata = self.in_place()?;
-        self.files.check(&metadata, &self.connection)?;
+        self.files.check(&self.connection)?;
         match file_aliases::hard_links(&self.path, &metadata) {
             Some(reason) => Err(Error::store("share one log with every program that opens the file", reason).into()),
             None => Ok(()),
@@ -484,10 +485,7 @@ impl SqliteStore {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         // A file that was moved keeps its log.
-        if self.backing.is_none()
-            && let Ok(metadata) = self.in_place()
-            && !self.files.may_write_back(&metadata, &self.connection)
-        {
+        if self.backing.is_none() && self.in_place().is_ok() && !self.files.may_write_back(&self.connection) {
             let _ = self.leave_log();
         }
     }

@@ -3,9 +3,10 @@
 //! SQLite does not report it: it continues with its open files and cached pages. Only a checkpoint writes to the file, so the file
 //! without its log is an earlier state of the same database, and never returns to an older one. The file is examined with `stat`;
 //! if that changed, its header and its stamp are read through SQLite: closing the file otherwise would drop SQLite's locks.
+//!
+//! Not always noticed: a copy with a later schema, written while the log is empty, or between the begin of a log and the next check.
 
 use std::collections::BTreeMap;
-use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,6 +15,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction,
 
 use crate::host::platform;
 use crate::store::fault::Fault;
+use crate::store::sqlite::wal::{self, Generation};
 use crate::store::sqlite::{fault, schema};
 
 /// Device and inode.
@@ -39,6 +41,8 @@ pub(crate) struct Files {
 #[derive(Debug, Default)]
 struct Known {
     version: Option<platform::Version>,
+    /// The generation of the log at the last check.
+    log: Option<Generation>,
     /// Whether that version is known to be a state of this database.
     sound: bool,
     base: Option<Base>,
@@ -63,6 +67,8 @@ struct Base {
     live: Facts,
     /// The size that the file may not fall below while the schema stays the same.
     bytes: u64,
+    /// The generation of the log, read before the file. While it lasts, each later change of the schema is in its frames.
+    log: Option<Generation>,
 }
 
 /// The values by which two states of one database are ordered.
@@ -134,8 +140,8 @@ impl Files {
     }
 
     /// Fails if the file or its log is damaged. An error during the check is no evidence of damage.
-    pub(crate) fn check(&self, metadata: &Metadata, connection: &Connection) -> Result<(), Fault> {
-        self.check_file(metadata, connection)?;
+    pub(crate) fn check(&self, connection: &Connection) -> Result<(), Fault> {
+        self.check_file(connection)?;
         self.check_log()
     }
 
@@ -143,8 +149,8 @@ impl Files {
     ///
     /// Never into a file that is no longer the database, and never past a log that another connection has created. A log that
     /// was only removed is written back into a file that is known to be sound: otherwise its content would be lost.
-    pub(crate) fn may_write_back(&self, metadata: &Metadata, connection: &Connection) -> bool {
-        match (self.check_file(metadata, connection), self.check_log()) {
+    pub(crate) fn may_write_back(&self, connection: &Connection) -> bool {
+        match (self.check_file(connection), self.check_log()) {
             (Err(_), _) => false,
             (Ok(_), Ok(())) => true,
             (Ok(sound), Err(_)) => {
@@ -178,13 +184,18 @@ impl Files {
     }
 
     /// Returns whether the file is known to be sound. Fails if it is damaged.
-    fn check_file(&self, metadata: &Metadata, connection: &Connection) -> Result<bool, Fault> {
+    fn check_file(&self, connection: &Connection) -> Result<bool, Fault> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        // After the lock: the size of an earlier moment may be less than another thread has recorded.
+        let Ok(metadata) = self.path.metadata() else { return Ok(false) };
         let Some(known) = record.as_mut() else {
             return if metadata.len() == 0 { Err(self.damaged(EMPTIED)) } else { Ok(false) };
         };
-        let version = platform::version(metadata);
-        if known.finding.is_none() && known.version == Some(version) {
+        let version = platform::version(&metadata);
+        let log = beside(&self.path, "-wal");
+        // Before the file: what older generations of the log held has been written back into the file that is examined.
+        let generation = wal::generation(&log);
+        if known.finding.is_none() && (known.version, known.log) == (Some(version), generation) {
             if known.base.is_some() {
                 return Ok(known.sound);
             }
@@ -192,12 +203,12 @@ impl Files {
             write_back(connection);
         }
         known.sound = false;
-        match known.examine(&self.path, metadata.len(), connection) {
+        match known.examine(&self.path, (&log, generation), metadata.len(), connection) {
             None => return Ok(false),
             Some(Verdict::Damaged(how)) => return Err(self.damaged(how)),
             Some(verdict) => known.sound = verdict == Verdict::Sound,
         }
-        (known.version, known.finding) = (Some(version), None);
+        (known.version, known.log, known.finding) = (Some(version), generation, None);
         Ok(known.sound)
     }
 
@@ -239,7 +250,13 @@ impl Files {
 
 impl Known {
     /// Compares the file with its last sound state. Returns `None` if it could not be read.
-    fn examine(&mut self, path: &Path, bytes: u64, connection: &Connection) -> Option<Verdict> {
+    fn examine(
+        &mut self,
+        path: &Path,
+        (log, generation): (&Path, Option<Generation>),
+        bytes: u64,
+        connection: &Connection,
+    ) -> Option<Verdict> {
         if let Some(Finding { how, lasts: true, .. }) = self.finding {
             return Some(Verdict::Damaged(how));
         }
@@ -257,9 +274,11 @@ impl Known {
             }
             (Err(_), _) | (_, None) => return None,
             (Ok(file), Some(live)) => {
-                let verdict = judge(self.base.as_ref(), &file, live);
+                let newest = self.base.as_ref().and_then(|base| base.newest_cookie(&file, log));
+                let verdict = judge(self.base.as_ref(), &file, live, newest);
                 if verdict == Verdict::Sound {
-                    self.base = Some(Base { file, live: live.clone(), bytes: bytes.min(size.ok()?.bytes) });
+                    let bytes = bytes.min(size.ok()?.bytes);
+                    self.base = Some(Base { file, live: live.clone(), bytes, log: generation });
                 }
                 verdict
             }
@@ -337,6 +356,20 @@ fn facts(connection: &Connection) -> rusqlite::Result<Facts> {
     Ok(Facts { cookie, stamp: value.map(Stamp::parse) })
 }
 
+impl Base {
+    /// Returns the highest schema cookie that the database can have. `None`: the log has begun anew, so nothing is known, or the file has the
+    /// cookie that it had.
+    ///
+    /// What SQLite reads is no evidence: if page 1 is not in the log, SQLite reads it from the file in question.
+    fn newest_cookie(&self, file: &Facts, log: &Path) -> Option<i64> {
+        if file.cookie == self.file.cookie {
+            return None;
+        }
+        let in_the_log = wal::highest_cookie(log, self.log?).ok()?;
+        Some(in_the_log.map_or(self.file.cookie, |highest| highest.max(self.file.cookie)))
+    }
+}
+
 impl Stamp {
     fn parse(value: Vec<u8>) -> Self {
         let (lineage, count) = value.split_at(value.iter().position(|byte| *byte == b' ').unwrap_or(value.len()));
@@ -377,10 +410,11 @@ fn has_gone_back(now: &Facts, before: &Facts) -> bool {
 }
 
 /// Returns whether the content of the file can be an earlier state of the database. Each fact is on a separate page: a checkpoint
-/// that is running, or was interrupted, leaves pages of several states.
-fn judge(base: Option<&Base>, file: &Facts, live: &Facts) -> Verdict {
+/// that is running, or was interrupted, leaves pages of several states. `newest`: the highest cookie that the database can have.
+fn judge(base: Option<&Base>, file: &Facts, live: &Facts, newest: Option<i64>) -> Verdict {
     if let Some(base) = base {
-        if file.cookie < base.file.cookie || file.cookie > live.cookie || has_gone_back(live, &base.live) {
+        let is_newer = file.cookie > live.cookie || newest.is_some_and(|newest| file.cookie > newest);
+        if file.cookie < base.file.cookie || is_newer || has_gone_back(live, &base.live) {
             return Verdict::Damaged(OVERWRITTEN);
         }
         // The stamp is on the same page as at the last check.
@@ -435,9 +469,12 @@ mod tests {
     }
 
     /// The file was last seen at stamp 5 of the database `a`, which was at 9 with its log.
+    fn base() -> Base {
+        Base { file: at(40, "a 5"), live: at(40, "a 9"), bytes: 8192, log: None }
+    }
+
     fn judged(file: Facts, with_its_log: Facts) -> Verdict {
-        let base = Base { file: at(40, "a 5"), live: at(40, "a 9"), bytes: 8192 };
-        judge(Some(&base), &file, &with_its_log)
+        judge(Some(&base()), &file, &with_its_log, None)
     }
 
     #[test]
@@ -481,8 +518,16 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_that_the_log_does_not_tell_of_is_of_another_file() {
+        let (file, live) = (at(41, ""), at(41, "a 9"));
+        let judged = |newest| judge(Some(&base()), &file, &live, newest);
+        assert_eq!(judged(Some(40)), Verdict::Damaged(OVERWRITTEN));
+        assert_eq!([judged(Some(41)), judged(None)], [Verdict::Unknown; 2]);
+    }
+
+    #[test]
     fn a_file_shrinks_by_a_change_of_its_schema_only() {
-        let base = Base { file: at(40, "a 5"), live: at(40, "a 9"), bytes: 8192 };
+        let base = base();
         let size = |cookie, shrinks| Ok(Size { cookie, bytes: 8192, shrinks });
         assert!(is_cut(&base, 4096, &size(40, false)) && !is_cut(&base, 8192, &size(40, false)));
         assert!(!is_cut(&base, 4096, &size(41, false)), "a VACUUM");

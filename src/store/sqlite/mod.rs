@@ -57,6 +57,7 @@ pub(crate) mod tasks;
 #[cfg(feature = "page")]
 pub(crate) mod timeline;
 pub(crate) mod turn;
+mod wal;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
