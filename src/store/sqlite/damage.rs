@@ -443,9 +443,10 @@ fn went_back(base: &Base, file: &Facts, live: &Facts) -> bool {
 
 const WRITE_STAMP: &str = "
     INSERT INTO scheduler_meta (key, value) VALUES ('stamp', :owner || ' 1')
-    ON CONFLICT (key) DO UPDATE SET value = substr(value, 1, 36) || ' ' || (CAST(substr(value, 38) AS INTEGER) + 1)";
+    ON CONFLICT (key) DO UPDATE
+    SET value = substr(value, 1, instr(value, ' ')) || (CAST(substr(value, instr(value, ' ') + 1) AS INTEGER) + 1)";
 
-/// Counts one more heartbeat. The lineage is the id of the first owner, which has 36 characters.
+/// Counts one more heartbeat. The lineage is the id of the first owner, which has no space.
 pub(crate) fn stamp(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<()> {
     tx.prepare_cached(WRITE_STAMP)?.execute(named_params! { ":owner": owner }).map(|_| ())
 }
