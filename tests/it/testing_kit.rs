@@ -310,26 +310,6 @@ mod with_tokio {
         let bug = client.run(bug).expect("a look").expect("a run");
         assert_eq!((bug.status, bug.error.as_deref()), (RunStatus::Dead, Some("the handler panicked: a bug")));
     }
-
-    #[test]
-    fn a_runtime_with_paused_time_takes_no_time() {
-        let db = TestDb::new();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        let mut stepper = db
-            .builder(NOON)
-            .async_handler("slow", |_: Context| async move {
-                tokio::time::sleep(Duration::from_secs(86_400)).await;
-                Ok::<_, BoxError>(())
-            })
-            .runtime(runtime.expect("a runtime"))
-            .start()
-            .expect("a stepper");
-        stepper.client().add(overdue("slow").handler("slow")).expect("a task");
-        let before = Instant::now();
-        assert_eq!(stepper.run_until_idle(minutes(1)).expect("idle").len(), 1);
-        assert!(before.elapsed() < Duration::from_secs(3600));
-        assert_eq!(stepper.client().history("slow", 1).expect("a run")[0].status, RunStatus::Succeeded);
-    }
 }
 
 /// An observer adds a task after the turn has read what is due, so that the turn does not see it.
