@@ -30,7 +30,7 @@ const LINES: usize = 10;
 fn cron_agrees_with_the_reference() {
     let from_environment = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let seed = from_environment("DULY_SEED").unwrap_or(0x5eed_0004);
-    let cases = from_environment("DULY_CASES").unwrap_or(20_000) as usize;
+    let cases = from_environment("DULY_CASES").unwrap_or(5_000) as usize;
     println!("DULY_SEED={seed} DULY_CASES={cases}");
     let mut random = Random(seed);
     let places = places();
