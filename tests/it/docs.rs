@@ -427,14 +427,14 @@ fn examples_are_found() {
         .collect();
     assert_eq!(named, found);
     // Sample applications are packages of their own, which the pipeline tests.
-    let run = read(&tree().join(".ci/run"));
-    let tested = run.split("for app in ").nth(1).and_then(|rest| rest.split(';').next()).unwrap_or_default();
+    let script = read(&tree().join(".ci/samples"));
+    let tested = script.split("for app in ").nth(1).and_then(|rest| rest.split(';').next()).unwrap_or_default();
     let tested: BTreeSet<&str> = tested.split(' ').collect();
     let folders = std::fs::read_dir(tree().join("examples")).expect("the folder").map(|entry| entry.unwrap().path());
     let applications: Vec<PathBuf> = folders.filter(|folder| folder.join("Cargo.toml").exists()).collect();
     let names: BTreeSet<&str> =
         applications.iter().map(|folder| folder.file_name().unwrap().to_str().unwrap()).collect();
-    assert_eq!(names, tested, "those that .ci/run tests");
+    assert_eq!(names, tested, "those that .ci/samples tests");
     for name in names {
         assert!(readme.contains(&format!("(examples/{name})")), "the README names {name}");
     }
