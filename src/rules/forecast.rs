@@ -326,6 +326,18 @@ mod tests {
         assert!(ahead(NewTask::cron("no spaces, please", "@daily")).unwrap_err().to_string().contains("invalid name"));
     }
 
+    #[test]
+    fn an_occurrence_at_the_end_of_an_outage_falls_due_in_it() {
+        let task = NewTask::cron("t", "0 * * * *").handler("work");
+        let outage = |until| task.outage(at("2027-03-14T12:30:00Z"), at(until)).unwrap();
+        let due = at("2027-03-14T13:00:00Z");
+        assert_eq!(outage("2027-03-14T12:59:59.999Z"), Outage { projections: Vec::new(), next: Some(due) });
+        let at_its_end = outage("2027-03-14T13:00:00Z");
+        let projected: Vec<_> = at_its_end.projections.iter().map(|one| (one.status, one.origin, one.first)).collect();
+        assert_eq!(projected, [(RunStatus::Queued, Origin::Schedule, due)]);
+        assert_eq!(at_its_end.next, Some(at("2027-03-14T14:00:00Z")));
+    }
+
     /// Occurrences that the scheduler leaves for its next turns are not missed.
     #[test]
     fn every_occurrence_within_the_grace_is_projected() {

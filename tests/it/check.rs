@@ -89,6 +89,21 @@ fn due_work_without_a_scheduler_is_a_problem() {
 }
 
 #[test]
+fn a_scheduler_of_which_nothing_is_known_counts_as_alive_for_five_minutes() {
+    if is_of_sqlite("on a server, the end of its session and its lease show that it is dead") {
+        return;
+    }
+    let (db, stepper, client) = TestDb::with_stepper_and_client();
+    client.add(NewTask::once("subject", at("2027-03-14T12:04:00Z")).handler("work")).expect("a task");
+    db.hide(&stepper);
+    let clock = stepper.clock();
+    clock.set_wall(at("2027-03-14T12:04:59.999Z"));
+    assert_eq!(kinds(&client), [], "its last heartbeat was at noon");
+    clock.set_wall(at("2027-03-14T12:05:00Z"));
+    assert_eq!(kinds(&client), [("no_scheduler", None, None)]);
+}
+
+#[test]
 fn a_completed_task_with_a_next_run_is_due_work() {
     let (db, mut stepper) = TestDb::with_stepper();
     stepper.client().add(once("subject")).expect("a task");

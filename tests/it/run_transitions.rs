@@ -201,6 +201,18 @@ fn the_handler_may_set_the_time_of_the_retry_or_give_up() {
 }
 
 #[test]
+fn an_at_most_once_run_that_is_interrupted_or_snoozed_does_not_start_again() {
+    for retry in [Retry::Interrupted, Retry::Snooze(seconds(1))] {
+        let mut pair = Pair::running(NewTask::at_most_once);
+        pair.settle(Outcome::Failed { how: FailureKind::Failed, error: "cut short".into(), retry });
+        assert_eq!(pair.subject_status(), "dead", "{retry:?}");
+        assert_eq!(pair.attempts(), ["1|failed|cut short|-"]);
+        pair.stepper.clock().advance(minutes(30));
+        assert!(pair.stepper.step().unwrap().is_empty(), "{retry:?}: dead is final");
+    }
+}
+
+#[test]
 fn a_waiting_run_is_cancelled_at_once_and_only_once() {
     let mut pair = Pair::failed(as_is);
     let manual = pair.stepper.client().trigger("subject").unwrap();

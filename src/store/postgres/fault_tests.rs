@@ -122,14 +122,15 @@ fn wait_for_a_lock(other: &mut postgres::Client, is_over: impl Fn() -> bool) {
     }
 }
 
-/// What another program does to the task of a running run, and how the run waits after its failure.
-const EDITS: [(&str, &str); 2] = [
+/// What another program does to a running run or to its task, and what has become of the run after its failure.
+const EDITS: [(&str, &str); 3] = [
     ("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'a'", "work failed paused"),
     ("UPDATE scheduled_tasks SET handler = 'mail' WHERE name = 'a'", "mail failed -"),
+    ("UPDATE task_runs SET cancel_requested = 1 WHERE id = 1", "work cancelled -"),
 ];
 
 #[test]
-fn a_change_of_a_task_that_a_turn_only_reads_holds_for_the_run_that_waits_from_then_on() {
+fn a_change_holds_that_another_program_commits_while_a_turn_waits_to_write_what_it_has_read() {
     let Some(server) = TestServer::start("") else { return };
     for (edit, expected) in EDITS {
         let _ = server.other().batch_execute("DROP SCHEMA IF EXISTS duly CASCADE");

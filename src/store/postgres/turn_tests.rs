@@ -233,6 +233,13 @@ fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
                 // Some edits break a rule of the tables.
                 let _ = other.batch_execute(&edit(&mut random, tasks.max(1), now));
             }
+            if random.u8(..3) == 0 {
+                // Some runs of one task, which wait for each other. Some tasks are not active.
+                let name = format!("t{}", random.usize(..tasks.max(1)));
+                for _ in 0..random.usize(1..5) {
+                    let _ = owners[0].store.trigger(&name, None, None, Timestamp::from_millis(now));
+                }
+            }
             let owner = random.usize(..2);
             let dies = random.u8(..12) == 0;
             if dies {

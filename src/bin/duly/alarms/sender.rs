@@ -165,3 +165,42 @@ impl Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use duly::{AlarmItem, AlarmKind, AlarmMessage, AlarmPace, AlarmState, Client, Clock, SystemClock, Timestamp};
+
+    use super::{Receiver, Sender, State};
+    use crate::alarms::message::Origin;
+    use crate::alarms::outage::Outages;
+
+    #[test]
+    fn the_delay_doubles_with_each_failure_up_to_five_minutes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut sender = Sender {
+            client: Client::open(folder.path().join("agent.db")).expect("a client"),
+            channel: "command",
+            receiver: Receiver::Command(vec![folder.path().join("missing").display().to_string()]),
+            origin: Origin { host: "here".to_owned(), database: "agent.db".to_owned() },
+            outages: Arc::new(Outages::new(vec!["command"], Duration::ZERO)),
+            stop: Arc::default(),
+            pace: AlarmPace::default(),
+            retry: Duration::from_secs(1),
+            state: State::default(),
+        };
+        let item = AlarmItem::new(Timestamp::MIN, "the disk is full", "free some space");
+        let message = AlarmMessage::unstored("1".to_owned(), "command", AlarmKind::Degraded, AlarmState::Began, item);
+        let mut delays = Vec::new();
+        for _ in 0..11 {
+            let before = SystemClock::new().now().monotonic;
+            assert!(!sender.deliver(&message));
+            let delay = sender.state.failing.as_ref().expect("a failure").0;
+            assert!(sender.state.retry_at >= before + delay);
+            delays.push(delay.as_secs());
+        }
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+    }
+}

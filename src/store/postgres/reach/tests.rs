@@ -176,10 +176,14 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let task = 1 + random.usize(..tasks);
         let scheduled = NOW + random.i64(-60..10) * 60_000;
         let origin = ["schedule", "schedule", "manual", "catch_up", "on_dead"][random.usize(..5)];
+        // The runs of some tasks are one queue: many of one handler and priority wait for a key that nothing holds.
+        let is_queue = task <= tasks / 4;
         let status = ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"]
             [random.usize(..9)];
+        let status = if is_queue && status == "running" { "queued" } else { status };
         let waits = status == "queued" || status == "failed";
         let blocked = ["NULL", "'key'", "'paused'", "'order'", "'key'"][if waits { random.usize(..5) } else { 0 }];
+        let blocked = if is_queue && waits { "'key'" } else { blocked };
         let (by, locked) = if status == "running" {
             (format!("'owner-{}'", random.usize(..5)), (NOW + random.i64(-2..2) * 60_000).to_string())
         } else {
@@ -191,6 +195,7 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             _ => (NOW + random.i64(-4000..2) * 1000).to_string(),
         };
         let key = match random.u8(..4) {
+            _ if is_queue => "'queue'".to_owned(),
             0 => "NULL".to_owned(),
             1 => format!("'#{task}'"),
             _ => format!("'{}'", KEYS[random.usize(..3)]),
@@ -204,11 +209,11 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
                 finished_at, duration_ms, error, cancel_requested, output)
              VALUES ({task}, '{}', {scheduled}, '{origin}', {retry}, {request}, '{status}', {}, {}, {blocked}, {attempt}, {},
                 {}, {key}, {}, {by}, {locked}, {}, {}, {finished}, 5, 'text', {}, 'printed') ON CONFLICT DO NOTHING",
-            HANDLERS[random.usize(..3)],
+            HANDLERS[if is_queue { 0 } else { random.usize(..3) }],
             scheduled.min(NOW + random.i64(-5..5) * 60_000),
             or_null(random, (scheduled + 600_000).to_string()),
             random.i64(0..=attempt.min(1)),
-            random.i64(0..4),
+            if is_queue { 1 } else { random.i64(0..4) },
             or_null(random, format!("'{{\"run\": {run}}}'")),
             random.i64(0..3),
             if attempt > 0 { (scheduled - 1000).to_string() } else { "NULL".to_owned() },
