@@ -14,5 +14,4 @@ mod kills;
 mod lines;
 mod peer;
 mod planted;
-mod planted_faults;
 mod rules;
