@@ -10,7 +10,6 @@ mod conformance;
 mod effects;
 mod ends;
 mod faults;
-mod kills;
 mod lines;
 mod peer;
 mod planted;
