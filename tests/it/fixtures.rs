@@ -427,12 +427,6 @@ impl Process {
         eventually("the process has ended", || self.has_ended());
         self.0.wait().expect("an end").code()
     }
-
-    /// Closes its standard input and waits for its end, which must be a success.
-    pub(crate) fn end(mut self) {
-        drop(self.0.stdin.take());
-        assert!(self.0.wait().expect("an end").success());
-    }
 }
 
 impl Drop for Process {

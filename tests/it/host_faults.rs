@@ -12,8 +12,7 @@ mod network;
 mod recovery;
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -24,13 +23,15 @@ use tempfile::TempDir;
 
 use crate::fixtures::{eventually, number, overdue, seconds};
 use crate::host_faults::cluster::Cluster;
-use crate::host_faults::host::{Host, NUMBER, name, set_clock};
+use crate::host_faults::host::{Host, name, set_clock};
 use crate::host_faults::network::{Network, Works};
 use crate::host_faults::recovery::Recoveries;
-use crate::selftest::checker::{self, Counts, Expectation, Line, Tables};
+use crate::kills::checker::{Facts, Rules};
+use crate::kills::journal::{self, Journal, OF_TASK, probe, sleep};
+use crate::selftest::checker::{Counts, Expectation, Line};
 
 /// Rounds without `DULY_ROUNDS`, and the time from one fault to the next: a round waits for no recovery, so that faults overlap.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 2;
 const PACE: Duration = Duration::from_millis(1500);
 
 /// The same if no faults overlap: about, for that depends on the faults.
@@ -70,20 +71,23 @@ enum Kind {
     Promoted,
 }
 
-const KINDS: [Kind; 12] = [
-    Kind::Killed,
-    Kind::PoweredOff,
-    Kind::Frozen,
-    Kind::FrozenInTurn,
-    Kind::CutOff,
-    Kind::CutToServer,
-    Kind::CutToHost,
-    Kind::Lossy,
-    Kind::Slow,
-    Kind::ClockOff,
-    Kind::Restarted,
-    Kind::Promoted,
-];
+const KINDS: [Kind; 12] = {
+    use Kind::*;
+    [
+        Killed,
+        PoweredOff,
+        Frozen,
+        FrozenInTurn,
+        CutOff,
+        CutToServer,
+        CutToHost,
+        Lossy,
+        Slow,
+        ClockOff,
+        Restarted,
+        Promoted,
+    ]
+};
 
 /// The fault of a host, and when it ends.
 #[derive(Clone, Copy)]
@@ -107,26 +111,13 @@ struct Scenario {
     /// The last occurrences of the schedules.
     ends: Timestamp,
     journal: File,
-    expectations: Vec<Expectation>,
+    rules: Rules,
     home: TempDir,
-}
-
-/// A shell line that records its begin and its end. Beside another attempt of its run it writes a line that the checker refuses.
-fn line(home: &Path, millis: u64) -> String {
-    let home = home.display();
-    format!(
-        "me=\"$DULY_RUN_ID $DULY_ATTEMPT\"; trap 'echo \"ended $me\" >>{home}/journal; exit 1' TERM
-         exec 9>>{home}/lock-$DULY_RUN_ID; flock -n 9 || echo \"overlap $me\" >>{home}/journal
-         echo \"began $me ${NUMBER} $DULY_SCHEDULED_FOR $DULY_TASK\" >>{home}/journal
-         sleep {}.{:03}; echo \"ended $me\" >>{home}/journal",
-        millis / 1000,
-        millis % 1000
-    )
 }
 
 fn task(task: NewTask, home: &Path, millis: u64) -> NewTask {
     let retry = RetryPolicy { max_attempts: 100_000, backoff: Duration::from_millis(20), max_backoff: seconds(1) };
-    task.handler("command").payload(json!({ "argv": ["sh", "-c", line(home, millis)] })).retry(retry)
+    task.handler("command").payload(json!({ "argv": ["sh", "-c", probe(home, OF_TASK, &sleep(millis))] })).retry(retry)
 }
 
 /// The tasks with a schedule, and what is expected of them.
@@ -161,10 +152,8 @@ impl Scenario {
         let client = Client::open(cluster.address()).expect("a client");
         let from = client.now().plus(seconds(3));
         let ends = from.plus(length);
-        let (new, expectations): (Vec<_>, Vec<_>) = grids(home.path(), from, ends).into_iter().unzip();
+        let (new, tasks): (Vec<_>, Vec<_>) = grids(home.path(), from, ends).into_iter().unzip();
         client.add_all(new).expect("tasks");
-        let journal =
-            OpenOptions::new().append(true).create_new(true).open(home.path().join("journal")).expect("a file");
         let mut scenario = Scenario {
             hosts: Vec::new(),
             client,
@@ -176,8 +165,8 @@ impl Scenario {
             random: fastrand::Rng::with_seed(seed),
             kinds,
             ends,
-            journal,
-            expectations,
+            journal: journal::open(home.path()),
+            rules: Rules { tasks, ..Rules::default() },
             home,
         };
         for number in 0..HOSTS {
@@ -196,8 +185,8 @@ impl Scenario {
 
     /// From now on what this scheduler has begun may begin again.
     fn record_kill(&mut self, host: usize) {
-        let line = Line::Killed { process: self.hosts[host].scheduler }.to_string();
-        self.journal.write_all(line.as_bytes()).expect("a line");
+        let line = Line::Killed { process: self.hosts[host].scheduler };
+        journal::write(&self.journal, &line).expect("a line");
     }
 
     fn between(&mut self, from: u64, to: u64) -> Duration {
@@ -205,7 +194,8 @@ impl Scenario {
     }
 
     /// Adds a task for now, also if answers are lost.
-    fn add(&self, name: &str, millis: u64) {
+    fn add(&mut self, name: &str, millis: u64) {
+        self.rules.once.insert(name.to_owned(), false);
         let new = task(overdue(name), self.home.path(), millis);
         eventually("the task is added", || {
             self.client.add(new.clone()).is_ok() || self.client.task(name).is_ok_and(|task| task.is_some())
@@ -367,19 +357,14 @@ impl Scenario {
     }
 
     /// Stops the schedulers, and compares the journal with the tables.
-    fn check(&mut self, rounds: u32) -> Counts {
+    fn check(&mut self) -> Counts {
         self.hosts.iter().for_each(|host| host.signal(Signal::TERM));
         eventually("the schedulers have ended", || self.hosts.iter().all(|host| !host.is_up()));
-        let text = std::fs::read_to_string(self.home.path().join("journal")).expect("the journal");
-        let (lines, torn) = checker::parse(&text);
-        assert!(torn.is_empty(), "{torn:#?}");
         // The tables themselves, not what a session of before a promotion has read.
         let client = Client::open(self.cluster.address()).expect("a client");
-        let tables = Tables::read(&client).expect("the tables");
-        let faults = checker::check(&lines, &tables, &self.expectations);
-        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        assert!(faults.is_empty(), "{faults:#?}");
-        for run in &tables.runs {
+        let facts = Facts::of(Journal::read(self.home.path()), &client);
+        let counts = facts.assert(&self.rules);
+        for run in &facts.tables.runs {
             // The clocks of the hosts decide nothing: by the server's, nothing is early, and nothing an hour late.
             if let Some(started) = run.started_at.filter(|_| run.status == RunStatus::Succeeded) {
                 assert!(started >= run.scheduled_for, "early: {run:?}");
@@ -387,19 +372,12 @@ impl Scenario {
                 assert!(is_due || started.since(run.scheduled_for) < seconds(600), "late: {run:?}");
             }
         }
-        let mut done = |kind: &str| {
-            let count = "SELECT count(*)::text FROM duly.task_runs r JOIN duly.scheduled_tasks t ON t.id = r.task_id";
-            self.cluster.ask(&format!("{count} WHERE t.name LIKE '{kind}-%' AND r.status = 'succeeded'"))
-        };
-        assert_eq!((done("task"), done("probe")), (vec![(rounds * ADDED).to_string()], vec![rounds.to_string()]));
-        let findings = client.doctor().expect("the rules of the rows");
-        assert!(findings.is_empty(), "{findings:?}");
         // A scheduler locks its own running runs without the lock of the schema, too: in a heartbeat, and when it ends runs. What meets
         // such a lock, perhaps of a connection that broke, is set aside and written later: all are there. Nothing else is set aside.
         let aside = "SELECT detail FROM duly.scheduler_events WHERE kind IN ('set_aside', 'invalid')
                         AND detail !~ '^(the outcome of|a report on) run [0-9]+: another transaction holds its lock, until it ends: '";
         assert_eq!(self.cluster.ask(aside), [""; 0]);
-        Counts::of(&lines, &tables)
+        counts
     }
 }
 
@@ -429,7 +407,7 @@ fn three_hosts_start_each_occurrence_once_under_faults_of_hosts_network_and_serv
     // The rounds may have taken less time than planned: the schedules have occurrences until then.
     scenario.advance_while(|scenario| scenario.client.now() < scenario.ends);
     let settled = scenario.wait_until_done();
-    let counts = scenario.check(rounds);
+    let counts = scenario.check();
     scenario.recoveries.print();
     println!(
         "{counts:?}, {} schedulers, all done {:.1} s after the last fault",
@@ -467,11 +445,9 @@ fn a_promoted_standby_without_the_last_commits_starts_their_runs_again_and_lacks
     assert_eq!(cluster.ask("SELECT name FROM duly.scheduled_tasks ORDER BY name"), ["again", "kept"]);
     host.signal(Signal::TERM);
     eventually("the scheduler has ended", || !host.is_up());
-    let text = std::fs::read_to_string(home.path().join("journal")).expect("the journal");
-    let (lines, torn) = checker::parse(&text);
-    assert!(torn.is_empty(), "{torn:#?}");
-    let starts =
-        |name: &str| lines.iter().filter(|line| matches!(line, Line::Began { task, .. } if task == name)).count();
+    let journal = Journal::read(home.path());
+    assert_eq!(journal.torn, []);
+    let starts = |name: &str| journal.starts(name);
     assert_eq!((starts("kept"), starts("again"), starts("gone")), (1, 2, 1));
     let log = host.log();
     assert!(log.contains("promoted"), "the promotion is reported: {log}");

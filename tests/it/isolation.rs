@@ -2,87 +2,36 @@
 //! schedulers run in processes of their own.
 #![cfg(target_os = "linux")]
 
-use std::io::{Read, Write};
-use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use duly::{Context, Error, NewTask, Overlap, RunStatus, Scheduler};
+use duly::{NewTask, Overlap, RunStatus};
+use serde_json::json;
 
-use crate::fixtures::{Process, TestDb, eventually, overdue, retry_soon, seconds, test_process, wait_for_status};
-use crate::sidecar::signal;
+use crate::fixtures::{TestDb, eventually, overdue, retry_soon, seconds, wait_for_status};
+use crate::kills::handlers::STOPPED;
+use crate::kills::process::{Kind, Process, Setup};
 
-/// The variable that holds the database of another process.
-const FILE: &str = "DULY_TEST_NEIGHBOUR";
-
-/// The variable that holds the names of its handlers, separated by commas.
-const HANDLERS: &str = "DULY_TEST_HANDLERS";
 const WORKERS: usize = 2;
 
-/// Not a test by itself: the scheduler in the processes of the tests below. It ends with its standard input.
-#[test]
-fn scheduler_entry() {
-    let (Some(file), Ok(handlers)) = (std::env::var_os(FILE), std::env::var(HANDLERS)) else { return };
-    let held = Path::new(&file).with_file_name("held");
-    let mut builder = Scheduler::builder(&file).workers(WORKERS).poll(Duration::from_millis(20)).lease(seconds(600));
-    for handler in handlers.split(',') {
-        builder = match handler {
-            "panic" => builder.handler(handler, |_: &Context| -> Result<(), Error> { panic!("as it always does") }),
-            "hang" => builder.handler(handler, |_: &Context| -> Result<(), Error> { forever() }),
-            "kill" => builder.handler(handler, |_: &Context| -> Result<(), Error> {
-                signal("KILL", &std::process::id().to_string());
-                forever()
-            }),
-            _ => {
-                let held = held.clone();
-                builder.handler(handler, move |run: &Context| -> Result<(), std::io::Error> {
-                    if run.task() == "holds" {
-                        std::fs::File::create(&held)?.write_all(b"held\n")?;
-                        forever();
-                    }
-                    Ok(())
-                })
-            }
-        };
-    }
-    let scheduler = builder.start().expect("a scheduler");
-    std::io::stdin().read_to_end(&mut Vec::new()).expect("the end of the standard input");
-    let _ = scheduler.shutdown(Duration::ZERO);
+/// Starts a scheduler in a process of its own, and waits until it is registered.
+fn start(db: &TestDb, handlers: &'static str) -> Process {
+    let mut process = Process::start(db, Kind::Closures, &Setup { workers: WORKERS, handlers, ..Setup::LONG });
+    // A task that kills it may have done so already.
+    let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", process.pid());
+    eventually("it is registered", || db.ask(&registered) != "0" || process.has_ended());
+    process
 }
 
-fn forever() -> ! {
-    loop {
-        std::thread::park();
-    }
+/// The number of its worker threads.
+fn workers(process: &Process) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", process.pid())).expect("its threads");
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("duly-worker")).count()
 }
 
-/// A scheduler in a process of its own.
-struct Neighbour(Process);
-
-impl Neighbour {
-    fn start(db: &TestDb, handlers: &str) -> Self {
-        let mut command = test_process("isolation::scheduler_entry");
-        let mut child = Process::spawn(command.env(FILE, db.file()).env(HANDLERS, handlers).stderr(Stdio::null()));
-        // A task that kills it may have done so already.
-        let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", child.0.id());
-        eventually("it is registered", || db.ask(&registered) != "0" || child.has_ended());
-        Neighbour(child)
-    }
-
-    fn is_running(&mut self) -> bool {
-        !self.0.has_ended()
-    }
-
-    fn signal(&self, name: &str) {
-        signal(name, &self.0.0.id().to_string());
-    }
-
-    /// The number of its worker threads.
-    fn workers(&self) -> usize {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.0.0.id())).expect("its threads");
-        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
-        names.filter(|name| name.starts_with("duly-worker")).count()
-    }
+/// A task whose handler panics, hangs or kills its process.
+fn bad(task: NewTask, does: &str) -> NewTask {
+    task.handler(does).payload(json!({ "does": does }))
 }
 
 fn due(name: &str, handler: &str) -> NewTask {
@@ -95,20 +44,20 @@ fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_the
     let (db, client) = TestDb::with_client();
     let every = |name: &str| NewTask::interval(name, seconds(1)).handler(name).overlap(Overlap::BufferAll);
     client.add(retry_soon(every("beat"), 100)).unwrap();
-    client.add(retry_soon(every("panic"), 2)).unwrap();
+    client.add(retry_soon(bad(every("panic"), "panic"), 2)).unwrap();
     let limit = Duration::from_millis(20);
-    client.add_all((0..WORKERS).map(|n| due(&format!("hangs-{n}"), "hang").timeout(limit))).unwrap();
+    client.add_all((0..WORKERS).map(|n| bad(due(&format!("hangs-{n}"), "hang"), "hang").timeout(limit))).unwrap();
     let beats = "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status = 'succeeded'";
     let all = "beat,panic,hang,kill";
-    let mut scheduler = Neighbour::start(&db, all);
+    let mut scheduler = start(&db, all);
     eventually("it beats", || db.number::<u64>(beats) >= 1);
-    client.add(retry_soon(overdue("kills").handler("kill"), TRIES)).unwrap();
+    client.add(retry_soon(bad(overdue("kills"), "kill"), TRIES)).unwrap();
     let mut deaths = 0;
     let is_dead = || client.history("kills", 1).unwrap().first().is_some_and(|run| run.status == RunStatus::Dead);
     eventually("the one that kills is dead", || {
-        if !scheduler.is_running() {
+        if scheduler.has_ended() {
             deaths += 1;
-            scheduler = Neighbour::start(&db, all);
+            scheduler = start(&db, all);
         }
         is_dead()
     });
@@ -119,16 +68,16 @@ fn a_healthy_task_keeps_its_occurrences_beside_tasks_that_panic_hang_or_kill_the
 
     let before = db.number::<u64>(beats);
     eventually("it beats on", || db.number::<u64>(beats) >= before + 3);
-    assert!(scheduler.is_running(), "no task kills it any more");
+    assert!(!scheduler.has_ended(), "no task kills it any more");
     // The hanging runs have lost an attempt with each scheduler, and hang again.
     let hanging = "SELECT count(*) FROM task_runs WHERE handler = 'hang' AND status = 'running'";
     eventually("they hang again", || db.number::<u64>(hanging) == WORKERS as u64);
-    eventually("each hanging worker is replaced", || scheduler.workers() == 2 * WORKERS);
+    eventually("each hanging worker is replaced", || workers(&scheduler) == 2 * WORKERS);
     let panicked = "SELECT count(DISTINCT run_id) FROM task_attempts WHERE outcome = 'panicked'";
     eventually("every second another panics", || db.number::<u64>(panicked) >= 4);
     let before = db.number::<u64>(beats);
     eventually("it beats on", || db.number::<u64>(beats) >= before + 2);
-    scheduler.0.kill();
+    scheduler.kill();
 
     // One run for each second from the first to the last, none skipped or missed.
     let healthy = "FROM task_runs WHERE handler = 'beat'";
@@ -157,10 +106,10 @@ fn handlers_that_share_a_key_wait_for_each_other_and_not_for_a_dead_process() {
     // No scheduler has the handler `a`, whose runs are the older ones.
     add("a", 0);
     add("b", 0);
-    let b = Neighbour::start(&db, "b");
+    let b = start(&db, "b");
     eventually("those of b are done", || count("b", "succeeded") == 5);
     assert_eq!(count("a", "succeeded"), 0);
-    let a = Neighbour::start(&db, "a");
+    let a = start(&db, "a");
     eventually("those of a are done", || count("a", "succeeded") == 5);
 
     // While `a` is stopped and idle, its claimable runs do not block those of `b`.
@@ -172,18 +121,18 @@ fn handlers_that_share_a_key_wait_for_each_other_and_not_for_a_dead_process() {
     eventually("those of a are done", || count("a", "succeeded") == 10);
 
     // While a run of `a` is running it holds the key and the others wait. When `a` dies they continue at once.
-    client.add(shared("holds", "a")).unwrap();
-    eventually("it has begun", || db.home().join("held").exists());
+    client.add(shared("holds", "a").payload(json!({ "stops": "before" }))).unwrap();
+    eventually("it has begun", || db.home().join(STOPPED).exists());
     add("b", 10);
     let waiting = "SELECT count(*) FROM task_runs WHERE handler = 'b' AND status = 'queued' AND blocked = 'key'";
     eventually("those of b wait", || db.number::<u64>(waiting) == 5);
-    a.0.kill();
+    a.kill();
     eventually("those of b are done", || count("b", "succeeded") == 15);
     wait_for_status(&client, "holds", RunStatus::Failed);
     assert_eq!(db.outcomes(), ["1|lost"]);
     add("b", 15);
     eventually("those of b are done", || count("b", "succeeded") == 20);
     assert_eq!(db.number::<u64>("SELECT count(*) FROM task_runs WHERE attempt > 1"), 0, "nothing else was begun twice");
-    b.0.kill();
+    b.kill();
     db.assert_sound();
 }

@@ -33,7 +33,7 @@ mod command;
 mod completed_by_sql;
 /// The next run behind a concurrency key when the first is paused, deleted or replaced.
 mod concurrency_keys;
-/// Crashed and killed schedulers: no run is lost or started twice.
+/// Crashed schedulers: no run is lost or started twice.
 mod crash;
 /// An imported crontab in the weeks of a clock change, compared with cron.
 mod crontab_weeks;
@@ -112,11 +112,10 @@ mod input_errors;
 mod isolation;
 /// The serde form of the library's values.
 mod json;
-/// Two schedulers and their commands under random kills.
-mod kill_soak;
+/// Real processes under random kills and all other faults: the driver, the journal and the checker of what they do.
+mod kills;
 /// Large batches of new tasks, which are added without CHECKs and triggers.
 mod large_batches;
-mod limit_kills;
 mod limits;
 /// The links of the documents.
 mod links;
@@ -192,8 +191,6 @@ mod page_tasks;
 mod page_timeline;
 /// Panics in code of the application: no worker is lost.
 mod panics;
-/// Twenty concurrent programs that change the same tasks.
-mod parallel_clients;
 /// A PostgreSQL server for the tests, and the tables there.
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -253,8 +250,6 @@ mod testing_kit;
 mod threads;
 /// Time limits are judged by how and when the work ended.
 mod time_limits;
-/// All faults at once for a chosen time: killed, stopped and locked schedulers, wrong clocks, edits.
-mod torture;
 /// The cost of a turn, and its order of claims.
 mod turns;
 /// Running runs whose owner is not registered.

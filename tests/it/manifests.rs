@@ -10,7 +10,7 @@ const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 #[cfg(target_os = "linux")]
 #[test]
 fn an_apply_that_is_killed_has_changed_nothing() {
-    use crate::fixtures::eventually;
+    use crate::fixtures::{Process, eventually};
     use std::process::Stdio;
 
     // More than SQLite keeps in memory, so that the WAL grows before the commit.
@@ -23,21 +23,18 @@ fn an_apply_that_is_killed_has_changed_nothing() {
         let db = TestDb::new();
         db.client().add(NewTask::interval("by-hand", minutes(60)).handler("work")).unwrap();
         let manifest = db.home().join("tasks.toml");
-        let apply = || {
-            let mut program = db.duly(&["-q", "apply", "--prune", "tasks.toml"]);
-            program.stdin(Stdio::null()).spawn().expect("the program")
-        };
+        let apply = || Process::spawn(db.duly(&["-q", "apply", "--prune", "tasks.toml"]).stdin(Stdio::null()));
         std::fs::write(&manifest, &small).unwrap();
-        assert!(apply().wait().unwrap().success());
+        assert_eq!(apply().exit_code(), Some(0));
         let before = db.tasks();
         std::fs::write(&manifest, &large).unwrap();
         // An open reader prevents the last close from removing the WAL.
         let _reader = db.client();
         let log = || std::fs::metadata(db.home().join("agent.db-wal")).map_or(0, |metadata| metadata.len());
         let mut killed = apply();
-        eventually("it is in the middle", || log() > 1 << 20 || killed.try_wait().expect("its state").is_some());
-        killed.kill().expect("it can be killed");
-        let was_killed = !killed.wait().unwrap().success();
+        eventually("it is in the middle", || log() > 1 << 20 || killed.has_ended());
+        killed.0.kill().expect("it can be killed");
+        let was_killed = killed.exit_code().is_none();
         let after = db.tasks();
         db.assert_sound();
         if !was_killed || after != before {
@@ -45,7 +42,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
             continue;
         }
         // The next apply does everything.
-        assert!(apply().wait().unwrap().success());
+        assert_eq!(apply().exit_code(), Some(0));
         let rows = db.tasks();
         assert_eq!((rows.len(), &rows[0], &rows[1..3]), (1500, &before[0], &before[2..4]), "and moves nothing else");
         return;

@@ -12,15 +12,13 @@ use crate::evidence::{UNSHARE, scheduler_in};
 use crate::fixtures::eventually;
 use crate::host_faults::cluster::PORTS;
 use crate::host_faults::network::Network;
-
-/// The variable with the number that identifies a scheduler in the journal.
-pub(crate) const NUMBER: &str = "DULY_HOST_NUMBER";
+use crate::kills::process;
 
 /// The first process of a host. Each line of its input starts a scheduler; at the end of its input the host is powered off.
 const INIT: &str = r#"
     hostname "$1" && mount --bind "$2" /proc/sys/kernel/random/boot_id || exit 1
     shift 2
-    while read -r number; do DULY_HOST_NUMBER=$number "$@" & done
+    while read -r number; do DULY_TEST_SCHEDULER=$number "$@" & done
 "#;
 
 pub(crate) struct Host {
@@ -33,9 +31,7 @@ pub(crate) struct Host {
 
 /// Sets the clock of a host to `seconds` from the true time.
 pub(crate) fn set_clock(folder: &Path, number: usize, seconds: i64) {
-    let next = folder.join("clock.new");
-    let clock = folder.join(format!("clock-{number}"));
-    std::fs::write(&next, format!("{seconds:+}\n")).and_then(|()| std::fs::rename(&next, clock)).expect("a clock");
+    process::set_clock(folder, &format!("clock-{number}"), seconds * 1_000);
 }
 
 impl Host {

@@ -1,4 +1,4 @@
-"""The handlers of kills.rs: each journals what it does. kill_worker.mjs does the same."""
+"""The handlers of soaks.rs: each journals what it does. kill_worker.mjs does the same."""
 
 import os
 import sys
@@ -13,8 +13,12 @@ journal_file = os.open(f"{home}/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT
 worker = duly.Worker(concurrency=4)
 
 
-def journal(what, run):
-    os.write(journal_file, f"{what} {run.run_id} {run.attempt} {os.getpid()}\n".encode())
+def journal(what, run, more=""):
+    os.write(journal_file, f"{what} {run.run_id} {run.attempt}{more}\n".encode())
+
+
+def began(run):
+    journal("began", run, f" {os.environ['DULY_TEST_SCHEDULER']} {run.scheduled_for:%Y-%m-%dT%H:%M:%SZ} {run.task}")
 
 
 def identity(pid):
@@ -41,15 +45,17 @@ def work(run):
         pass
     with open(lock, "w") as file:
         file.write(identity(os.getpid()))
-    journal("start", run)
+    began(run)
     time.sleep(run.payload / 1000)
-    journal("end", run)
+    journal("ended", run)
     os.remove(lock)
 
 
 @worker.handler("pay")
 def pay(run):
+    began(run)
     run.effect("pay", lambda: journal("paid", run))
+    journal("ended", run)
 
 
 worker.run()

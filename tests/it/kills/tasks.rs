@@ -1,4 +1,4 @@
-//! The tasks: handlers, policies, and what the checker expects of each.
+//! The tasks of `torture`: handlers, policies, and what the checker expects of each.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,15 +7,9 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy, Timestamp};
 use serde_json::{Value, json};
 
 use crate::fixtures::TestDb;
+use crate::kills::handlers::FINISH;
+use crate::kills::journal::{OF_RUN, OF_TASK, probe, sleep};
 use crate::selftest::checker::Expectation;
-
-/// The file in which handlers record their begin and end.
-pub(crate) const JOURNAL: &str = "journal";
-/// The variable with the number that identifies a scheduler in the journal, if that is not its process id.
-pub(crate) const NUMBER: &str = "DULY_TORTURE_NUMBER";
-/// The handler of the child's closures, and one that finishes with a row of its own.
-pub(crate) const CLOSURE: &str = "closure";
-pub(crate) const FINISH: &str = "finish";
 
 /// A task that is not edited, and due on a grid.
 struct Grid {
@@ -30,7 +24,7 @@ struct Grid {
 
 const PLAIN: Grid = Grid {
     name: "",
-    handler: CLOSURE,
+    handler: "closure",
     every: 0,
     takes: 0,
     overlap: Overlap::Skip,
@@ -57,26 +51,15 @@ pub(crate) const EDITED: [&str; 3] = ["edited-1", "edited-2", "edited-3"];
 /// Tasks that run only when triggered.
 pub(crate) const TRIGGERED: [&str; 2] = ["triggered-closure", "triggered-command"];
 /// Exceeds its time limit each time, and its `on_dead` task.
-pub(crate) const LATE: &str = "late";
-pub(crate) const ON_DEAD: &str = "on-dead";
+const LATE: &str = "late";
+const ON_DEAD: &str = "on-dead";
 
-/// A shell line that records what the closures record. If it runs beside another attempt of its run, it writes a line that
-/// the checker cannot parse. The lock is held as long as the command or a child of it lives.
-fn line(db: &TestDb, millis: u64) -> String {
-    let home = db.home().display();
-    format!(
-        "me=\"$DULY_RUN_ID $DULY_ATTEMPT\"; trap 'echo \"ended $me\" >>{home}/{JOURNAL}; exit 1' TERM
-         exec 9>>{home}/lock-$DULY_RUN_ID; flock -n 9 || echo \"overlap $me\" >>{home}/{JOURNAL}
-         echo \"began $me ${{{NUMBER}:-$PPID}} $DULY_SCHEDULED_FOR $DULY_TASK\" >>{home}/{JOURNAL}
-         sleep {}.{:03}; echo \"ended $me\" >>{home}/{JOURNAL}",
-        millis / 1000,
-        millis % 1000
-    )
-}
-
-fn payload(db: &TestDb, handler: &str, millis: u64, fails_first: bool) -> Value {
+/// Runs of a task that are `alone` take its lock, others that of their run.
+fn payload(db: &TestDb, handler: &str, millis: u64, fails_first: bool, alone: bool) -> Value {
     match handler {
-        "command" => json!({ "argv": ["sh", "-c", line(db, millis)] }),
+        "command" => {
+            json!({ "argv": ["sh", "-c", probe(db.home(), if alone { OF_TASK } else { OF_RUN }, &sleep(millis))] })
+        }
         _ => json!({ "millis": millis, "fails_first": fails_first }),
     }
 }
@@ -95,28 +78,29 @@ pub(crate) fn tasks(db: &TestDb, from: Timestamp, to: Timestamp) -> Vec<(NewTask
     for Grid { name, handler, every, takes, overlap, fails_first, at_most_once } in GRIDS {
         let every = Duration::from_millis(every);
         let task = NewTask::interval(name, every).starts_at(from).ends_at(to).handler(handler);
-        let task = task.payload(payload(db, handler, takes, fails_first)).overlap(overlap);
+        let alone = overlap != Overlap::Allow;
+        let task = task.payload(payload(db, handler, takes, fails_first, alone)).overlap(overlap);
         // After a clock that ran ahead, a row is enough for a missed occurrence.
         let task = with_fast_retries(task, if at_most_once { 1 } else { 100_000 })
             .misfire(Misfire::RunOnce, Duration::from_secs(2));
         let instants = std::iter::successors(Some(from), |at| Some(at.plus(every))).take_while(|at| *at <= to);
-        let (task_name, alone) = (name.to_owned(), overlap != Overlap::Allow);
         let due: BTreeSet<Timestamp> = instants.collect();
-        all.push((task, Expectation { task: task_name, due: Some(due), at_most_once, alone }));
+        all.push((task, Expectation { task: name.to_owned(), due: Some(due), at_most_once, alone }));
     }
     let open = |name: &str| Expectation { task: name.to_owned(), due: None, at_most_once: false, alone: true };
-    for (name, handler) in EDITED.into_iter().zip([CLOSURE, CLOSURE, "command"]) {
+    for (name, handler) in EDITED.into_iter().zip(["closure", "closure", "command"]) {
         let task = NewTask::interval(name, Duration::from_millis(700)).starts_at(from).ends_at(to).handler(handler);
-        all.push((with_fast_retries(task.payload(payload(db, handler, 100, false)), 100_000), open(name)));
+        all.push((with_fast_retries(task.payload(payload(db, handler, 100, false, true)), 100_000), open(name)));
     }
-    for (name, handler) in TRIGGERED.into_iter().zip([CLOSURE, "command"]) {
-        let task = NewTask::once(name, Timestamp::MAX).handler(handler).payload(payload(db, handler, 50, false));
+    for (name, handler) in TRIGGERED.into_iter().zip(["closure", "command"]) {
+        let task = NewTask::once(name, Timestamp::MAX).handler(handler).payload(payload(db, handler, 50, false, true));
         all.push((with_fast_retries(task, 100_000), open(name)));
     }
-    let on_dead = NewTask::once(ON_DEAD, Timestamp::MAX).handler(CLOSURE).payload(json!({}));
+    let on_dead = NewTask::once(ON_DEAD, Timestamp::MAX).handler("closure").payload(json!({}));
     all.push((with_fast_retries(on_dead, 100_000), open(ON_DEAD)));
     let late = NewTask::interval(LATE, Duration::from_millis(1500)).starts_at(from).ends_at(to).handler("command");
-    let late = late.payload(payload(db, "command", 3_000, false)).timeout(Duration::from_millis(300)).on_dead(ON_DEAD);
+    let late =
+        late.payload(payload(db, "command", 3_000, false, true)).timeout(Duration::from_millis(300)).on_dead(ON_DEAD);
     all.push((with_fast_retries(late, 2), open(LATE)));
     all
 }

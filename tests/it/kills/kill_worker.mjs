@@ -1,12 +1,16 @@
-// The handlers of kills.rs: each journals what it does. kill_worker.py does the same.
+// The handlers of soaks.rs: each journals what it does. kill_worker.py does the same.
 import { appendFileSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { setTimeout } from "node:timers/promises";
 import { worker } from "../../../clients/node/src/index.js";
 
 const home = process.argv[2];
 
-function journal(what, run) {
-  appendFileSync(`${home}/journal`, `${what} ${run.run} ${run.attempt} ${process.pid}\n`);
+function journal(what, run, more = "") {
+  appendFileSync(`${home}/journal`, `${what} ${run.run} ${run.attempt}${more}\n`);
+}
+
+function began(run) {
+  journal("began", run, ` ${process.env.DULY_TEST_SCHEDULER} ${run.scheduledFor.toISOString()} ${run.task}`);
 }
 
 /** Returns the number and the start time of a process that lives and is no zombie. */
@@ -30,16 +34,16 @@ async function work(run) {
     // No attempt is at work.
   }
   writeFileSync(lock, identity(process.pid));
-  journal("start", run);
+  began(run);
   await setTimeout(run.payload);
-  journal("end", run);
+  journal("ended", run);
   rmSync(lock);
 }
 
-await worker({
-  concurrency: 4,
-  handlers: {
-    work,
-    pay: (run) => run.effect("pay", () => journal("paid", run)),
-  },
-});
+async function pay(run) {
+  began(run);
+  await run.effect("pay", () => journal("paid", run));
+  journal("ended", run);
+}
+
+await worker({ concurrency: 4, handlers: { work, pay } });
