@@ -50,7 +50,7 @@ fn spans(text: &str) -> Vec<String> {
 }
 
 /// Returns the name of the first command that a span runs, and its options: of `duly --db FILE run --http ..`, `run` and `--http`.
-fn command_of(span: &str) -> Option<(String, Vec<String>)> {
+pub(super) fn command_of(span: &str) -> Option<(String, Vec<String>)> {
     let line = span.split(['|', ';', '>', '&']).map(str::trim).find_map(|part| part.strip_prefix("duly "))?;
     // What follows is the command line of another program.
     let own = line.split(" -- ").next().unwrap_or_default();
