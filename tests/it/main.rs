@@ -45,7 +45,7 @@ mod degraded;
 mod delay_tasks;
 /// Faults of the disk, the database file, memory and locks, with real processes.
 mod disk;
-/// The documents match the source tree: layout, imports, file lengths, clock reads, examples.
+/// The documents match the source tree: layout, imports, file lengths, clock reads, examples, variables.
 mod docs;
 /// `doctor` finds each broken rule, and none in a sound file.
 mod doctor;
@@ -199,8 +199,6 @@ mod process;
 mod progress;
 /// Every statement fits the schema; hot statements use their index.
 mod query_plans;
-/// The pages of docs/reference match the source.
-mod reference;
 /// Faults that the simulation has found, each as a small test.
 mod regressions;
 /// `duly run --tasks` applies the manifest again at SIGHUP.
