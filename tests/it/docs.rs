@@ -441,10 +441,10 @@ fn examples_are_found() {
     }
 }
 
-/// The first cells of the tables of a section of a page of docs/reference.
-fn documented(page: &str, heading: &str) -> Vec<String> {
-    let page = read(&tree().join("docs/reference").join(page));
-    let (_, section) = page.split_once(heading).expect(heading);
+/// The names in the first cells of the tables of a page below a text.
+fn documented(page: &str, below: &str) -> Vec<String> {
+    let page = read(&tree().join(page));
+    let (_, section) = page.split_once(below).expect(below);
     let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
     cells.flat_map(|cell| cell.trim_end_matches('`').split("`, `")).map(str::to_owned).collect()
 }
@@ -458,7 +458,7 @@ fn codes(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
 
 #[test]
 fn recorded_events_are_those_of_the_source() {
-    let kinds = documented("events.md", "## Recorded events");
+    let kinds = documented("docs/reference/events.md", "## Recorded events");
     // The page of events has each kind in words.
     let list = code("page/html/events.rs");
     let list = list.split_once("const KINDS").and_then(|(_, rest)| rest.split("\n};").next()).expect("the kinds");
@@ -479,7 +479,8 @@ fn recorded_events_are_those_of_the_source() {
 
 #[test]
 fn environment_variables_are_those_of_the_source() {
-    let documented: BTreeSet<String> = documented("environment.md", "# Environment variables").into_iter().collect();
+    let documented: BTreeSet<String> =
+        documented("docs/reference/environment.md", "# Environment variables").into_iter().collect();
     let is_name = |letter: char| letter.is_ascii_uppercase() || letter == '_';
     let (mut own, mut read) = (BTreeSet::new(), BTreeSet::new());
     for code in codes(|_| true).iter().map(|code| code.replace("env!(\"CARGO", "")) {
@@ -498,16 +499,6 @@ fn environment_variables_are_those_of_the_source() {
     let missing: Vec<&String> = read.difference(&documented).collect();
     assert!(missing.is_empty(), "these are read, and not documented: {missing:?}");
     assert!(read.len() > 15, "only {read:?} were found");
-}
-
-#[test]
-fn the_index_of_the_reference_names_every_page() {
-    let folder = tree().join("docs/reference");
-    let index = read(&folder.join("README.md"));
-    for file in std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").file_name()) {
-        let file = file.to_str().expect("UTF-8");
-        assert!(file == "README.md" || index.contains(&format!("]({file})")), "{file}");
-    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::docs::sources;
+use crate::docs::{self, sources, tree};
 use crate::fixtures::skip;
 use crate::guides::desk::{Desk, Setting, matches};
 use crate::links::documents;
@@ -47,13 +47,8 @@ struct Snippet {
     line: usize,
 }
 
-fn tree() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn read(page: &str) -> String {
-    let path = tree().join(page);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    docs::read(&tree().join(page))
 }
 
 /// Returns every document, as a path below the tree.
@@ -207,13 +202,16 @@ fn a_block_that_nothing_runs_is_found() {
     assert!(run_by("docs/faq.md", &elsewhere[0]).is_err(), "no doc test has this page");
 }
 
-/// The index leads to every page.
+/// The index leads to every page, and that of the reference to each of its pages.
 #[test]
 fn the_index_names_every_page() {
     let index = read("docs/README.md");
     let mut count = 0;
+    let reference = read("docs/reference/README.md");
     for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")).filter(|page| *page != "README.md") {
         assert!(index.contains(&format!("({page}")), "docs/README.md does not name {page}");
+        let of_reference = page.strip_prefix("reference/").filter(|page| *page != "README.md");
+        assert!(of_reference.is_none_or(|page| reference.contains(&format!("]({page})"))), "nor does that of {page}");
         count += 1;
     }
     assert!(count > 25, "only {count} pages were found");

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use crate::docs::sources;
-use crate::guides::{pages, read, tree};
+use crate::docs::{sources, tree};
+use crate::guides::{pages, read};
 
 /// Pages about what was, or what other programs have.
 const OTHERS: [&str; 1] = ["CHANGELOG.md"];

@@ -6,8 +6,9 @@ use std::process::{Child, Command, Output, Stdio};
 use duly::Client;
 use serde::Deserialize;
 
+use crate::docs::tree;
 use crate::fixtures::{TestDb, eventually, set_mode, skip};
-use crate::guides::{Snippet, stand_ins, tree};
+use crate::guides::{Snippet, stand_ins};
 use crate::sidecar::signal;
 
 /// Stops the service of the page.

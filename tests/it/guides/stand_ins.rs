@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::docs::tree;
 use crate::fixtures::set_mode;
-use crate::guides::tree;
 
 /// Programs that do nothing. Those of the folder `bin` beside this file examine their arguments. `TREE` is the source tree.
 const IDLE: [&str; 6] = ["systemctl", "useradd", "apt", "git", "ssh", "digest.sh"];
