@@ -1,74 +1,14 @@
 //! The weeks of a clock change: an imported crontab starts what Debian's cron starts. The expected starts come from a model of
-//! cron in this file, which wakes every minute as cron does and uses no code of duly.
+//! cron in this file, which wakes every minute as cron does; it and the reader of its lines use no code of duly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use chrono::{DateTime, Datelike, Timelike};
 use duly::{Context, Timestamp};
 
 use crate::fixtures::{TestDb, at, minutes};
 use crate::import::{CRONTAB, document, write};
-
-/// A line as the model reads it: its minutes, and whether it follows the wall clock.
-struct Line {
-    fields: [BTreeSet<u32>; 5],
-    minute_or_hour_star: bool,
-    day_star: bool,
-}
-
-impl Line {
-    fn read(text: &str) -> Self {
-        let text = text.trim_start_matches('-');
-        let words: Vec<&str> = match text.split_whitespace().next() {
-            Some("@hourly") => "0 * * * *",
-            Some("@daily") => "0 0 * * *",
-            Some("@weekly") => "0 0 * * 0",
-            _ => text,
-        }
-        .split_whitespace()
-        .take(5)
-        .collect();
-        let bounds = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)];
-        let fields = std::array::from_fn(|at| field(words[at], bounds[at]));
-        let star = |at: usize| words[at].starts_with('*');
-        Line { fields, minute_or_hour_star: star(0) || star(1), day_star: star(2) || star(4) }
-    }
-
-    /// Whether the line names a minute of the wall clock, counted since 1970.
-    fn names(&self, minute: i64) -> bool {
-        let shown = DateTime::from_timestamp(minute * 60, 0).expect("a time");
-        let [minutes, hours, days, months, weekdays] = &self.fields;
-        let weekday = shown.weekday().num_days_from_sunday();
-        let day = days.contains(&shown.day());
-        let weekday = weekdays.contains(&weekday) || (weekday == 0 && weekdays.contains(&7));
-        minutes.contains(&shown.minute())
-            && hours.contains(&shown.hour())
-            && months.contains(&shown.month())
-            && if self.day_star { day && weekday } else { day || weekday }
-    }
-}
-
-fn field(text: &str, (low, high): (u32, u32)) -> BTreeSet<u32> {
-    let names = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    let months = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-    let value = |word: &str| -> u32 {
-        let place = |names: &[&str]| names.iter().position(|name| *name == word).and_then(|at| u32::try_from(at).ok());
-        let named = if high == 12 { place(&months).map(|at| at + 1) } else { place(&names) };
-        named.unwrap_or_else(|| word.parse().expect("a number"))
-    };
-    let mut values = BTreeSet::new();
-    for item in text.split(',') {
-        let (range, step) = item.split_once('/').unwrap_or((item, "1"));
-        let (first, last) = match range.split_once('-') {
-            _ if range == "*" => (low, high),
-            Some((first, last)) => (value(first), value(last)),
-            None => (value(range), value(range)),
-        };
-        values.extend((first..=last).step_by(step.parse().expect("a step")));
-    }
-    values
-}
+use crate::mutations::cron::Line;
 
 /// Returns the number of starts by cron for each line and minute of UTC; `offset` is that of the wall clock, in minutes. As in
 /// cron's main loop, after a step forward of up to three hours fixed lines catch up, and after a step back they wait until the
@@ -80,7 +20,7 @@ fn cron(lines: &BTreeMap<u64, Line>, from: i64, until: i64, offset: impl Fn(i64)
         let shown = minute + offset(minute);
         let mut find = |clock: i64, star: bool, fixed: bool| {
             for (number, line) in lines {
-                if (if line.minute_or_hour_star { star } else { fixed }) && line.names(clock) {
+                if (if line.follows_the_clock() { star } else { fixed }) && line.names(clock) {
                     *starts.entry((*number, minute)).or_insert(0) += 1;
                 }
             }
@@ -107,6 +47,12 @@ fn cron(lines: &BTreeMap<u64, Line>, from: i64, until: i64, offset: impl Fn(i64)
         }
     }
     starts
+}
+
+/// The times of a line of a crontab, without its command.
+fn first_fields(line: &str) -> String {
+    let count = if line.starts_with('@') { 1 } else { 5 };
+    line.split_whitespace().take(count).collect::<Vec<_>>().join(" ")
 }
 
 fn minute(text: &str) -> i64 {
@@ -144,7 +90,8 @@ fn week(from: &str, until: &str, rome: impl Fn(i64) -> i64) -> BTreeMap<(u64, i6
     db.assert_sound();
 
     let text: Vec<&str> = CRONTAB.lines().collect();
-    let line = |number: &u64| (*number, Line::read(text[usize::try_from(*number).unwrap() - 1]));
+    let read = |line: &str| Line::read(line.trim_start_matches('-')).expect("a line");
+    let line = |number: &u64| (*number, read(&first_fields(text[usize::try_from(*number).unwrap() - 1])));
     // Lines below CRON_TZ follow New York, whose clock changes in neither week.
     let (rest, new_york): (BTreeMap<_, _>, BTreeMap<_, _>) =
         numbers.values().map(line).partition(|(number, _)| *number < 31);

@@ -1,4 +1,5 @@
-//! The documents match the source tree: the layout table and the imports, lengths of files, reads of the clock, the examples.
+//! The documents match the source tree: the layout table and the imports, lengths of files, reads of the clock, the examples, recorded
+//! events and variables. Tests of the program make the other pages of docs/reference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -438,6 +439,66 @@ fn examples_are_found() {
     for name in names {
         assert!(readme.contains(&format!("(examples/{name})")), "the README names {name}");
     }
+}
+
+/// The names in the first cells of the tables of a page below a text.
+fn documented(page: &str, below: &str) -> Vec<String> {
+    let page = read(&tree().join(page));
+    let (_, section) = page.split_once(below).expect(below);
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    cells.flat_map(|cell| cell.trim_end_matches('`').split("`, `")).map(str::to_owned).collect()
+}
+
+/// The code of the files that pass, without those that are compiled for tests only.
+fn codes(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let files =
+        sources("src").into_iter().filter(|file| is_wanted(file) && !for_tests(file) && !file.ends_with("tests.rs"));
+    files.map(|file| code(&file)).collect()
+}
+
+#[test]
+fn recorded_events_are_those_of_the_source() {
+    let kinds = documented("docs/reference/events.md", "## Recorded events");
+    // The page of events has each kind in words.
+    let list = code("page/html/events.rs");
+    let list = list.split_once("const KINDS").and_then(|(_, rest)| rest.split("\n};").next()).expect("the kinds");
+    assert_eq!(
+        list.lines().filter_map(|line| line.trim().strip_prefix("(\"")?.split('"').next()).collect::<Vec<_>>(),
+        kinds
+    );
+    let recording = codes(|file| file.starts_with("store/sqlite/") || file.starts_with("engine/")).join("\n");
+    for kind in &kinds {
+        assert!(recording.contains(&format!("\"{kind}\"")), "nothing records {kind}");
+    }
+    // `record(tx, now, "kind", ..)`, in one line or in several.
+    for call in recording.split("record(").skip(1) {
+        let kind = call.split(',').nth(2).and_then(|word| word.trim().strip_prefix('"')?.strip_suffix('"'));
+        assert!(kind.is_none_or(|kind| kinds.iter().any(|known| known == kind)), "{kind:?} is not documented");
+    }
+}
+
+#[test]
+fn environment_variables_are_those_of_the_source() {
+    let documented: BTreeSet<String> =
+        documented("docs/reference/environment.md", "# Environment variables").into_iter().collect();
+    let is_name = |letter: char| letter.is_ascii_uppercase() || letter == '_';
+    let (mut own, mut read) = (BTreeSet::new(), BTreeSet::new());
+    for code in codes(|_| true).iter().map(|code| code.replace("env!(\"CARGO", "")) {
+        let begun = code.split("\"DULY_").skip(1).map(|rest| &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())]);
+        own.extend(begun.map(|rest| format!("DULY_{rest}")));
+        for call in ["var(\"", "var_os(\"", "variable(\"", "environment(\"", "list(\"PG", "path(self", "(\"PG"] {
+            let calls = code.match_indices(call).filter_map(|(at, _)| code[at..].lines().next()?.split('"').nth(1));
+            read.extend(
+                calls.filter(|name| !name.starts_with("DULY_") && name.chars().all(is_name)).map(str::to_owned),
+            );
+        }
+    }
+    own.remove("DULY_");
+    let documented_own = documented.iter().filter(|name| name.starts_with("DULY_")).cloned();
+    assert_eq!(documented_own.collect::<BTreeSet<_>>(), own, "those of duly");
+    let missing: Vec<&String> = read.difference(&documented).collect();
+    assert!(missing.is_empty(), "these are read, and not documented: {missing:?}");
+    assert!(read.len() > 15, "only {read:?} were found");
 }
 
 #[test]

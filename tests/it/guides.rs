@@ -5,6 +5,8 @@
 /// Commands that the prose names.
 mod commands;
 mod desk;
+/// The examples in the help of each command.
+mod help;
 /// Pages about a server.
 #[cfg(feature = "postgres")]
 mod on_server;
@@ -14,7 +16,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::docs::sources;
+use crate::docs::{self, sources, tree};
 use crate::fixtures::skip;
 use crate::guides::desk::{Desk, Setting, matches};
 use crate::links::documents;
@@ -25,10 +27,9 @@ const OPERATING: &str = "docs/operating.md";
 const ON_SERVER: [&str; 2] = ["docs/guards.md", "docs/postgres.md"];
 
 /// Blocks that another test runs: the page, the first words of the block, and the function or script. No words: each block of the page.
-const ELSEWHERE: [(&str, &str, &str); 8] = [
+const ELSEWHERE: [(&str, &str, &str); 7] = [
     // The usage and the examples of each command; a test of the program compares the page with its help.
     ("docs/reference/commands.md", "", "every_example_of_every_help_text_runs"),
-    ("docs/alarms.md", "$ duly -q add alarm", "the_alarm_of_the_page_sends_a_mail"),
     ("docs/alarms.md", "{\n", "the_message_of_an_alarm_has_the_keys_of_the_page"),
     ("docs/concepts.md", "stateDiagram", "the_diagram_has_the_states_of_the_table"),
     ("docs/guards.md", "  guard ", "on_several_hosts_each_guard_has_its_day_and_duly_starts_once_on_all"),
@@ -40,131 +41,14 @@ const ELSEWHERE: [(&str, &str, &str); 8] = [
 /// Blocks that nothing can run, with the reason.
 const NEVER: [(&str, &str, &str); 1] = [("ARCHITECTURE.md", " application, program", "a drawing")];
 
-/// Pages whose snippets need more than the folder of each page.
-const SETTINGS: &[Setting] = &[
-    Setting {
-        page: "README.md",
-        before: "",
-        after: "duly --db agent.db trigger digest --wait && duly --db agent.db trigger rows --wait",
-        replaced: &[],
-        preludes: &[],
-    },
-    Setting {
-        page: "docs/alarms.md",
-        before: "printf '#!/bin/sh\\ncat > \"$PWD/posted\"\\n' > bin/curl; chmod +x bin/curl",
-        after: "export DULY_ALARM_TEXT=text SLACK_WEBHOOK=url\n\
-                ./notify.sh; rm posted\n\
-                if jq --version; then echo '{\"text\": \"x\", \"version\": 1}' | ./slack.sh; grep -q '\"text\": \"x\"' posted; fi",
-        replaced: &[],
-        preludes: &[],
-    },
-    Setting {
-        page: "docs/deployment.md",
-        before: "mkdir -p usr/local/bin etc/systemd/system etc/duly var/lib/duly; cp examples/tasks.toml etc/duly; duly --db var/lib/duly/duly.db add x --manual -- true",
-        after: "test -x usr/local/bin/duly -a -f etc/systemd/system/duly.service",
-        replaced: &[(" /usr/", " usr/"), (" /etc/", " etc/"), (" /var/", " var/")],
-        preludes: &[],
-    },
-    Setting {
-        page: "packaging/README.md",
-        before: "mkdir -p var/lib/duly; duly --db var/lib/duly/duly.db add x --manual -- true",
-        after: "",
-        replaced: &[(" /var/", " var/")],
-        preludes: &[],
-    },
-    Setting {
-        page: "docs/nanoclaw.md",
-        before: "cp examples/nanoclaw/*.* .; mkdir store; sqlite3 store/messages.db < sample.sql",
-        after: "",
-        replaced: &[("nanoclaw:ID", "nanoclaw:carousel")],
-        preludes: &[],
-    },
-    Setting {
-        page: "docs/linking.md",
-        before: "duly -q add job --manual -- true",
-        after: "",
-        replaced: &[],
-        preludes: &[],
-    },
-    Setting {
-        page: "docs/from-apscheduler.md",
-        // The program before uses the names of APScheduler.
-        before: "mkdir -p python/apscheduler/schedulers; touch python/apscheduler/schedulers/__init__.py\n\
-                 printf 'from unittest.mock import MagicMock as BlockingScheduler\\n' > python/apscheduler/schedulers/blocking.py",
-        after: "python3 before.py; duly trigger digest:anna --wait",
-        replaced: &[],
-        preludes: &[],
-    },
-    Setting {
-        page: "docs/workers.md",
-        before: "echo 'import { worker } from \"duly\"; await worker({ handlers: { mail: async () => 1 } })' > mail.mjs\n\
-                 printf 'import duly\\nduly.run_worker({\"report\": lambda run: 1})\\n' > reports.py",
-        after: "",
-        replaced: &[],
-        preludes: &[],
-    },
-    Setting {
-        page: "docs/page.md",
-        before: "duly add mail:anna@example.org --cron '0 7 * * *' -- true\n\
-                 duly add report-1 --manual --max-attempts 1 -- false; duly trigger report-1; duly -q run --until-idle 2>&1",
-        after: "",
-        replaced: &[],
-        preludes: &[],
-    },
-    Setting {
-        page: "clients/node/README.md",
-        before: "",
-        after: "duly trigger digest --wait",
-        replaced: &[],
-        preludes: &[(
-            "db.exec(",
-            "import { add, open } from 'duly';\nconst db = open('agent.db');\ndb.exec('CREATE TABLE orders (id)');\n",
-        )],
-    },
-    Setting {
-        page: "clients/python/README.md",
-        before: "",
-        after: "duly --db agent.db trigger digest --wait",
-        replaced: &[],
-        preludes: &[
-            ("duly.add(", "import duly\n"),
-            (
-                "def look_up()",
-                "import duly\nfrom types import SimpleNamespace as Object\nfrom typing import Optional\n\
-                 run = Object(idempotency_key='key', effect=lambda key, perform, look_up: look_up() or perform())\n\
-                 charge = lambda: 'receipt'\nbank = Object(find=lambda key: Object(id=key))\n",
-            ),
-            (
-                "with sqlite3.connect",
-                "import duly, sqlite3\nsqlite3.connect('agent.db').execute('CREATE TABLE orders (id, what)')\n",
-            ),
-        ],
-    },
-    Setting {
-        page: "examples/carousel-python/README.md",
-        before: "",
-        after: "",
-        replaced: &[(
-            "kill -KILL PID",
-            "kill -KILL $(sed -n 's/.*carousel agent \\([0-9]*\\) is ready.*/\\1/p' ../../log)",
-        )],
-        preludes: &[],
-    },
-];
-
 struct Snippet {
     language: String,
     text: String,
     line: usize,
 }
 
-fn tree() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn read(page: &str) -> String {
-    let path = tree().join(page);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    docs::read(&tree().join(page))
 }
 
 /// Returns every document, as a path below the tree.
@@ -245,8 +129,8 @@ fn run_page(page: &str) {
     if !snippets.iter().any(|snippet| run_by(page, snippet) == Ok(RunBy::Page)) {
         return;
     }
-    let setting = SETTINGS.iter().find(|setting| setting.page == page).copied().unwrap_or_default();
-    let mut desk = Desk::new(page, setting);
+    let setting = Setting::of(page);
+    let mut desk = Desk::new(page, setting.clone());
     let of_shell = |snippet: &Snippet| snippet.language == "sql" || snippet.text.contains("sqlite3 ");
     // What follows depends on what the shell has written.
     if (setting.before.contains("sqlite3 ") || snippets.iter().any(of_shell)) && desk.lacks("sqlite3", "all of it") {
@@ -318,13 +202,16 @@ fn a_block_that_nothing_runs_is_found() {
     assert!(run_by("docs/faq.md", &elsewhere[0]).is_err(), "no doc test has this page");
 }
 
-/// The index leads to every page.
+/// The index leads to every page, and that of the reference to each of its pages.
 #[test]
 fn the_index_names_every_page() {
     let index = read("docs/README.md");
     let mut count = 0;
+    let reference = read("docs/reference/README.md");
     for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")).filter(|page| *page != "README.md") {
         assert!(index.contains(&format!("({page}")), "docs/README.md does not name {page}");
+        let of_reference = page.strip_prefix("reference/").filter(|page| *page != "README.md");
+        assert!(of_reference.is_none_or(|page| reference.contains(&format!("]({page})"))), "nor does that of {page}");
         count += 1;
     }
     assert!(count > 25, "only {count} pages were found");
@@ -413,15 +300,11 @@ fn the_message_of_an_alarm_has_the_keys_of_the_page() {
     let page = "docs/alarms.md";
     let documented = snippets(page).into_iter().find(|snippet| snippet.language == "json").expect("the message");
     let documented: serde_json::Value = serde_json::from_str(&documented.text).expect("JSON");
-    let desk = Desk::new(
-        page,
-        Setting {
-            before: "duly -q add backup --manual --max-attempts 1 -- false; duly -q trigger backup\n\
-                 duly -q run --until-idle --alert-command 'cp /dev/stdin message' 2>&1",
-            ..Setting::default()
-        },
+    let desk = Desk::new(page, Setting::default());
+    desk.prepare(
+        "duly -q add backup --manual --max-attempts 1 -- false; duly -q trigger backup
+         duly -q run --until-idle --alert-command 'cp /dev/stdin message' 2>&1",
     );
-    desk.begin();
     let message = std::fs::read_to_string(desk.file("message")).expect("a message");
     let message: serde_json::Value = serde_json::from_str(&message).expect("JSON");
     assert_eq!(keys(&message), keys(&documented));
@@ -430,12 +313,7 @@ fn the_message_of_an_alarm_has_the_keys_of_the_page() {
 /// The page for operating explains every kind of problem, and names no other.
 #[test]
 fn every_kind_of_problem_is_explained() {
-    let source = std::fs::read_to_string(tree().join("src/client/check.rs")).expect("the source");
-    let (_, kinds) = source.split_once("ProblemKind, \"kind\" {").expect("the kinds");
-    let kinds = kinds.split_once("\n    }\n").expect("their end").0;
-    let named = kinds.lines().filter_map(|line| line.trim().strip_suffix("\",")?.split_once(" = \""));
-    let kinds: BTreeSet<&str> = named.map(|(_, kind)| kind).collect();
-    assert!(kinds.len() > 15, "{kinds:?}");
+    let kinds: BTreeSet<&str> = duly::ProblemKind::ALL.iter().map(|kind| kind.as_str()).collect();
     let page = read(OPERATING);
     let table = page.split_once("| kind | means | do |").expect("the table").1.split("\n\n").next().expect("its end");
     let cells = table.lines().filter_map(|row| row.strip_prefix("| `")?.split(" |").next());

@@ -51,41 +51,7 @@ pub(crate) fn entries(document: &Value, list: &str) -> Vec<String> {
 }
 
 /// The crontab of a server, with entries of each kind. `crontab_weeks` compares it with cron.
-pub(crate) const CRONTAB: &str = "\
-# Edited by hand, for years.
-SHELL=/bin/bash
-PATH = /usr/local/sbin:/usr/local/bin:/usr/bin:/bin
-MAILTO=\"ops@example.org\"
-GREETING='  hello  '
-
-# m h  dom mon dow   command
-*/5 * * * *          /usr/local/bin/poll --quiet
-17 *\t* * *           cd / && run-parts --report /etc/cron.hourly
-25 6 * * *           test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.daily )
-47 6 * * 7           test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.weekly )
-52 6 1 * *           test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.monthly )
-0,30 2 * * *         nice -n 19 /usr/local/bin/backup.sh --full
-15 2-3 * * *         /usr/local/bin/rotate
-0-59/20 1-4 * * *    /usr/local/bin/sync
-0 */3 * * *          flock -n /tmp/lock /usr/local/bin/reindex
-30 9-17/2 * * mon-fri  /usr/local/bin/report --hours
-0 22 28-31 * *       [ \"$(date -d tomorrow +\\%d)\" = 01 ] && /usr/local/bin/month-end
-0 12 13 * fri        /usr/local/bin/either
-0 12 */2 * mon       /usr/local/bin/both
--45 23 * mar,oct sun,wed  /usr/local/bin/unlogged
-@hourly              /usr/local/bin/hourly
-@daily               mail -s \"$GREETING\" anna%Dear Anna,%%it is 100\\% done.
-@weekly              /usr/local/bin/weekly
-@reboot              /usr/local/bin/at-boot
-0~30 4 * * *         /usr/local/bin/by-chance
-5/10 * * * *         /usr/local/bin/slip
-22-2 * * * *         /usr/local/bin/wraps
-0 0 30 2 *           /usr/local/bin/never
-0 4 * *              /usr/local/bin/short
-CRON_TZ=America/New_York
-30 8 * * 1-5         /usr/local/bin/market open
-59 23 * * *          /usr/local/bin/market close
-";
+pub(crate) const CRONTAB: &str = include_str!("import/crontab");
 
 #[test]
 fn valid_entries_are_imported_and_a_second_import_changes_nothing() {

@@ -4,9 +4,9 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use duly::{
-    Attempt, AttemptOutcome, Change, Definition, Effect, EffectState, Event, FailureKind, Limit, LimitState, Limits,
-    Misfire, NewTask, Origin, Overlap, Problem, ProblemKind, RetryPolicy, Run, RunStatus, Scheduler, Status, Task,
-    TaskStatus, Timestamp,
+    Attempt, AttemptOutcome, BoxError, Change, Definition, Effect, EffectState, Event, FailureKind, Limit, LimitState,
+    Limits, Misfire, NewTask, Origin, Overlap, Problem, ProblemKind, RetryPolicy, Run, RunStatus, Scheduler, Status,
+    Task, TaskStatus, Timestamp,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,41 +18,70 @@ fn value(of: impl Serialize) -> Value {
     serde_json::to_value(of).expect("JSON")
 }
 
-/// A file with a task that sets every column, runs with every optional column, and an effect.
-fn full() -> TestDb {
-    let (db, client) = TestDb::with_client();
-    let task = NewTask::interval("full", seconds(900))
-        .handler("work")
-        // A number that no float can hold, and spaces that a parsed value would lose.
-        .payload(
-            serde_json::value::RawValue::from_string(r#"{"b": 123456789012345678901234567890, "a": 1}"#.to_owned())
-                .unwrap(),
-        )
-        .time_zone("Europe/Rome")
+/// A name that must be encoded in a path.
+pub(crate) const NAME: &str = "mail:anna@example.org/../x";
+/// With a number that no float can hold, and spaces that a parsed value would lose.
+const PAYLOAD: &str = r#"{"b": [123456789012345678901234567890, null, "\u001b"], "a": 1}"#;
+
+/// A database with a row of each kind, in each state that can be made.
+pub(crate) fn full() -> TestDb {
+    let db = TestDb::new();
+    let mut stepper = db
+        .builder(NOON)
+        .handler("work", |run: &duly::Context| {
+            run.effect("sent", || Ok([1, 2]))?;
+            run.progress("half");
+            if run.task() == NAME { Err::<&str, BoxError>("no\nway".into()) } else { Ok("done") }
+        })
+        .start()
+        .unwrap();
+    let client = stepper.client().clone();
+    let work = |task: NewTask| task.handler("work");
+    let every_column = NewTask::interval(NAME, seconds(900))
+        .payload(serde_json::value::RawValue::from_string(PAYLOAD.to_owned()).unwrap())
+        .time_zone("America/New_York")
         .starts_at(at("2027-03-14T12:00:00.500Z"))
         .ends_at(at("2030-01-01T00:00:00Z"))
         .overlap(Overlap::BufferAll)
-        .misfire(Misfire::RunAll, seconds(7))
         .catch_up_limit(9)
+        .misfire(Misfire::RunAll, seconds(7))
         .expires(seconds(86_400))
-        .retry(RetryPolicy { max_attempts: 1, backoff: seconds(2), max_backoff: seconds(30) })
+        .retry(RetryPolicy { max_attempts: 2, backoff: seconds(2), max_backoff: seconds(30) })
         .timeout(seconds(5))
         .jitter(seconds(3))
         .priority(0)
         .concurrency_key("mailer")
         .on_dead("alarm")
-        .pause_after_failures(4);
-    client.add_all([task, NewTask::manual("alarm").handler("work")]).unwrap();
-    client.trigger_with("full", json!({"of": "the run"})).unwrap();
-    let mut stepper = db
-        .builder(NOON)
-        .handler("work", |run: &duly::Context| {
-            run.effect("sent", || Ok([1, 2]))?;
-            if run.task() == "full" { Err("no".into()) } else { Ok::<_, duly::BoxError>("done") }
-        })
-        .start()
-        .unwrap();
+        .pause_after_failures(1);
+    let tasks = [
+        every_column,
+        NewTask::manual("alarm"),
+        NewTask::cron("late", "30 2 * * *").time_zone("America/New_York"),
+        NewTask::cron("paused", "@daily"),
+        NewTask::once("once", at("2027-03-14T12:00:10Z")),
+        NewTask::interval("skips", seconds(1)),
+        NewTask::interval("broken", seconds(60)),
+    ];
+    client.add_all(tasks.map(work)).unwrap();
+    client.set_limit(Limit::key("mailer", 3)).unwrap();
+    client.set_limit(Limit::rate("work", 100, seconds(60))).unwrap();
+    let dead = client.trigger_with(NAME, json!("of the run")).unwrap();
+    client.cancel(client.trigger("alarm").unwrap()).unwrap();
     stepper.run_until(at(NOON) + seconds(60)).unwrap();
+    client.pause("paused").unwrap();
+    db.plain()
+        .execute_batch(
+            "UPDATE scheduled_tasks SET schedule_value = 'nonsense' WHERE name = 'broken';
+             INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, occurrences,
+                                    last_scheduled_for, error)
+             SELECT id, 'work', 1805000000000, 'schedule', 'missed', 1805000000000, 1805000000000, 7, 1805000006000, 'late'
+               FROM scheduled_tasks WHERE name = 'skips'",
+        )
+        .unwrap();
+    stepper.run_until(at(NOON) + seconds(70)).unwrap();
+    client.retry(dead).unwrap();
+    client.pause("skips").unwrap();
+    stepper.stop().unwrap();
     db
 }
 
@@ -83,7 +112,7 @@ fn values_have_the_json_that_the_program_prints() {
         ["file_bytes", "wal_bytes", "schedulers", "clock_shows"].iter().for_each(|key| status[key] = Value::Null)
     });
     assert_eq!(status[0], status[1]);
-    assert_eq!(status[0]["tasks"], json!({"active": 2, "paused": 0, "completed": 0, "invalid": 0}));
+    assert_eq!(status[0]["tasks"], json!({"active": 2, "paused": 3, "completed": 1, "invalid": 1}));
     // Other problems name the time of the look-up.
     let dead = |problems: Value| problems.as_array().unwrap().iter().find(|one| one["kind"] == "dead").cloned();
     let problems = value(client.check(&Limits::default()).unwrap());
@@ -101,7 +130,7 @@ fn reread<T: Serialize + DeserializeOwned>(value: &T) -> T {
 fn rows_are_read_back_without_a_difference() {
     let db = full();
     let client = db.client();
-    let runs: Vec<Run> = client.newest_runs(20).unwrap();
+    let runs: Vec<Run> = client.newest_runs(200).unwrap();
     assert!(runs.iter().any(|run| run.status == RunStatus::Dead) && runs.iter().any(|run| run.result.is_some()));
     assert_eq!(reread(&runs), runs);
     let attempts: Vec<Attempt> = runs.iter().flat_map(|run| client.attempts(run.id).unwrap()).collect();
@@ -113,7 +142,7 @@ fn rows_are_read_back_without_a_difference() {
     let definitions: Vec<Definition> = tasks.into_iter().map(|task| task.definition).collect();
     assert_eq!(reread(&definitions), definitions);
     let (status, problems) = (client.status().unwrap(), client.check(&Limits::default()).unwrap());
-    assert!(!problems.is_empty() && status.tasks.len() == 1 && status.next.is_some());
+    assert!(!problems.is_empty() && status.tasks.len() == 4 && status.next.is_some());
     assert_eq!((reread(&status), reread(&problems)), (status.clone(), problems));
     // While schedules wait for the clock.
     let shows = at("2027-03-14T11:00:00Z");
@@ -151,7 +180,7 @@ fn what_the_program_prints_is_read_as_values_of_the_library() {
     let status: Status = serde_json::from_value(read(&["status", "--json"])).unwrap();
     let now = client.status().unwrap();
     assert_eq!((status.tasks, status.runs, status.next, status.path), (now.tasks, now.runs, now.next, now.path));
-    assert_eq!((status.limits.len(), &status.limits), (2, &now.limits));
+    assert_eq!((status.limits.len(), &status.limits), (4, &now.limits));
     let limits: Vec<LimitState> = serde_json::from_value(read(&["limit", "--json"])).unwrap();
     assert_eq!(limits, now.limits);
     let neither = json!({ "handler": "mail", "max_running": 2, "used": 0, "waiting": 0 });
@@ -188,7 +217,7 @@ fn events_are_read_back_as_far_as_their_json_goes() {
     let (observer, events) = listen();
     let answers = |run: &duly::Context| match run.task() {
         "a" if run.attempt() == 1 => Err(duly::Failure::snooze(seconds(1)).into()),
-        "b" => Err(duly::BoxError::from("no")),
+        "b" => Err(BoxError::from("no")),
         _ => Ok(()),
     };
     let mut stepper = db.builder(NOON).handler("work", answers).observe(observer).start().unwrap();

@@ -40,6 +40,12 @@ fn succeed(stepper: &mut Stepper, claims: &[Arc<Claim>]) {
     claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
 }
 
+fn with_workers(workers: usize) -> (TestDb, Stepper) {
+    let db = TestDb::new();
+    let stepper = db.builder(NOON).accept("work").workers(workers).start().unwrap();
+    (db, stepper)
+}
+
 /// A scheduler that shares the clock of another.
 fn beside(db: &TestDb, clock: &ManualClock, workers: usize) -> Stepper {
     db.builder(NOON).clock(clock).accept("work").accept("post").workers(workers).start().unwrap()
@@ -49,8 +55,7 @@ fn beside(db: &TestDb, clock: &ManualClock, workers: usize) -> Stepper {
 fn as_many_runs_of_a_key_start_in_one_turn_as_its_limit_allows() {
     // A limit above the number of runs that wait unblocked at one time, too.
     for (limit, count) in [(1, 5), (3, 10), (100, 150)] {
-        let db = TestDb::new();
-        let mut stepper = db.builder(NOON).accept("work").workers(200).start().unwrap();
+        let (db, mut stepper) = with_workers(200);
         limit_key(&db, "smtp", limit);
         due_at_noon(&stepper, count, with_key);
         due_at_noon_aside(&stepper);
@@ -97,8 +102,7 @@ fn two_schedulers_share_the_slots_of_a_key_and_a_crash_frees_them() {
 #[test]
 fn a_changed_limit_takes_effect_in_the_next_turn_and_a_lower_one_ends_nothing() {
     for program in programs() {
-        let db = TestDb::new();
-        let mut stepper = db.builder(NOON).accept("work").workers(20).start().unwrap();
+        let (db, mut stepper) = with_workers(20);
         due_at_noon(&stepper, 12, with_key);
         let mut claims = stepper.step().unwrap();
         assert_eq!(claims.len(), 1, "no limit: one at a time");
@@ -124,8 +128,7 @@ fn a_changed_limit_takes_effect_in_the_next_turn_and_a_lower_one_ends_nothing() 
 
 #[test]
 fn a_key_whose_limit_is_removed_waits_for_the_runs_in_its_other_slots() {
-    let db = TestDb::new();
-    let mut stepper = db.builder(NOON).accept("work").workers(20).start().unwrap();
+    let (db, mut stepper) = with_workers(20);
     limit_key(&db, "smtp", 3);
     due_at_noon(&stepper, 5, with_key);
     let claims = stepper.step().unwrap();
@@ -143,8 +146,7 @@ fn a_key_whose_limit_is_removed_waits_for_the_runs_in_its_other_slots() {
 
 #[test]
 fn slots_are_free_for_every_handler_and_pauses_and_removals_free_the_next() {
-    let db = TestDb::new();
-    let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
+    let (db, mut stepper) = with_workers(9);
     limit_key(&db, "smtp", 2);
     let of = |name: &str, handler: &str| {
         NewTask::manual(name).handler(handler).concurrency_key("smtp").overlap(Overlap::Allow)
@@ -166,8 +168,7 @@ fn slots_are_free_for_every_handler_and_pauses_and_removals_free_the_next() {
 
 #[test]
 fn the_database_refuses_a_second_run_in_a_slot_and_limits_out_of_range() {
-    let db = TestDb::new();
-    let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
+    let (db, mut stepper) = with_workers(9);
     limit_key(&db, "smtp", 2);
     limit_rate(&db, "post", 2, 1_000);
     due_at_noon(&stepper, 2, with_key);
@@ -219,8 +220,7 @@ fn a_handler_starts_no_more_often_than_its_rate_whatever_the_number_of_scheduler
 
 #[test]
 fn starts_one_by_one_form_a_sliding_window() {
-    let db = TestDb::new();
-    let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
+    let (db, mut stepper) = with_workers(9);
     limit_rate(&db, "work", 2, 10_000);
     let task = NewTask::interval("often", seconds(1)).handler("work").overlap(Overlap::BufferAll);
     stepper.client().add(task.retry(RetryPolicy { max_attempts: 1, ..RetryPolicy::default() })).unwrap();
@@ -241,8 +241,7 @@ fn starts_one_by_one_form_a_sliding_window() {
 fn behind_a_rate_every_eighth_start_is_chosen_by_age() {
     // One worker lists two runs in each turn, four list eight.
     for workers in 1..=4 {
-        let db = TestDb::new();
-        let mut stepper = db.builder(NOON).accept("work").workers(workers).start().unwrap();
+        let (db, mut stepper) = with_workers(workers);
         limit_rate(&db, "work", 1, 1_000);
         due_at_noon(&stepper, 40, |task| task.priority(0));
         for number in 0..8 {
@@ -266,8 +265,7 @@ fn behind_a_rate_every_eighth_start_is_chosen_by_age() {
 #[test]
 fn a_changed_rate_keeps_the_starts_that_it_still_counts() {
     for program in programs() {
-        let db = TestDb::new();
-        let mut stepper = db.builder(NOON).accept("work").workers(20).start().unwrap();
+        let (db, mut stepper) = with_workers(20);
         program.execute(&db, "INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('work', 3, 60000)");
         due_at_noon(&stepper, 20, |task| task);
         assert_eq!(stepper.step().unwrap().len(), 3);
@@ -303,8 +301,7 @@ fn a_start_by_a_wrong_clock_does_not_count_beyond_the_return_of_the_clock() {
 
 #[test]
 fn a_run_with_a_rate_is_not_read_ahead() {
-    let db = TestDb::new();
-    let mut stepper = db.builder(NOON).accept("work").workers(1).start().unwrap();
+    let (db, mut stepper) = with_workers(1);
     limit_rate(&db, "work", 100, 60_000);
     due_at_noon(&stepper, 6, |task| task);
     assert_eq!(stepper.step_ahead(4).unwrap().len(), 1);
@@ -333,8 +330,7 @@ fn a_garbled_limit_of_a_key_keeps_no_outcome_from_being_stored() {
     if is_of_sqlite("it changes settings or tables of SQLite") {
         return;
     }
-    let db = TestDb::new();
-    let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
+    let (db, mut stepper) = with_workers(9);
     limit_key(&db, "smtp", 2);
     due_at_noon(&stepper, 3, with_key);
     let claims = stepper.step().unwrap();
@@ -349,8 +345,7 @@ fn a_garbled_limit_of_a_key_keeps_no_outcome_from_being_stored() {
 
 #[test]
 fn a_client_sets_lists_and_removes_limits() {
-    let db = TestDb::new();
-    let mut stepper = db.builder(NOON).accept("work").workers(9).start().unwrap();
+    let (db, mut stepper) = with_workers(9);
     let client = stepper.client().clone();
     let (key, rate) = (Limit::key("smtp", 2), Limit::rate("work", 5, minutes(1)));
     assert_eq!(client.set_limit(rate.clone()).unwrap(), Change::Created);

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-fn tree() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use crate::docs::{read, tree};
 
 /// The folders that hold documents, beside the top.
 const FOLDERS: [&str; 6] = ["docs", "clients", "examples", "benches", "fuzz", "packaging"];
@@ -30,7 +28,7 @@ pub(crate) fn documents() -> BTreeSet<PathBuf> {
 
 /// Returns a document without its fenced blocks.
 fn prose(document: &Path) -> String {
-    let text = std::fs::read_to_string(document).unwrap_or_else(|error| panic!("{}: {error}", document.display()));
+    let text = read(document);
     let mut is_code = false;
     let mut kept = String::new();
     for line in text.lines() {

@@ -1,7 +1,5 @@
 //! The integration tests, in one binary: one module per topic, with shared helpers in `fixtures`.
 
-/// The alarm of `docs/alarms.md`: a dead task sends a mail.
-mod alarm;
 /// Alarms of `duly run`, by a URL and by a command.
 mod alarm_messages;
 mod alerts;
@@ -47,7 +45,7 @@ mod degraded;
 mod delay_tasks;
 /// Faults of the disk, the database file, memory and locks, with real processes.
 mod disk;
-/// The documents match the source tree: layout, imports, file lengths, clock reads, examples.
+/// The documents match the source tree: layout, imports, file lengths, clock reads, examples, variables.
 mod docs;
 /// `doctor` finds each broken rule, and none in a sound file.
 mod doctor;
@@ -88,13 +86,11 @@ mod garbled;
 /// The guard process of `duly run` ends the commands of a scheduler that was killed, and no other process.
 #[cfg(feature = "cli")]
 mod guard;
-/// The snippets of the guides in `docs/`.
+/// The snippets of the guides in `docs/`, and the examples in the help of each command.
 #[cfg(feature = "cli")]
 mod guides;
 /// Failures that say what follows, custom backoff, and payloads that cannot be read.
 mod handler_failures;
-/// The examples in the help of each command.
-mod help_examples;
 /// Look-ups of runs, of the next occurrences and of the scheduler's state.
 mod history;
 /// Three hosts in network namespaces, and a server with a standby: killed, frozen, cut off, promoted.
@@ -200,8 +196,6 @@ mod process;
 mod progress;
 /// Every statement fits the schema; hot statements use their index.
 mod query_plans;
-/// The pages of docs/reference match the source.
-mod reference;
 /// Faults that the simulation has found, each as a small test.
 mod regressions;
 /// `duly run --tasks` applies the manifest again at SIGHUP.

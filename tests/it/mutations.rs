@@ -6,7 +6,7 @@
 //! the program reads (manifests, crontabs, payloads) is tested in the program's own tests, with the same mutator.
 
 /// Cron lines, beside a second reader without croner.
-mod cron;
+pub(crate) mod cron;
 /// A database with changed bytes, pages or log.
 mod file;
 /// Seeds and changes.

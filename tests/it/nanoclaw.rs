@@ -9,7 +9,7 @@ use crate::fixtures::TestDb;
 use crate::import::{duly, entries, stdout_of};
 
 /// Creates the table of NanoClaw, with the columns of later versions.
-pub(crate) fn nanoclaw(path: &Path) -> Connection {
+fn nanoclaw(path: &Path) -> Connection {
     let connection = Connection::open(path).expect("a database");
     let schema = "
         CREATE TABLE chats (jid TEXT PRIMARY KEY, name TEXT);

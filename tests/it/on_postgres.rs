@@ -8,55 +8,16 @@ use std::process::Command;
 use crate::fixtures::skip;
 
 /// The modules whose tests hold for every store. The simulation runs on PostgreSQL by itself.
-const SHARED: [&str; 47] = [
-    "apply",
-    "async_handlers",
-    "attempt_slots",
-    "catch_up",
-    "check",
-    "clock",
-    "clock_trouble",
-    "completed_by_sql",
-    "concurrency_keys",
-    "crontab_weeks",
-    "delay_tasks",
-    "draining",
-    "durations",
-    "effects",
-    "events",
-    "executor",
-    "first_look",
-    "handler_failures",
-    "history",
-    "ids",
-    "idempotency",
-    "limits",
-    "manual",
-    "matching",
-    "misfire",
-    "observers",
-    "on_dead",
-    "overdue",
-    "overlap",
-    "progress",
-    "regressions",
-    "reopened",
-    "restarts",
-    "rewinds",
-    "retention",
-    "retention_load",
-    "run_transitions",
-    "schedule_changes",
-    "sql_edits",
-    "stuck_workers",
-    "takeover",
-    "testing_kit",
-    "threads",
-    "time_limits",
-    "turns",
-    "unknown_owner",
-    "wake",
-];
+const SHARED: &str = "
+    apply async_handlers attempt_slots catch_up check clock clock_trouble completed_by_sql concurrency_keys
+    crontab_weeks delay_tasks draining durations effects events executor first_look handler_failures history ids
+    idempotency limits manual matching misfire observers on_dead overdue overlap progress regressions reopened
+    restarts rewinds retention retention_load run_transitions schedule_changes sql_edits stuck_workers takeover
+    testing_kit threads time_limits turns unknown_owner wake";
+
+fn is_shared(module: &str) -> bool {
+    SHARED.split_whitespace().any(|shared| shared == module)
+}
 
 /// Returns whether the test of this thread is to run on PostgreSQL.
 pub(crate) fn is_chosen() -> bool {
@@ -66,7 +27,7 @@ pub(crate) fn is_chosen() -> bool {
     // The threads of tests have their names; that of a program with one thread has not.
     let thread = std::thread::current();
     let module = thread.name().and_then(|name| name.split_once("::")).map(|(module, _)| module);
-    module.is_none_or(|module| SHARED.contains(&module))
+    module.is_none_or(is_shared)
 }
 
 /// The address of a new schema, if the test of this thread is to run on PostgreSQL.
@@ -83,7 +44,7 @@ fn the_shared_tests_hold_on_postgres() {
     let program = std::env::current_exe().expect("this program");
     let listed = Command::new(&program).args(["--list", "--format", "terse"]).output().expect("the tests");
     let listed = String::from_utf8(listed.stdout).expect("names");
-    let shared = |test: &&str| test.split_once("::").is_some_and(|(module, _)| SHARED.contains(&module));
+    let shared = |test: &&str| test.split_once("::").is_some_and(|(module, _)| is_shared(module));
     let tests: Vec<&str> = listed.lines().filter_map(|line| line.strip_suffix(": test")).filter(shared).collect();
     assert!(tests.len() >= 230, "{} shared tests", tests.len());
     let state = tempfile::tempdir().expect("a folder");

@@ -1,18 +1,17 @@
 //! The unit of systemd and the image: systemd accepts the unit, and the program accepts their command lines.
 #![cfg(target_os = "linux")]
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::disk::tools::{skip_without, succeeds};
+use crate::docs::{read, tree};
 use crate::fixtures::TestDb;
 
 fn packaged(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(name);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    read(&tree().join("packaging").join(name))
 }
 
 /// Returns the value of a directive of the unit.
@@ -95,8 +94,7 @@ fn the_command_lines_of_the_image_are_valid() {
 /// What the Debian package and the crate hold is in the tree, or made by the script that builds the package.
 #[test]
 fn the_files_of_the_packages_exist() {
-    let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let manifest = std::fs::read_to_string(tree.join("Cargo.toml")).expect("Cargo.toml");
+    let manifest = read(&tree().join("Cargo.toml"));
     let script = packaged("deb");
     let list = |name: &str| -> Vec<String> {
         let (_, rest) = manifest.split_once(&format!("\n{name} = [\n")).unwrap_or_else(|| panic!("no {name}"));
@@ -114,7 +112,7 @@ fn the_files_of_the_packages_exist() {
         match folder.strip_prefix("target/deb/") {
             Some(made) => assert!(script.contains(&format!("$files/{made}")), "packaging/deb does not make {file}"),
             None if folder == "target/release/duly" => {}
-            None => assert!(tree.join(folder).exists(), "Cargo.toml names {file}"),
+            None => assert!(tree().join(folder).exists(), "Cargo.toml names {file}"),
         }
     }
     assert!(

@@ -5,24 +5,21 @@ mod schema;
 use std::collections::BTreeSet;
 
 use duly::page::Page;
-use duly::{
-    AttemptOutcome, BoxError, Limit, Misfire, NewTask, Origin, Overlap, ProblemKind, RetryPolicy, RunStatus, Scheduler,
-    TaskStatus,
-};
+use duly::{AttemptOutcome, Misfire, Origin, Overlap, ProblemKind, RunStatus, Scheduler, TaskStatus};
 use serde_json::{Value, json};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, seconds};
+use crate::fixtures::{TestDb, eventually};
+use crate::json::{NAME, full};
 use crate::page_api::schema::Description;
+use crate::page_run::request;
 
-/// A name that must be encoded in a path.
-const NAME: &str = "mail:anna@example.org/../x";
+/// [`NAME`] in a path.
 const ENCODED: &str = "mail%3Aanna%40example.org%2F..%2Fx";
 
 /// A database, and a scheduler without handlers that serves it.
 struct Served {
     db: TestDb,
     scheduler: Scheduler,
-    agent: ureq::Agent,
 }
 
 struct Answer {
@@ -37,23 +34,19 @@ impl Served {
         let scheduler = Scheduler::builder(db.file()).page(Page::on("127.0.0.1:0")).start().expect("a scheduler");
         // The clock of the machine is behind that of the test: the first turns plan the tasks anew.
         eventually("the tasks are planned", || scheduler.turns() >= 3);
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        Served { db, scheduler, agent }
+        Served { db, scheduler }
     }
 
     /// Requests a path, whose answer must be JSON.
     #[track_caller]
     fn get(&self, path: &str) -> Answer {
-        let address = self.scheduler.page_address().expect("an address");
-        let mut answer = self.agent.get(format!("http://{address}{path}")).call().expect("an answer");
-        let header = |name| answer.headers().get(name).map(|value| value.to_str().expect("text").to_owned());
-        assert_eq!(header("content-type").as_deref(), Some("application/json"), "{path}");
-        let next = header("link").map(|link| {
+        let answer = request(self.scheduler.page_address().expect("an address"), path, "*/*");
+        assert_eq!(answer.kind, "application/json", "{path}");
+        let next = answer.link.map(|link| {
             let target = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));
             format!("{}{}", path.split('?').next().unwrap_or_default(), target.expect("a link"))
         });
-        let text = answer.body_mut().read_to_string().expect("a body");
-        Answer { code: answer.status().as_u16(), body: serde_json::from_str(&text).expect("JSON"), next }
+        Answer { code: answer.code, body: serde_json::from_str(&answer.text).expect("JSON"), next }
     }
 
     #[track_caller]
@@ -68,66 +61,6 @@ impl Served {
         let output = self.db.duly(arguments).arg("--json").output().expect("the program");
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
     }
-}
-
-/// A database with a row of each kind, in each state that can be made.
-fn full() -> TestDb {
-    let db = TestDb::new();
-    let mut stepper = db
-        .builder(NOON)
-        .handler("work", |run: &duly::Context| {
-            run.effect("sent", || Ok([1, 2]))?;
-            run.progress("half");
-            if run.task() == NAME { Err::<&str, BoxError>("no\nway".into()) } else { Ok("done") }
-        })
-        .start()
-        .unwrap();
-    let client = stepper.client().clone();
-    let work = |task: NewTask| task.handler("work");
-    let every_column = NewTask::interval(NAME, seconds(900))
-        .payload(json!({"b": [1, null, "\u{1b}"]}))
-        .time_zone("America/New_York")
-        .starts_at(at("2027-03-14T12:00:00.500Z"))
-        .ends_at(at("2030-01-01T00:00:00Z"))
-        .overlap(Overlap::BufferAll)
-        .misfire(Misfire::RunAll, seconds(7))
-        .expires(seconds(86_400))
-        .retry(RetryPolicy { max_attempts: 2, backoff: seconds(2), max_backoff: seconds(30) })
-        .timeout(seconds(5))
-        .jitter(seconds(3))
-        .concurrency_key("mailer")
-        .on_dead("alarm")
-        .pause_after_failures(1);
-    let tasks = [
-        every_column,
-        NewTask::manual("alarm"),
-        NewTask::cron("late", "30 2 * * *").time_zone("America/New_York"),
-        NewTask::cron("paused", "@daily"),
-        NewTask::once("once", at("2027-03-14T12:00:10Z")),
-        NewTask::interval("skips", seconds(1)),
-        NewTask::interval("broken", seconds(60)),
-    ];
-    client.add_all(tasks.map(work)).unwrap();
-    client.set_limit(Limit::key("mailer", 3)).unwrap();
-    client.set_limit(Limit::rate("work", 100, seconds(60))).unwrap();
-    let dead = client.trigger_with(NAME, json!("of the run")).unwrap();
-    client.cancel(client.trigger("alarm").unwrap()).unwrap();
-    stepper.run_until(at(NOON) + seconds(60)).unwrap();
-    client.pause("paused").unwrap();
-    db.plain()
-        .execute_batch(
-            "UPDATE scheduled_tasks SET schedule_value = 'nonsense' WHERE name = 'broken';
-             INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at, occurrences,
-                                    last_scheduled_for, error)
-             SELECT id, 'work', 1805000000000, 'schedule', 'missed', 1805000000000, 1805000000000, 7, 1805000006000, 'late'
-               FROM scheduled_tasks WHERE name = 'skips'",
-        )
-        .unwrap();
-    stepper.run_until(at(NOON) + seconds(70)).unwrap();
-    client.retry(dead).unwrap();
-    client.pause("skips").unwrap();
-    stepper.stop().unwrap();
-    db
 }
 
 /// Every documented path, with each task and each run of the database in its place.

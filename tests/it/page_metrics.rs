@@ -16,22 +16,12 @@ use duly::testing::ManualClock;
 use duly::{BoxError, Builder, Context, Event, Failure, Misfire, NewTask, Overlap, RetryPolicy, RunStatus, Scheduler};
 
 use crate::fixtures::{NOON, TestDb, at, eventually, minutes, overdue, seconds, skip, wait_for_status};
+use crate::page_run::{Answer, request};
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
 
-struct Answer {
-    code: u16,
-    kind: String,
-    text: String,
-}
-
 fn get(scheduler: &Scheduler, path: &str, accept: &str) -> Answer {
-    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let address = scheduler.page_address().expect("a page");
-    let mut answer = agent.get(format!("http://{address}{path}")).header("accept", accept).call().expect("an answer");
-    let kind = answer.headers().get("content-type").map(|kind| kind.to_str().expect("a type").to_owned());
-    let text = answer.body_mut().with_config().limit(50 << 20).read_to_string().expect("a text");
-    Answer { code: answer.status().as_u16(), kind: kind.unwrap_or_default(), text }
+    request(scheduler.page_address().expect("a page"), path, accept)
 }
 
 fn scrape(scheduler: &Scheduler) -> String {

@@ -9,12 +9,19 @@ use duly::{
 
 use crate::fixtures::{TestDb, eventually, minutes, seconds};
 
-/// Requests a page. Returns the status and the text.
-pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, String) {
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) kind: String,
+    pub(crate) link: Option<String>,
+    pub(crate) text: String,
+}
+
+pub(crate) fn request(address: SocketAddr, path: &str, accept: &str) -> Answer {
     let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
-    let mut answer = agent.get(format!("http://{address}{path}")).call().expect("an answer");
-    let status = answer.status().as_u16();
-    (status, answer.body_mut().with_config().limit(10_000_000).read_to_string().expect("a text"))
+    let mut answer = agent.get(format!("http://{address}{path}")).header("accept", accept).call().expect("an answer");
+    let header = |name| answer.headers().get(name).map(|value| value.to_str().expect("text").to_owned());
+    let (code, kind, link) = (answer.status().as_u16(), header("content-type").unwrap_or_default(), header("link"));
+    Answer { code, kind, link, text: answer.body_mut().with_config().limit(50 << 20).read_to_string().expect("a text") }
 }
 
 /// A scheduler with a page.
@@ -48,7 +55,8 @@ impl Served {
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
-        get(self.address, path)
+        let answer = request(self.address, path, "*/*");
+        (answer.code, answer.text)
     }
 
     /// The text of a page that exists.

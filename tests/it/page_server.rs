@@ -10,7 +10,8 @@ use duly::page::Page;
 use duly::{NewTask, Scheduler};
 
 use crate::fixtures::{TestDb, eventually, far_future, seconds, skip};
-use crate::sidecar::Sidecar;
+#[cfg(target_os = "linux")]
+use crate::page_sidecar::served_by_program;
 
 /// A scheduler that runs nothing, with its page.
 struct Served {
@@ -191,21 +192,11 @@ fn other_methods_and_unknown_paths_are_refused() {
     }
     let head = served.ask("HEAD", "/", "", "");
     assert_eq!((head.status, head.text.as_str()), (200, ""));
-    for path in [
-        "/unknown",
-        "//",
-        "/page.css/",
-        "/page.css/../../Cargo.toml",
-        "/../../etc/passwd",
-        "/%2e%2e/%2e%2e/etc/passwd",
-        "/..%2f..%2fetc%2fpasswd",
-        "/agent.db",
-        "/tasks/a/b",
-        "/runs/abc",
-        "/runs/%ff",
-        "/runs/99999999999999999999",
-        "/tasks/digest/trigger",
-    ] {
+    let unknown = "
+        /unknown // /page.css/ /page.css/../../Cargo.toml /../../etc/passwd /%2e%2e/%2e%2e/etc/passwd
+        /..%2f..%2fetc%2fpasswd /agent.db /tasks/a/b /runs/abc /runs/%ff /runs/99999999999999999999
+        /tasks/digest/trigger";
+    for path in unknown.split_whitespace() {
         assert_eq!(served.get(path).status, 404, "{path}");
     }
     // Without actions there are no routes that change anything.
@@ -474,23 +465,9 @@ fn descriptors(process: u32) -> usize {
 }
 
 #[cfg(target_os = "linux")]
-fn served_by_program(db: &TestDb) -> (Sidecar, SocketAddr) {
-    let sidecar = Sidecar::start(db, &["--http", "127.0.0.1:0"]);
-    let mut address = None;
-    eventually("the page has its address", || {
-        address = sidecar
-            .log()
-            .split_once("status page on http://")
-            .and_then(|(_, rest)| rest.split('/').next()?.parse().ok());
-        address.is_some()
-    });
-    (sidecar, address.unwrap())
-}
-
-#[cfg(target_os = "linux")]
 #[test]
 fn a_thousand_idle_and_dripping_connections_do_not_block_the_page() {
-    let (db, _client) = TestDb::with_client();
+    let db = TestDb::new();
     let (mut sidecar, address) = served_by_program(&db);
     let before = descriptors(sidecar.pid());
     let mut held = Vec::new();
@@ -530,7 +507,7 @@ fn a_process_without_descriptors_serves_again_when_it_has_some() {
     if tool.is_err() {
         return skip("no prlimit");
     }
-    let (db, _client) = TestDb::with_client();
+    let db = TestDb::new();
     let (mut sidecar, address) = served_by_program(&db);
     let limit = |count: usize| {
         let arguments = ["--pid", &sidecar.pid().to_string(), &format!("--nofile={count}:")];
@@ -545,28 +522,6 @@ fn a_process_without_descriptors_serves_again_when_it_has_some() {
     assert_eq!(sidecar.log().matches("cannot accept a connection").count(), 1, "{}", sidecar.log());
     drop(held);
     sidecar.terminate();
-}
-
-#[test]
-fn a_scheduler_stops_beside_open_connections() {
-    let served = Served::reading();
-    let mut held: Vec<_> = (0..30).map(|_| connect(served.address)).collect();
-    for stream in &mut held[..10] {
-        stream.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
-    }
-    for stream in &mut held[10..20] {
-        write!(stream, "GET /changes HTTP/1.1\r\nHost: {}\r\n\r\n", served.address).unwrap();
-        read_until(stream, "\r\n\r\n");
-    }
-    let Served { scheduler, address, .. } = served;
-    let begun = Instant::now();
-    assert_eq!(scheduler.shutdown(seconds(20)).unwrap().unfinished, 0);
-    assert!(begun.elapsed() < seconds(10), "{:?}", begun.elapsed());
-    for stream in &mut held {
-        let end = stream.read_to_end(&mut Vec::new());
-        assert!(end.is_ok() || end.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
-    }
-    assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
 #[test]

@@ -1,43 +1,18 @@
 //! The pages of the tasks and of one task, over HTTP: what is on a page, in which order, and that text of the database is text.
 
-use duly::page::Page;
-use duly::{NewTask, Scheduler};
+use duly::NewTask;
 use rusqlite::named_params;
 
 use crate::fixtures::{TestDb, at};
+use crate::page_run::Served;
 
-/// The largest page, in bytes.
-const MAX_BYTES: usize = 200_000;
 const HOSTILE: &str = "<script>alert(1)</script>\"'&\u{202e}\u{1b}[31m";
 
-/// A scheduler that serves the page of a database, and runs none of its tasks.
-struct Served {
-    db: TestDb,
-    scheduler: Scheduler,
-}
-
-impl Served {
-    fn new(prepare: impl FnOnce(&TestDb)) -> Self {
-        let db = TestDb::new();
-        drop(db.client());
-        prepare(&db);
-        let scheduler = Scheduler::builder(db.file()).page(Page::on("127.0.0.1:0")).start().expect("a scheduler");
-        Served { db, scheduler }
-    }
-
-    fn answer(&self, path: &str) -> (u16, String) {
-        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        let address = self.scheduler.page_address().expect("an address");
-        let mut answer = agent.get(format!("http://{address}{path}")).call().expect("an answer");
-        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("text"))
-    }
-
-    fn page(&self, path: &str) -> String {
-        let (status, text) = self.answer(path);
-        assert_eq!(status, 200, "{path}: {text}");
-        assert!(text.len() < MAX_BYTES, "{path} has {} bytes", text.len());
-        text
-    }
+/// The page of a database, none of whose tasks runs.
+fn served(prepare: impl FnOnce(&TestDb)) -> Served {
+    let (db, _) = TestDb::with_client();
+    prepare(&db);
+    Served::new(db, false)
 }
 
 /// Adds runs of a task by SQL, oldest first, with these statuses.
@@ -66,7 +41,7 @@ fn names(page: &str) -> Vec<&str> {
 
 #[test]
 fn tasks_are_in_pages_of_fifty_and_can_be_filtered() {
-    let served = Served::new(|db| {
+    let served = served(|db| {
         let client = db.client();
         for number in 0..60 {
             let handler = if number % 2 == 0 { "even" } else { "odd" };
@@ -75,26 +50,26 @@ fn tasks_are_in_pages_of_fifty_and_can_be_filtered() {
         client.add(NewTask::cron("zeta", "0 7 * * *").handler("even")).expect("a task");
         client.pause("zeta").expect("a pause");
     });
-    let first = served.page("/");
+    let first = served.text("/");
     assert_eq!((names(&first).len(), names(&first)[49]), (50, "task-49"));
     assert!(first.contains("href=\"/?page=2\""), "{first}");
-    let second = served.page("/?page=2");
+    let second = served.text("/?page=2");
     assert_eq!((names(&second).len(), names(&second)[0], names(&second)[10]), (11, "task-50", "zeta"));
     assert!(!second.contains("page=3") && second.contains("rel=\"prev\" href=\"/\""), "{second}");
-    assert_eq!(names(&served.page("/?status=paused")), ["zeta"]);
+    assert_eq!(names(&served.text("/?status=paused")), ["zeta"]);
     assert_eq!(
-        names(&served.page("/?name=task-0%3F&handler=odd")),
+        names(&served.text("/?name=task-0%3F&handler=odd")),
         ["task-01", "task-03", "task-05", "task-07", "task-09"]
     );
-    assert_eq!(names(&served.page("/?name=ask-5&handler=even")).len(), 5, "a part of a name");
+    assert_eq!(names(&served.text("/?name=ask-5&handler=even")).len(), 5, "a part of a name");
     // `[` is no set, whatever GLOB makes of it.
-    assert!(served.page("/?name=%5Bz%5Deta").contains("No such tasks"));
-    assert!(served.page("/?handler=even&page=9").contains("No such tasks"));
+    assert!(served.text("/?name=%5Bz%5Deta").contains("No such tasks"));
+    assert!(served.text("/?handler=even&page=9").contains("No such tasks"));
 }
 
 #[test]
 fn completed_one_time_tasks_are_hidden_unless_they_need_attention() {
-    let served = Served::new(|db| {
+    let served = served(|db| {
         let client = db.client();
         for name in ["done", "died", "never"] {
             client.add(NewTask::once(name, at("2026-01-01T00:00:00Z")).handler("work")).expect("a task");
@@ -105,19 +80,19 @@ fn completed_one_time_tasks_are_hidden_unless_they_need_attention() {
         add_runs(db, "done", &["dead", "succeeded"], "");
         add_runs(db, "died", &["succeeded", "dead"], "");
     });
-    assert_eq!(names(&served.page("/")), ["died"]);
-    assert_eq!(names(&served.page("/?completed=1")), ["died", "done", "never"]);
-    assert_eq!(names(&served.page("/?status=completed")), ["died", "done", "never"]);
+    assert_eq!(names(&served.text("/")), ["died"]);
+    assert_eq!(names(&served.text("/?completed=1")), ["died", "done", "never"]);
+    assert_eq!(names(&served.text("/?status=completed")), ["died", "done", "never"]);
 }
 
 #[test]
 fn the_marks_of_a_task_are_its_last_twenty_runs_oldest_first() {
-    let served = Served::new(|db| {
+    let served = served(|db| {
         db.client().add(NewTask::manual("digest").handler("work")).expect("a task");
         let statuses = [["missed"; 5].as_slice(), &["succeeded"; 17], &["dead", "skipped", "cancelled"]].concat();
         add_runs(db, "digest", &statuses, "");
     });
-    let page = served.page("/");
+    let page = served.text("/");
     let strip = page.split_once("<span class=\"marks\">").expect("marks").1.split_once("</span>").expect("an end").0;
     let runs: Vec<&str> =
         strip.split("href=\"/runs/").skip(1).map(|rest| rest.split_once('"').expect("an id").0).collect();
@@ -131,7 +106,7 @@ fn the_marks_of_a_task_are_its_last_twenty_runs_oldest_first() {
 
 #[test]
 fn a_task_has_sentences_occurrences_and_a_history_in_pages() {
-    let served = Served::new(|db| {
+    let served = served(|db| {
         let client = db.client();
         let night = NewTask::cron("night", "30 2 * * *").time_zone("Europe/Rome").handler("command");
         let night =
@@ -139,7 +114,7 @@ fn a_task_has_sentences_occurrences_and_a_history_in_pages() {
         client.add(night).expect("a task");
         add_runs(db, "night", &[["succeeded"; 70].as_slice(), &["dead"; 3]].concat(), "broken pipe");
     });
-    let page = served.page("/tasks/night");
+    let page = served.text("/tasks/night");
     for words in [
         "an occurrence that falls due while a run is unfinished is skipped.",
         "./a.sh &#39;two words&#39;",
@@ -152,28 +127,28 @@ fn a_task_has_sentences_occurrences_and_a_history_in_pages() {
         assert!(page.contains(words) || page.contains(&words.replace("&#39;", "'")), "{words}: {page}");
     }
     assert_eq!(page.matches("<th scope=\"row\"><a href=\"/runs/").count(), 50);
-    let second = served.page("/tasks/night?page=2");
+    let second = served.text("/tasks/night?page=2");
     assert_eq!(second.matches("<th scope=\"row\"><a href=\"/runs/").count(), 23);
-    let dead = served.page("/tasks/night?status=dead");
+    let dead = served.text("/tasks/night?status=dead");
     assert_eq!(dead.matches("<th scope=\"row\"><a href=\"/runs/").count(), 3);
     assert!(!page.contains("method=\"post\""), "the page only reads");
 }
 
 #[test]
 fn an_unknown_task_is_a_page_with_status_404() {
-    let served = Served::new(|_| {});
-    let (status, text) = served.answer("/tasks/%3Cscript%3E");
+    let served = served(|_| {});
+    let (status, text) = served.get("/tasks/%3Cscript%3E");
     assert_eq!(status, 404);
     assert!(
         text.contains("No such task") && text.contains("aria-label=\"Pages\"") && !text.contains("<script>"),
         "{text}"
     );
-    assert!(served.page("/").contains("No tasks yet"));
+    assert!(served.text("/").contains("No tasks yet"));
 }
 
 #[test]
 fn text_of_the_database_is_text_on_every_page() {
-    let served = Served::new(|db| {
+    let served = served(|db| {
         db.plain()
             .execute(
                 "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, time_zone, concurrency_key)
@@ -184,18 +159,17 @@ fn text_of_the_database_is_text_on_every_page() {
         add_runs(db, "hostile", &["dead"; 60], &HOSTILE.repeat(2_000));
     });
     for path in ["/", "/tasks/hostile", "/tasks/hostile?page=2", "/?name=%3Cscript%3E%22&handler=%3Cscript%3E"] {
-        let page = served.page(path);
+        let page = served.text(path);
         assert!(!page.contains("<script>alert") && !page.contains("<script>\""), "{path}: {page}");
         assert!(!page.contains(['\u{202e}', '\u{1b}']), "{path}: a control character: {page}");
         assert!(page.contains("&lt;script&gt;"), "{path}: {page}");
         assert!(!page.contains(" style=\""), "{path}: the policy refuses it");
     }
-    drop(served.db);
 }
 
 #[test]
 fn the_longest_rows_fit_the_size_of_a_page() {
-    let served = Served::new(|db| {
+    let served = served(|db| {
         let connection = db.plain();
         for number in 0..50 {
             let name = format!("n{number:02}{}", "/".repeat(197));
@@ -209,5 +183,5 @@ fn the_longest_rows_fit_the_size_of_a_page() {
             add_runs(db, &name, &["succeeded"; 20], "");
         }
     });
-    assert_eq!(names(&served.page("/")).len(), 50);
+    assert_eq!(names(&served.text("/")).len(), 50);
 }

@@ -11,7 +11,7 @@ use crate::fixtures::{
     NOON, TestDb, advance_and_step, at, claim, claim_after, minutes, seconds, step, step_after, succeed, with_task,
     work_off,
 };
-use crate::sql::{at_machine_time, insert, insert_due, names, programs, turn};
+use crate::sql::{insert, insert_due, names, stages, turn};
 
 /// Returns the events of tasks: kind and detail.
 fn events(db: &TestDb) -> Vec<String> {
@@ -284,32 +284,24 @@ fn jitter_moves_the_start_and_nothing_else() {
 /// `next_run` is set to now by SQL, or cleared: what was due is recorded, and the schedule continues.
 #[test]
 fn next_run_set_by_sql_loses_no_occurrence() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
+    for (sql, db, mut stepper) in stages() {
         let tasks = [("now", "interval", "7m"), ("anew", "interval", "7m"), ("ahead", "cron", "@yearly")];
         let rows: String = tasks.iter().map(|(name, kind, value)| insert(name, kind, value)).collect();
-        program.execute(
-            &db,
-            &(rows + &insert("delay", "delay", "7m") + &insert_due("once") + &insert("twin", "interval", "7m")),
-        );
+        sql(&(rows + &insert("delay", "delay", "7m") + &insert_due("once") + &insert("twin", "interval", "7m")));
         let past = "UPDATE scheduled_tasks SET planned = 1, next_run = created_at - 600000";
-        program.execute(&db, &format!("{past} WHERE name IN ('now', 'anew', 'delay', 'once', 'twin')"));
-        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name IN ('now', 'once')");
-        program.execute(&db, "UPDATE scheduled_tasks SET next_run = NULL WHERE name IN ('anew', 'ahead', 'delay')");
+        sql(&format!("{past} WHERE name IN ('now', 'anew', 'delay', 'once', 'twin')"));
+        sql("UPDATE scheduled_tasks SET next_run = created_at WHERE name IN ('now', 'once')");
+        sql("UPDATE scheduled_tasks SET next_run = NULL WHERE name IN ('anew', 'ahead', 'delay')");
         let first = turn(&mut stepper);
         first.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         let second = advance_and_step(&mut stepper, minutes(7));
         let sorted = |claims: &[_]| names(claims).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
-        assert_eq!(sorted(&first), ["now", "once", "twin"].map(str::to_owned).into(), "{program:?}");
-        assert_eq!(sorted(&second), ["anew", "delay", "now", "twin"].map(str::to_owned).into(), "{program:?}");
+        assert_eq!(sorted(&first), ["now", "once", "twin"].map(str::to_owned).into());
+        assert_eq!(sorted(&second), ["anew", "delay", "now", "twin"].map(str::to_owned).into());
         let missed_text = "at least 1: the task was changed by SQL before what was due had been resolved";
         let missed = "SELECT t.name, r.error FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                        WHERE r.status = 'missed' AND r.scheduled_for = t.created_at - 600000 ORDER BY t.id";
-        assert_eq!(
-            db.rows(missed),
-            ["now", "anew", "delay"].map(|name| format!("{name}|{missed_text}")),
-            "{program:?}"
-        );
+        assert_eq!(db.rows(missed), ["now", "anew", "delay"].map(|name| format!("{name}|{missed_text}")));
         assert_eq!(db.count(duly::RunStatus::Missed), 3);
         let planned = "SELECT planned, next_run > created_at FROM scheduled_tasks WHERE name = 'ahead'";
         assert_eq!(db.rows(planned), ["1|1"]);

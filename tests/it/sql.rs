@@ -4,6 +4,7 @@
 //! `psql`. Neither knows duly.
 
 use std::process::Command;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use duly::testing::Stepper;
@@ -63,6 +64,16 @@ pub(crate) fn at_machine_time() -> (TestDb, Stepper) {
     let db = TestDb::new();
     let stepper = db.stepper(&present_time().to_string());
     (db, stepper)
+}
+
+/// For each connection: a function that executes statements by it, and what [`at_machine_time`] returns.
+pub(crate) fn stages() -> impl Iterator<Item = (impl Fn(&str), Rc<TestDb>, Stepper)> {
+    programs().into_iter().map(|program| {
+        let (db, stepper) = at_machine_time();
+        let db = Rc::new(db);
+        let of_program = db.clone();
+        (move |sql: &str| program.execute(&of_program, sql), db, stepper)
+    })
 }
 
 /// An INSERT with the required columns only.
@@ -132,17 +143,16 @@ fn a_row_that_sql_inserts_runs_within_the_poll_interval() {
 
 #[test]
 fn one_turn_plans_an_inserted_row_and_the_next_writes_nothing() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
+    for (sql, db, mut stepper) in stages() {
         assert!(turn(&mut stepper).is_empty());
         let before = stepper.transactions();
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "idle");
-        program.execute(&db, "CREATE TABLE other (x); INSERT INTO other VALUES (1)");
+        sql("CREATE TABLE other (x); INSERT INTO other VALUES (1)");
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "a commit of another program is read, and nothing written");
 
-        program.execute(&db, &(insert_due("one") + &insert("later", "interval", "1h")));
+        sql(&(insert_due("one") + &insert("later", "interval", "1h")));
         assert_eq!(names(&turn(&mut stepper)), ["one"]);
         assert_eq!(stepper.transactions(), before + 1, "planned, resolved and claimed in one");
         assert_eq!(db.ask("SELECT next_run - created_at FROM scheduled_tasks WHERE name = 'later'"), "3600000");
@@ -169,14 +179,13 @@ fn a_bad_row_becomes_invalid_with_a_reason_and_delays_no_other() {
         ("concurrency_key", "replace(hex(zeroblob(75)), '0', 'é')", "'chat'", "concurrency_key"),
         ("payload", "'\"' || CAST(x'ff' AS TEXT) || '\"'", "'1'", "payload"),
     ];
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
+    for (sql, db, mut stepper) in stages() {
         let mut rows = insert_due("good");
         for (at, (column, value, ..)) in bad.iter().enumerate() {
             rows += &insert(&format!("bad{at}"), "cron", "* * * * * *");
             rows += &format!("UPDATE scheduled_tasks SET ({column}) = {value} WHERE name = 'bad{at}';");
         }
-        program.execute(&db, &rows);
+        sql(&rows);
         let claims = turn(&mut stepper);
         assert_eq!(names(&claims), ["good"]);
         stepper.finish(&claims[0], Outcome::succeeded());
@@ -193,7 +202,7 @@ fn a_bad_row_becomes_invalid_with_a_reason_and_delays_no_other() {
 
         // Repaired, each counts from its repair.
         for (at, (column, _, repair, _)) in bad.iter().enumerate() {
-            program.execute(&db, &format!("UPDATE scheduled_tasks SET ({column}) = {repair} WHERE name = 'bad{at}'"));
+            sql(&format!("UPDATE scheduled_tasks SET ({column}) = {repair} WHERE name = 'bad{at}'"));
         }
         stepper.run_until(present_time().plus(seconds(3))).unwrap();
         assert_eq!(db.rows("SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'"), [""; 0]);
@@ -269,19 +278,18 @@ fn the_database_refuses_what_the_contract_forbids() {
 
 #[test]
 fn a_name_is_an_idempotency_key_for_insert_or_ignore_and_upsert() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(insert_due("job") + &insert("other", "cron", "0 0 1 1 *")));
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert_due("job") + &insert("other", "cron", "0 0 1 1 *")));
         turn(&mut stepper);
         let before = all_rows(&db);
         let again = insert_due("job").replace("'work'", "'elsewhere'");
-        program.execute(&db, &again.replace("INSERT", "INSERT OR IGNORE"));
-        program.execute(&db, &again.replace(';', " ON CONFLICT DO NOTHING;"));
+        sql(&again.replace("INSERT", "INSERT OR IGNORE"));
+        sql(&again.replace(';', " ON CONFLICT DO NOTHING;"));
         assert_eq!(all_rows(&db), before);
 
         let upsert =
             " ON CONFLICT (name) DO UPDATE SET handler = excluded.handler, priority = 0, name = excluded.name;";
-        program.execute(&db, &again.replace(';', upsert));
+        sql(&again.replace(';', upsert));
         let rows = "SELECT name, handler, priority, status FROM scheduled_tasks ORDER BY id";
         assert_eq!(db.rows(rows), ["job|elsewhere|0|completed", "other|work|1|active"]);
         turn(&mut stepper);
@@ -293,16 +301,13 @@ fn a_name_is_an_idempotency_key_for_insert_or_ignore_and_upsert() {
 
 #[test]
 fn deleting_a_task_deletes_its_runs_and_attempts() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(insert_due("goes") + &insert_due("stays")));
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert_due("goes") + &insert_due("stays")));
         for claim in turn(&mut stepper) {
             stepper.finish(&claim, Outcome::failed("no luck"));
         }
         turn(&mut stepper);
-        program.execute(
-            &db,
-            "INSERT INTO task_effects SELECT 'mail', id, 'done', '1', run_at, run_at FROM task_runs;
+        sql("INSERT INTO task_effects SELECT 'mail', id, 'done', '1', run_at, run_at FROM task_runs;
              INSERT INTO scheduler_events (at, kind, task_id, run_id) SELECT run_at, 'edited', task_id, id FROM task_runs;",
         );
         let left = |task: i64| {
@@ -319,11 +324,11 @@ fn deleting_a_task_deletes_its_runs_and_attempts() {
         };
         let stays = left(2);
         assert!([left(1), left(2)].iter().flatten().all(|rows| rows.len() == 1));
-        program.execute(&db, "PRAGMA foreign_keys = OFF; DELETE FROM scheduled_tasks WHERE name = 'goes'");
+        sql("PRAGMA foreign_keys = OFF; DELETE FROM scheduled_tasks WHERE name = 'goes'");
         assert!(left(1).iter().all(Vec::is_empty), "{:?}", left(1));
         assert_eq!(left(2), stays);
         // The name is free again, and the id is not reused.
-        program.execute(&db, &insert_due("goes"));
+        sql(&insert_due("goes"));
         assert_eq!(names(&turn(&mut stepper)), ["goes"]);
         assert_eq!(db.ask("SELECT id FROM scheduled_tasks WHERE name = 'goes'"), "3");
         db.assert_sound();
@@ -332,12 +337,8 @@ fn deleting_a_task_deletes_its_runs_and_attempts() {
 
 #[test]
 fn the_views_show_due_failing_and_stuck_work() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(
-            &db,
-            &(insert_due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")),
-        );
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert_due("done") + &insert("cron", "cron", "0 0 1 1 *") + &insert("never", "interval", "1h")));
         for claim in turn(&mut stepper) {
             stepper.finish(&claim, Outcome::failed("oh"));
         }
@@ -345,7 +346,7 @@ fn the_views_show_due_failing_and_stuck_work() {
         stepper.client().trigger("cron").unwrap();
         turn(&mut stepper);
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        program.execute(&db, &format!(
+        sql(&format!(
             "UPDATE scheduled_tasks SET next_run = {now} - 301000, last_run = 1805025600001, last_finished = 1805025600999,
                     last_status = 'dead', last_duration_ms = 998, last_error = 'why', failure_count = 2 WHERE name = 'cron';
              UPDATE scheduled_tasks SET next_run = {now} - 299000, failure_count = 1 WHERE name = 'never';
@@ -353,8 +354,8 @@ fn the_views_show_due_failing_and_stuck_work() {
              UPDATE task_runs SET locked_until = {now} - 1000 WHERE status = 'running';"
         ));
         // Inserted long ago, and no scheduler has ever seen it; its twin is paused.
-        program.execute(&db, &(insert("old", "cron", "@daily") + &insert("rests", "cron", "@daily")));
-        program.execute(&db, &format!(
+        sql(&(insert("old", "cron", "@daily") + &insert("rests", "cron", "@daily")));
+        sql(&format!(
             "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests';
              UPDATE scheduled_tasks SET updated_at = {now} - 301000, created_at = {now} - 400000, next_run = NULL, planned = 0
               WHERE name IN ('old', 'rests');"
@@ -379,20 +380,14 @@ fn the_views_show_due_failing_and_stuck_work() {
             ("60000", "work", 59_000, ""),
             ("NULL", "command", 3_601_000, "cron|1|timeout"),
         ] {
-            program.execute(
-                &db,
-                &format!(
-                    "{rest}, started_at = {now} - {ago}, handler = '{handler}' WHERE status = 'running';
+            sql(&format!(
+                "{rest}, started_at = {now} - {ago}, handler = '{handler}' WHERE status = 'running';
                  UPDATE scheduled_tasks SET timeout_ms = {timeout} WHERE name = 'cron'"
-                ),
-            );
+            ));
             let found = db.rows("SELECT name, attempt, past FROM stuck_runs").join(" ");
             assert_eq!(found, stuck, "{timeout} {handler} {ago}");
         }
-        program.execute(
-            &db,
-            "SELECT * FROM task_overview; SELECT * FROM overdue_tasks; SELECT * FROM failing_tasks;
-                           SELECT * FROM stuck_runs;",
-        );
+        sql("SELECT * FROM task_overview; SELECT * FROM overdue_tasks; SELECT * FROM failing_tasks;
+                           SELECT * FROM stuck_runs;");
     }
 }

@@ -4,7 +4,7 @@
 use duly::Outcome;
 
 use crate::fixtures::{TestDb, advance_and_step, finish_all, minutes, seconds};
-use crate::sql::{Program, at_machine_time, insert, insert_due, names, present_time, programs, turn};
+use crate::sql::{Program, at_machine_time, insert, insert_due, names, present_time, programs, stages, turn};
 
 /// Without the code that a server adds to what a trigger says.
 fn without_code(rows: Vec<String>) -> Vec<String> {
@@ -13,29 +13,26 @@ fn without_code(rows: Vec<String>) -> Vec<String> {
 
 #[test]
 fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(insert_due("refused") + &insert_due("waits")));
-        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at + 60000 WHERE name = 'waits'");
-        program.execute(
-            &db,
-            "CREATE TRIGGER no_run BEFORE INSERT ON task_runs WHEN NEW.task_id = 1
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert_due("refused") + &insert_due("waits")));
+        sql("UPDATE scheduled_tasks SET next_run = created_at + 60000 WHERE name = 'waits'");
+        sql("CREATE TRIGGER no_run BEFORE INSERT ON task_runs WHEN NEW.task_id = 1
              BEGIN SELECT RAISE(ABORT, 'not in my db'); END;
              CREATE TRIGGER no_start BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 2 AND NEW.status = 'running'
              BEGIN SELECT RAISE(ABORT, 'not this one either'); END;",
         );
-        program.execute(&db, &(insert_due("first") + &insert_due("second")));
+        sql(&(insert_due("first") + &insert_due("second")));
         let claims = turn(&mut stepper);
         assert_eq!(names(&claims), ["first", "second"]);
         let refused = "SELECT name, invalid_reason FROM scheduled_tasks WHERE status = 'invalid'";
         assert_eq!(without_code(db.rows(refused)), ["refused|not in my db"]);
 
         // A waiting run that cannot be claimed: it is queued while all workers are busy, and then precedes others.
-        program.execute(&db, &(insert_due("third") + &insert_due("fourth")));
+        sql(&(insert_due("third") + &insert_due("fourth")));
         assert_eq!(turn(&mut stepper).len(), 2);
         stepper.clock().set_wall(present_time().plus(seconds(60)));
         assert!(stepper.step().unwrap().is_empty());
-        program.execute(&db, &insert_due("behind"));
+        sql(&insert_due("behind"));
         claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
         stepper.clock().set_wall(present_time().plus(seconds(60)));
         assert_eq!(names(&stepper.step().unwrap()), ["behind"]);
@@ -50,8 +47,7 @@ fn a_user_trigger_that_raises_pauses_one_task_and_no_other() {
         assert!(turns <= extra_turns(&db), "the run that cannot be claimed causes no extra turn");
 
         // The user drops the trigger.
-        program
-            .execute(&db, "DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
+        sql("DROP TRIGGER no_run; DROP TRIGGER no_start; UPDATE scheduled_tasks SET status = 'active'");
         finish_all(&mut stepper, &Outcome::succeeded());
         let claims = advance_and_step(&mut stepper, seconds(20));
         let mut again = names(&claims);
@@ -68,38 +64,33 @@ fn runs(db: &TestDb, name: &str) -> Vec<String> {
     ))
 }
 
-/// Moves a task's past back by hours, as if time had passed.
-fn move_back(program: Program, db: &TestDb, name: &str, hours: u64) {
+/// Statements that move a task's past back by hours, as if time had passed.
+fn moved_back(name: &str, hours: u64) -> String {
     let ago = 3_600_000 * hours;
-    program.execute(
-        db,
-        &format!(
-            "UPDATE scheduled_tasks SET created_at = created_at - {ago}, active_since = active_since - {ago},
-                next_run = next_run - {ago} WHERE name = '{name}'"
-        ),
-    );
+    format!(
+        "UPDATE scheduled_tasks SET created_at = created_at - {ago}, active_since = active_since - {ago},
+                next_run = next_run - {ago} WHERE name = '{name}';"
+    )
 }
 
 #[test]
 fn occurrences_during_a_pause_by_sql_are_passed_over() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
         turn(&mut stepper);
-        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        sql("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
         turn(&mut stepper);
         let rests = "SELECT status, next_run, planned FROM scheduled_tasks WHERE name = 'subject'";
         assert_eq!(db.rows(rests), ["paused|-|1"]);
-        move_back(program, &db, "subject", 3);
-        move_back(program, &db, "twin", 3);
+        sql(&(moved_back("subject", 3) + &moved_back("twin", 3)));
         assert_eq!(names(&turn(&mut stepper)), ["twin"]);
         assert_eq!((runs(&db, "subject").len(), runs(&db, "twin").len()), (0, 2), "a missed span, and a run");
 
         // Setting `next_run` of a paused task does not start it.
-        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at WHERE name = 'subject'");
+        sql("UPDATE scheduled_tasks SET next_run = created_at WHERE name = 'subject'");
         assert!(turn(&mut stepper).is_empty());
         let twin = db.rows_of("twin");
-        program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+        sql("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
         assert!(turn(&mut stepper).is_empty());
         let ahead = "SELECT status, planned, (next_run - created_at) % 420000, next_run > active_since,
                             next_run <= active_since + 420000 FROM scheduled_tasks WHERE name = 'subject'";
@@ -107,10 +98,10 @@ fn occurrences_during_a_pause_by_sql_are_passed_over() {
         assert_eq!((runs(&db, "subject").len(), db.rows_of("twin")), (0, twin));
 
         // A one-time task that became due meanwhile runs.
-        program.execute(&db, &insert_due("once"));
-        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'once'");
+        sql(&insert_due("once"));
+        sql("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'once'");
         assert!(turn(&mut stepper).is_empty());
-        program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'once'");
+        sql("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'once'");
         assert_eq!(names(&turn(&mut stepper)), ["once"]);
         db.assert_sound();
     }
@@ -118,17 +109,16 @@ fn occurrences_during_a_pause_by_sql_are_passed_over() {
 
 #[test]
 fn a_waiting_run_is_paused_and_resumed_with_its_task() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
-        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        sql("UPDATE scheduled_tasks SET next_run = created_at");
         assert_eq!(turn(&mut stepper).len(), 2);
         finish_all(&mut stepper, &Outcome::failed("no luck"));
         turn(&mut stepper);
         let manual = stepper.client().trigger("subject").unwrap();
         let blocked = "SELECT blocked FROM task_runs WHERE task_id = 1 ORDER BY id";
         let twin = db.rows_of("twin");
-        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
+        sql("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'subject'");
         assert_eq!(db.rows_of("twin"), twin);
         assert_eq!(db.rows(blocked), ["paused", "-"], "a request by hand is never held back by a pause");
         stepper.clock().set_wall(present_time().plus(seconds(10)));
@@ -136,7 +126,7 @@ fn a_waiting_run_is_paused_and_resumed_with_its_task() {
         assert_eq!(claims.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [manual, 2]);
         assert_eq!(db.rows(blocked), ["paused", "-"]);
 
-        program.execute(&db, "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
+        sql("UPDATE scheduled_tasks SET status = 'active' WHERE name = 'subject'");
         assert_eq!(db.rows(blocked), ["order", "-"], "cautiously, until a scheduler looks");
         stepper.step().unwrap();
         assert_eq!(db.rows(blocked), ["key", "-"]);
@@ -184,29 +174,22 @@ fn occurrences_due_before_a_change_are_recorded() {
 
 #[test]
 fn a_changed_schedule_counts_from_now_and_reactivates_a_completed_task() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(
-            &db,
-            &(insert_due("over")
-                + &insert_due("twin")
-                + &insert("cron", "cron", "0 0 1 1 *")
-                + &insert("rests", "cron", "@daily")),
-        );
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert_due("over")
+            + &insert_due("twin")
+            + &insert("cron", "cron", "0 0 1 1 *")
+            + &insert("rests", "cron", "@daily")));
         assert_eq!(turn(&mut stepper).len(), 2);
         finish_all(&mut stepper, &Outcome::succeeded());
-        program.execute(&db, "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests'");
+        sql("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'rests'");
         turn(&mut stepper);
         let (twin, cron) = (db.rows_of("twin"), db.rows_of("cron"));
-        program.execute(
-            &db,
-            "UPDATE scheduled_tasks SET schedule_value = schedule_value, time_zone = 'UTC', status = status",
-        );
+        sql("UPDATE scheduled_tasks SET schedule_value = schedule_value, time_zone = 'UTC', status = status");
         assert_eq!((db.rows_of("twin"), db.rows_of("cron")), (twin.clone(), cron), "the same again changes nothing");
 
         let soon = present_time().plus(minutes(5));
-        program.execute(&db, &format!("UPDATE scheduled_tasks SET schedule_value = '{soon}' WHERE name = 'over'"));
-        program.execute(&db, "UPDATE scheduled_tasks SET schedule_value = '@hourly' WHERE name IN ('cron', 'rests')");
+        sql(&format!("UPDATE scheduled_tasks SET schedule_value = '{soon}' WHERE name = 'over'"));
+        sql("UPDATE scheduled_tasks SET schedule_value = '@hourly' WHERE name IN ('cron', 'rests')");
         assert!(turn(&mut stepper).is_empty());
         let state = "SELECT name, status, planned, next_run - active_since BETWEEN 1 AND 3600000 FROM scheduled_tasks";
         assert_eq!(db.rows(state), ["over|active|1|1", "twin|completed|1|-", "cron|active|1|1", "rests|paused|1|-"]);
@@ -220,24 +203,20 @@ fn a_changed_schedule_counts_from_now_and_reactivates_a_completed_task() {
 
 #[test]
 fn next_run_set_to_now_runs_now_and_the_schedule_continues() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
         turn(&mut stepper);
         let twin = db.rows_of("twin");
         let now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-        program.execute(&db, &format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
+        sql(&format!("UPDATE scheduled_tasks SET next_run = {now} WHERE name = 'subject'"));
         assert_eq!(names(&turn(&mut stepper)), ["subject"]);
         let grid = "SELECT next_run - created_at, last_run, planned FROM scheduled_tasks WHERE name = 'subject'";
         assert_eq!(db.rows(grid), ["420000|-|1"]);
         assert_eq!(db.rows_of("twin"), twin);
         // Also in a row that no scheduler has seen yet.
-        program.execute(
-            &db,
-            &insert("fresh", "cron", "0 0 1 1 *")
-                .replace("value)", "value, next_run)")
-                .replace("*')", &format!("*', {now})")),
-        );
+        sql(&insert("fresh", "cron", "0 0 1 1 *")
+            .replace("value)", "value, next_run)")
+            .replace("*')", &format!("*', {now})")));
         assert_eq!(names(&turn(&mut stepper)), ["fresh"]);
         db.assert_sound();
     }
@@ -245,26 +224,22 @@ fn next_run_set_to_now_runs_now_and_the_schedule_continues() {
 
 #[test]
 fn cancel_requested_cancels_a_waiting_run_and_stops_a_running_one() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
+    for (sql, db, mut stepper) in stages() {
         let rows: String = ["running", "failed", "twin"].map(|name| insert(name, "interval", "7m")).concat();
-        program.execute(&db, &rows);
-        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+        sql(&rows);
+        sql("UPDATE scheduled_tasks SET next_run = created_at");
         let claims = turn(&mut stepper);
         for claim in claims.iter().filter(|claim| claim.task != "running") {
             stepper.finish(claim, Outcome::failed("no luck"));
         }
         turn(&mut stepper);
         // Behind the key of the running one.
-        program.execute(&db, &insert_due("queued"));
-        program.execute(&db, &insert_due("next"));
+        sql(&insert_due("queued"));
+        sql(&insert_due("next"));
         let manual = stepper.client().trigger("running").unwrap();
         let twin = db.rows_of("twin");
-        program.execute(
-            &db,
-            "UPDATE task_runs SET cancel_requested = 1
-                            WHERE task_id IN (SELECT id FROM scheduled_tasks WHERE name IN ('running', 'failed'))",
-        );
+        sql("UPDATE task_runs SET cancel_requested = 1
+                            WHERE task_id IN (SELECT id FROM scheduled_tasks WHERE name IN ('running', 'failed'))");
         assert_eq!(names(&turn(&mut stepper)), ["queued", "next"]);
         assert_eq!(runs(&db, "running"), ["schedule|running|-|-", "manual|cancelled|-|cancelled before it began"]);
         let between = "schedule|cancelled|-|cancelled while it waited for its next attempt";
@@ -282,20 +257,16 @@ fn cancel_requested_cancels_a_waiting_run_and_stops_a_running_one() {
 
 #[test]
 fn a_repaired_handler_applies_to_waiting_runs() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(
-            &db,
-            &(insert_due("subject") + &insert_due("twin") + &insert_due("done")).replace("'work'", "'wrok'"),
-        );
-        program.execute(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'done'");
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert_due("subject") + &insert_due("twin") + &insert_due("done")).replace("'work'", "'wrok'"));
+        sql("UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'done'");
         assert_eq!(names(&turn(&mut stepper)), ["done"]);
-        program.execute(&db, "UPDATE scheduled_tasks SET handler = 'wrok' WHERE name = 'done'");
+        sql("UPDATE scheduled_tasks SET handler = 'wrok' WHERE name = 'done'");
         assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "what runs, runs on");
         finish_all(&mut stepper, &Outcome::succeeded());
         assert!(turn(&mut stepper).is_empty(), "no scheduler has that handler");
         let twin = db.rows_of("twin");
-        program.execute(&db, "UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'");
+        sql("UPDATE scheduled_tasks SET handler = 'work' WHERE name = 'subject'");
         assert_eq!(names(&turn(&mut stepper)), ["subject"]);
         assert_eq!(db.rows_of("twin"), twin);
         assert_eq!(db.ask("SELECT handler FROM task_runs WHERE task_id = 3"), "work", "nor is history rewritten");
@@ -304,12 +275,11 @@ fn a_repaired_handler_applies_to_waiting_runs() {
 
 #[test]
 fn overlap_and_priority_apply_from_the_next_run() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
-        program.execute(&db, "UPDATE scheduled_tasks SET next_run = created_at");
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert("subject", "interval", "7m") + &insert("twin", "interval", "7m")));
+        sql("UPDATE scheduled_tasks SET next_run = created_at");
         assert_eq!(turn(&mut stepper).len(), 2);
-        program.execute(&db, "UPDATE scheduled_tasks SET overlap = 'allow', priority = 0 WHERE name = 'subject'");
+        sql("UPDATE scheduled_tasks SET overlap = 'allow', priority = 0 WHERE name = 'subject'");
         assert_eq!(db.ask("SELECT group_concat(priority) FROM task_runs"), "1,1");
         turn(&mut stepper);
         stepper.clock().set_wall(present_time().plus(minutes(7)));
@@ -317,7 +287,7 @@ fn overlap_and_priority_apply_from_the_next_run() {
         let rows = "SELECT status, priority, concurrency_key FROM task_runs WHERE task_id = 1";
         assert_eq!(db.rows(rows), ["running|1|#1", "running|0|-"]);
         assert_eq!(runs(&db, "twin").len(), 2, "the twin skips");
-        program.execute(&db, "UPDATE scheduled_tasks SET overlap = 'skip' WHERE name = 'subject'");
+        sql("UPDATE scheduled_tasks SET overlap = 'skip' WHERE name = 'subject'");
         stepper.step().unwrap();
         stepper.clock().set_wall(present_time().plus(minutes(14)));
         assert!(stepper.step().unwrap().is_empty());
@@ -368,12 +338,11 @@ fn extra_turns(db: &TestDb) -> u64 {
 
 #[test]
 fn a_refused_expiry_is_retried_at_the_next_poll_and_delays_no_other() {
-    for program in programs() {
-        let (db, mut stepper) = at_machine_time();
-        program.execute(&db, &(insert_due("refused") + &insert_due("twin")).replace("'work'", "'elsewhere'"));
+    for (sql, db, mut stepper) in stages() {
+        sql(&(insert_due("refused") + &insert_due("twin")).replace("'work'", "'elsewhere'"));
         let no = "CREATE TRIGGER no BEFORE UPDATE OF status ON task_runs WHEN NEW.task_id = 1
                   BEGIN SELECT RAISE(ABORT, 'no'); END";
-        program.execute(&db, &format!("UPDATE scheduled_tasks SET expires_ms = 1000; {no}"));
+        sql(&format!("UPDATE scheduled_tasks SET expires_ms = 1000; {no}"));
         turn(&mut stepper);
         stepper.clock().set_wall(present_time().plus(seconds(10)));
         stepper.step().unwrap();

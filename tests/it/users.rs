@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use duly::{NewTask, RunStatus};
+use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
 use crate::disk::tools::{skip_without, succeeds};
@@ -18,6 +18,16 @@ fn is_root() -> bool {
         skip("commands of other users need root");
     }
     is_root
+}
+
+/// A scheduler of root, with its database.
+fn started_by_root() -> Option<(TestDb, Client, Sidecar)> {
+    if !is_root() {
+        return None;
+    }
+    let (db, client) = TestDb::with_client();
+    let sidecar = Sidecar::start(&db, &[]);
+    Some((db, client, sidecar))
 }
 
 /// Returns the user of a file, or of a process in /proc.
@@ -74,11 +84,7 @@ fn a_command_has_the_user_the_groups_and_the_home_of_its_task() {
 
 #[test]
 fn the_input_and_the_payload_of_a_run_are_readable_by_the_user() {
-    if !is_root() {
-        return;
-    }
-    let (db, client) = TestDb::with_client();
-    let mut sidecar = Sidecar::start(&db, &[]);
+    let Some((db, client, mut sidecar)) = started_by_root() else { return };
     // A child reads the file by its name too, without the descriptors of its parent.
     let line = "id -u; cat; echo; cat /dev/stdin; cat \"$DULY_PAYLOAD_FILE\"; echo; \
                 sh -c 'exec 3<&- 4<&-; cat \"$DULY_PAYLOAD_FILE\"'";
@@ -96,11 +102,7 @@ fn the_input_and_the_payload_of_a_run_are_readable_by_the_user() {
 
 #[test]
 fn what_keeps_a_command_of_another_user_from_starting_is_named() {
-    if !is_root() {
-        return;
-    }
-    let (db, client) = TestDb::with_client();
-    let mut sidecar = Sidecar::start(&db, &[]);
+    let Some((db, client, mut sidecar)) = started_by_root() else { return };
     let run = outcome(&db, &sidecar, shell_as("unknown", "nobody-here", "true"), RunStatus::Dead);
     assert_eq!(run.error.as_deref(), Some("the task names user \"nobody-here\": there is no such user here"));
     set_mode(db.home(), 0o700);
@@ -183,11 +185,7 @@ fn a_command_of_another_user_that_outlived_its_scheduler_is_ended() {
 
 #[test]
 fn the_variables_of_a_task_do_not_reach_the_loader_of_a_process_of_root() {
-    if !is_root() {
-        return;
-    }
-    let (db, _) = TestDb::with_client();
-    let mut sidecar = Sidecar::start(&db, &[]);
+    let Some((db, _, mut sidecar)) = started_by_root() else { return };
     let argv = ["/usr/bin/env"];
     let variables = json!({ "LD_PRELOAD": "/no/such-object", "OWN": "1" });
     let task = command("loads", json!({ "argv": argv, "cwd": "/", "user": "nobody", "env": variables }));

@@ -110,17 +110,8 @@ fn the_folder_in_tzdir_is_used_and_a_damaged_file_is_reported() {
 /// No file outside of the folder is opened for any zone name.
 #[test]
 fn a_zone_name_is_no_path() {
-    for name in [
-        "../../etc/passwd",
-        "/usr/share/zoneinfo/Europe/Rome",
-        "Europe//Rome",
-        "Europe/../Europe/Rome",
-        "right/Europe/Rome",
-        "posixrules",
-        "localtime",
-        "Local",
-        "Europe",
-    ] {
+    // A unit test has the other names that are paths.
+    for name in ["../../etc/passwd", "Europe/../Europe/Rome", "Local", "Europe"] {
         let says = format!("invalid time_zone: expected an IANA name such as Europe/Rome or UTC, found {name:?}");
         assert_eq!(next_noon(name, "2027-07-01T00:00:00Z"), says);
     }

@@ -12,7 +12,7 @@ use crate::model::settings::Retention;
 use crate::rules::retention_timer::Part;
 use crate::store::Store;
 use crate::store::postgres::testing::TestServer;
-use crate::store::postgres::turn_tests::{NOON, Owner, Turn, other};
+use crate::store::postgres::turn_tests::{self, NOON, Owner, Turn, stage};
 
 fn insert(tasks: &str) -> String {
     format!(
@@ -27,9 +27,7 @@ fn failed(error: &str) -> Option<Outcome> {
 
 #[test]
 fn text_that_the_server_cannot_store_is_replaced_or_refused() {
-    let Some(server) = TestServer::start("") else { return };
-    let mut owner = Owner::new(&server, "one", false);
-    let mut other = other(&server);
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     other.batch_execute(&insert("(VALUES ('a'), ('b'))")).unwrap();
     owner.turn(&Turn { now: NOON, room: 5, ..Turn::default() });
     assert_eq!(owner.claimed.len(), 2);
@@ -86,7 +84,7 @@ fn an_item_that_the_server_refuses_is_set_aside_alone() {
     for (number, refusal) in refusals.into_iter().enumerate() {
         let _ = server.other().batch_execute("DROP SCHEMA IF EXISTS duly CASCADE");
         let mut owner = Owner::new(&server, "one", false);
-        let mut other = other(&server);
+        let mut other = turn_tests::other(&server);
         other.batch_execute(&insert("(VALUES ('a'), ('b'), ('c'), ('d'))")).unwrap();
         let body = format!("IF NEW.task_id = 2 THEN {refusal}; END IF");
         other.batch_execute(&trigger("no_run", "INSERT ON task_runs", &body)).unwrap();
@@ -135,7 +133,7 @@ fn a_change_holds_that_another_program_commits_while_a_turn_waits_to_write_what_
     for (edit, expected) in EDITS {
         let _ = server.other().batch_execute("DROP SCHEMA IF EXISTS duly CASCADE");
         let mut owner = Owner::new(&server, "one", false);
-        let (mut editor, mut other) = (other(&server), other(&server));
+        let (mut editor, mut other) = (turn_tests::other(&server), turn_tests::other(&server));
         let once = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
                     VALUES ('a', 'work', 'once', '2027-03-14T12:00:00Z')";
         other.batch_execute(once).unwrap();
@@ -157,9 +155,7 @@ fn a_change_holds_that_another_program_commits_while_a_turn_waits_to_write_what_
 
 #[test]
 fn many_tasks_are_added_while_another_program_adds_some_all_the_time() {
-    let Some(server) = TestServer::start("") else { return };
-    let mut owner = Owner::new(&server, "one", false);
-    let mut other = other(&server);
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -185,9 +181,8 @@ fn many_tasks_are_added_while_another_program_adds_some_all_the_time() {
 
 #[test]
 fn retention_keeps_a_task_that_another_program_needs_again() {
-    let Some(server) = TestServer::start("") else { return };
-    let mut owner = Owner::new(&server, "one", false);
-    let (mut editor, mut other) = (other(&server), other(&server));
+    let Some((server, mut owner, mut other)) = stage() else { return };
+    let mut editor = turn_tests::other(&server);
     let done = format!(
         "SET duly.store = 'on';
          INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, status, planned, created_at, active_since, updated_at)
@@ -216,9 +211,7 @@ fn retention_keeps_a_task_that_another_program_needs_again() {
 
 #[test]
 fn many_runs_of_a_task_that_are_cancelled_by_sql_write_the_task_once() {
-    let Some(server) = TestServer::start("") else { return };
-    drop(Owner::new(&server, "one", false));
-    let mut other = other(&server);
+    let Some((_server, _owner, mut other)) = stage() else { return };
     let runs = format!(
         "SET duly.store = 'on'; {};
          INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
@@ -235,10 +228,9 @@ fn many_runs_of_a_task_that_are_cancelled_by_sql_write_the_task_once() {
 
 #[test]
 fn no_other_role_may_use_the_functions_of_the_triggers() {
-    let Some(server) = TestServer::start("") else { return };
-    drop(Owner::new(&server, "one", false));
+    let Some((_server, _owner, mut other)) = stage() else { return };
     let open = "SELECT proname::text FROM pg_proc p
                  WHERE pronamespace = 'duly'::regnamespace AND prosecdef
                    AND EXISTS (SELECT 1 FROM aclexplode(coalesce(proacl, acldefault('f', proowner))) WHERE grantee = 0)";
-    assert_eq!(texts(&mut other(&server), open), Vec::<String>::new());
+    assert_eq!(texts(&mut other, open), Vec::<String>::new());
 }

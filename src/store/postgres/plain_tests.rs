@@ -13,7 +13,7 @@ use crate::store::Store as _;
 use crate::store::postgres::plain::Tries;
 use crate::store::postgres::server::CLASS;
 use crate::store::postgres::testing::TestServer;
-use crate::store::postgres::turn_tests::{NOON, Owner, Turn, edit, other, outcome, task};
+use crate::store::postgres::turn_tests::{self, NOON, Owner, Turn, edit, outcome, stage, task};
 use crate::store::turn_io::{Done, MAX_ITEMS, MAX_OUTCOMES};
 
 const TABLES: [&str; 6] =
@@ -75,7 +75,7 @@ fn play(server: &TestServer, seed: u64, as_every_other: bool) -> (Vec<String>, V
     let mut random = fastrand::Rng::with_seed(seed);
     let mut owner = Owner::new(server, "one", false);
     owner.store.reads_all = as_every_other;
-    let mut other = other(server);
+    let mut other = turn_tests::other(server);
     let (mut now, mut tasks, mut seen, mut taken) = (NOON, 0, Vec::new(), Vec::new());
     for turn in 0..60 {
         // Some turns with such tasks alone, then some with others too.
@@ -116,10 +116,10 @@ fn play(server: &TestServer, seed: u64, as_every_other: bool) -> (Vec<String>, V
         // Each is tried as plain, also after others that were not. If it owes a look, it looks itself.
         owner.store.plain = Tries::default();
         owner.store.owes_look = random.bool();
-        let before = owner.store.bench.lock().rows.server.round_trips();
+        let before = owner.round_trips();
         let mut done = owner.turn(&turn);
         // Without the look after it.
-        let round_trips = owner.store.bench.lock().rows.server.round_trips() - before - 1;
+        let round_trips = owner.round_trips() - before - 1;
         let recurring = done.claims.iter().any(|claim| claim.recurring);
         let one_by_one = done.events.iter().any(|event| matches!(event, Event::Invalid { .. }));
         taken.push(Taken { round_trips, recurring, one_by_one });
@@ -168,20 +168,14 @@ fn a_plain_turn_does_what_every_other_would() {
 
 #[test]
 fn a_plain_turn_takes_four_round_trips_before_its_runs_start_however_much_it_does() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     let mut counted = Vec::new();
     for tasks in [1, 250, 250, 0] {
-        let text = format!(
-            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
-             SELECT 't{turn}.' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, {tasks}) i",
-            turn = counted.len()
-        );
-        other.batch_execute(&text).expect("tasks");
-        let finished: Vec<Finished> = owner.ended(NOON, || Some(Outcome::succeeded()));
-        let before = owner.store.bench.lock().rows.server.round_trips();
+        insert(&mut other, tasks);
+        let finished = succeeded(&mut owner);
+        let before = owner.round_trips();
         let done = owner.turn(&Turn { now: NOON, finished: &finished, room: 500, ..Turn::default() });
-        let trips = owner.store.bench.lock().rows.server.round_trips() - before - 1;
+        let trips = owner.round_trips() - before - 1;
         counted.push((trips, finished.len(), done.claims.len()));
     }
     assert_eq!(counted, [(4, 0, 1), (4, 1, 250), (4, 250, 250), (5, 250, 0)], "without runs, it looks ahead");
@@ -189,8 +183,7 @@ fn a_plain_turn_takes_four_round_trips_before_its_runs_start_however_much_it_doe
 
 #[test]
 fn the_run_of_a_recurring_task_starts_after_four_round_trips_if_those_before_it_have_ended() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     let hour = 3_600_000;
     let tasks = format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, ends_at, next_run, planned, created_at)
@@ -207,9 +200,9 @@ fn the_run_of_a_recurring_task_starts_after_four_round_trips_if_those_before_it_
             owner.turn(&Turn { now: at - 1, finished: &finished, ..Turn::default() });
         }
         owner.store.plain = Tries::default();
-        let before = owner.store.bench.lock().rows.server.round_trips();
+        let before = owner.round_trips();
         let started = owner.try_turn(&Turn { now: at, room: 5, ..Turn::default() }).expect("a turn").claims.len();
-        let trips = owner.store.bench.lock().rows.server.round_trips() - before;
+        let trips = owner.round_trips() - before;
         seen.push((started, trips == 4));
     }
     // The grid ends with the fourth hour.
@@ -223,8 +216,7 @@ fn the_run_of_a_recurring_task_starts_after_four_round_trips_if_those_before_it_
 
 #[test]
 fn of_two_turns_in_a_row_one_looks_ahead() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     insert(&mut other, 5);
     let turn = |owner: &mut Owner| {
         let done = owner.try_turn(&Turn { now: NOON, room: 1, ..Turn::default() }).expect("a turn");
@@ -242,8 +234,8 @@ fn of_two_turns_in_a_row_one_looks_ahead() {
 
 #[test]
 fn a_task_that_is_added_during_a_turn_is_due_at_once() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut adding, mut other) = (Owner::new(&server, "one", false), other(&server), other(&server));
+    let Some((server, mut owner, mut other)) = stage() else { return };
+    let mut adding = turn_tests::other(&server);
     insert(&mut other, 1);
     owner.store.owes_look = true;
     let add = format!(
@@ -255,8 +247,7 @@ fn a_task_that_is_added_during_a_turn_is_due_at_once() {
     let done = std::thread::scope(|scope| {
         let turn = scope.spawn(|| owner.try_turn(&Turn { now: NOON, room: 50, ..Turn::default() }).expect("a turn"));
         // It has read what is due, and waits for the row that it has read.
-        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
-        wait_until(|| other.query_one(waits, &[]).expect("a count").get::<_, i64>(0) > 0);
+        wait_until(|| count(&mut other, "pg_locks WHERE NOT granted AND locktype = 'transactionid'") > 0);
         adding.batch_execute("COMMIT").expect("the end");
         turn.join().expect("a turn")
     });
@@ -267,8 +258,7 @@ fn a_task_that_is_added_during_a_turn_is_due_at_once() {
 
 #[test]
 fn a_turn_is_seldom_tried_as_plain_while_none_is_and_soon_once_one_is() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     let mut turn = |owner: &mut Owner, now: i64, schedule: &str| {
         let name = format!("t{}", now - NOON);
         let text = format!(
@@ -276,10 +266,10 @@ fn a_turn_is_seldom_tried_as_plain_while_none_is_and_soon_once_one_is() {
              VALUES ('{name}', 'work', {schedule}, {now}, 1)"
         );
         other.batch_execute(&text).expect("a task");
-        let before = owner.store.bench.lock().rows.server.round_trips();
+        let before = owner.round_trips();
         let done = owner.turn(&Turn { now, room: 500, ..Turn::default() });
         assert_eq!(done.claims.len(), 1);
-        owner.store.bench.lock().rows.server.round_trips() - before - 1
+        owner.round_trips() - before - 1
     };
     let mut at = NOON..;
     let mut turns = |count: usize, schedule: &str| -> Vec<u64> {
@@ -296,77 +286,44 @@ fn a_turn_is_seldom_tried_as_plain_while_none_is_and_soon_once_one_is() {
 
 #[test]
 fn what_succeeds_while_another_holds_the_lock_ends_at_once_and_the_turn_writes_what_follows() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
-    other
-        .batch_execute(&format!(
-            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
-             SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, 2) i"
-        ))
-        .expect("tasks");
+    let Some((_server, mut owner, mut other)) = stage() else { return };
+    insert(&mut other, 2);
     let done = owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
     let (first, second) = (done.claims[0].clone(), done.claims[1].clone());
-    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    let finished = succeeded(&mut owner);
     assert_eq!(finished.len(), 2);
-    other
-        .batch_execute(&format!(
-            "SET duly.store = 'on'; BEGIN;
-             SELECT pg_advisory_xact_lock({CLASS}, 'duly'::regnamespace::oid::int);
-             SELECT 1 FROM task_runs WHERE id = {} FOR UPDATE",
-            second.run_id
-        ))
-        .expect("the lock, and that of a row");
-    let done = std::thread::scope(|scope| {
-        let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 50, ..Turn::default() }));
-        let begun = since_boot();
+    let row = format!("SELECT 1 FROM task_runs WHERE id = {} FOR UPDATE", second.run_id);
+    let turn = Turn { now: NOON, finished: &finished, room: 50, ..Turn::default() };
+    let done = turn_behind_a_lock(&mut owner, &mut other, &row, &turn, |other| {
         let status = |other: &mut Client, run: i64| -> String {
             other.query_one("SELECT status FROM task_runs WHERE id = $1", &[&run]).expect("a run").get(0)
         };
-        while status(&mut other, first.run_id) != "succeeded" {
-            assert!(since_boot() - begun < Duration::from_secs(4), "it waits for the lock");
-        }
-        assert_eq!(status(&mut other, second.run_id), "running", "its row is locked");
+        wait_until(|| status(other, first.run_id) == "succeeded");
+        assert_eq!(status(other, second.run_id), "running", "its row is locked");
         // The holder of the lock opened this run before it could see the end of the other.
-        let waits = format!(
-            "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, blocked, concurrency_key)
-             VALUES ({0}, 'work', {NOON}, 'manual', 'queued', {NOON}, 'key', '#{0}'); COMMIT",
-            first.task_id
-        );
-        other.batch_execute(&waits).expect("a run that waits");
-        turn.join().expect("a turn")
+        open_waiting(other, &[first.task_id]);
     });
     let claimed: Vec<i64> = done.claims.iter().map(|claim| claim.task_id).collect();
     assert_eq!(claimed, [first.task_id], "nothing blocks the run that waited");
-    let ended = done.events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
-    assert_eq!(ended, 2, "{:?}", done.events);
+    assert_eq!(ends(&done), 2, "{:?}", done.events);
     let rows = other.query("SELECT status FROM task_runs ORDER BY id", &[]).expect("runs");
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["succeeded", "succeeded", "running"]);
-    let doubled: i64 = other.query_one("SELECT count(*) FROM task_attempts", &[]).expect("a count").get(0);
-    assert_eq!(doubled, 0, "no outcome was superseded");
+    assert_eq!(count(&mut other, "task_attempts"), 0, "no outcome was superseded");
 }
 
 #[test]
 fn ends_that_are_stored_take_no_place_in_a_turn() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
-    other
-        .batch_execute(&format!(
-            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
-             SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, 2000) i"
-        ))
-        .expect("tasks");
+    let Some((_server, mut owner, mut other)) = stage() else { return };
+    insert(&mut other, 2000);
     let mut counted = Vec::new();
     for holds_lock in [false, false, true] {
-        let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+        let finished = succeeded(&mut owner);
         let done = std::thread::scope(|scope| {
             let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({CLASS}, 'duly'::regnamespace::oid::int)");
             other.batch_execute(if holds_lock { &lock } else { "BEGIN" }).expect("the lock");
             let turn =
                 scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() }));
-            let begun = since_boot();
-            while holds_lock && running(&mut other) > 0 {
-                assert!(since_boot() - begun < Duration::from_secs(4), "it waits for the lock");
-            }
+            wait_until(|| !holds_lock || running(&mut other) == 0);
             other.batch_execute("COMMIT").expect("the end");
             turn.join().expect("a turn")
         });
@@ -378,11 +335,12 @@ fn ends_that_are_stored_take_no_place_in_a_turn() {
     assert_eq!(running(&mut other), 500);
 }
 
-/// Inserts this many `once` tasks, which are due.
+/// Inserts this many further `once` tasks, which are due: `t1`, `t2` and so on.
 fn insert(other: &mut Client, tasks: usize) {
     let text = format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
-         SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, {tasks}) i"
+         SELECT 't' || (SELECT count(*) FROM scheduled_tasks) + i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1
+           FROM generate_series(1, {tasks}) i"
     );
     other.batch_execute(&text).expect("tasks");
 }
@@ -425,21 +383,48 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-#[test]
-fn a_turn_that_is_not_plain_writes_what_follows_from_stored_ends_as_items() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
-    insert(&mut other, 1500);
-    owner.turn(&Turn { now: NOON, room: 512, ..Turn::default() });
-    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
-    assert_eq!(finished.len(), 500);
-    take_lock(&mut other);
-    let done = std::thread::scope(|scope| {
-        let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() }));
-        wait_until(|| running(&mut other) == 0);
-        open_waiting(&mut other, &[finished[0].claim.task_id, finished[499].claim.task_id]);
+/// Takes a turn that waits for the lock, which is held until `meanwhile` has returned. `held`: a statement that locks rows too.
+fn turn_behind_a_lock(
+    owner: &mut Owner,
+    other: &mut Client,
+    held: &str,
+    turn: &Turn<'_>,
+    meanwhile: impl FnOnce(&mut Client),
+) -> Done {
+    take_lock(other);
+    other.batch_execute(held).expect("locks");
+    std::thread::scope(|scope| {
+        let turn = scope.spawn(|| owner.turn(turn));
+        meanwhile(other);
         other.batch_execute("COMMIT").expect("the end");
         turn.join().expect("a turn")
+    })
+}
+
+/// Succeeds with the claimed runs at noon.
+fn succeeded(owner: &mut Owner) -> Vec<Finished> {
+    owner.ended(NOON, || Some(Outcome::succeeded()))
+}
+
+fn count(other: &mut Client, of: &str) -> i64 {
+    other.query_one(&format!("SELECT count(*) FROM {of}"), &[]).expect("a count").get(0)
+}
+
+fn running(other: &mut Client) -> i64 {
+    count(other, "task_runs WHERE status = 'running'")
+}
+
+#[test]
+fn a_turn_that_is_not_plain_writes_what_follows_from_stored_ends_as_items() {
+    let Some((_server, mut owner, mut other)) = stage() else { return };
+    insert(&mut other, 1500);
+    owner.turn(&Turn { now: NOON, room: 512, ..Turn::default() });
+    let finished = succeeded(&mut owner);
+    assert_eq!(finished.len(), 500);
+    let turn = Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() };
+    let done = turn_behind_a_lock(&mut owner, &mut other, "", &turn, |other| {
+        wait_until(|| running(other) == 0);
+        open_waiting(other, &[finished[0].claim.task_id, finished[499].claim.task_id]);
     });
     // 250 outcomes, and 250 beside them: 32 runs are opened and claimed apart, because one waits and is claimed with them.
     assert_eq!((ends(&done), done.deferred, done.claims.len()), (250, 250, 218));
@@ -455,11 +440,10 @@ fn a_turn_that_is_not_plain_writes_what_follows_from_stored_ends_as_items() {
 
 #[test]
 fn ends_that_are_stored_before_a_turn_fails_are_not_stored_again() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     insert(&mut other, 2);
     owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
-    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    let finished = succeeded(&mut owner);
     owner.store.set_busy_timeout(Duration::from_millis(100)).expect("a timeout");
     take_lock(&mut other);
     let turn = Turn { now: NOON, finished: &finished, room: 50, ..Turn::default() };
@@ -473,17 +457,15 @@ fn ends_that_are_stored_before_a_turn_fails_are_not_stored_again() {
     assert_eq!((ends(&done), is_superseded(&done)), (2, false), "{:?}", done.events);
     let claimed: Vec<i64> = done.claims.iter().map(|claim| claim.task_id).collect();
     assert_eq!(claimed, [finished[1].claim.task_id], "what follows from the ends is written");
-    let doubled: i64 = other.query_one("SELECT count(*) FROM task_attempts", &[]).expect("a count").get(0);
-    assert_eq!((doubled, owner.store.ended.len()), (0, 0));
+    assert_eq!((count(&mut other, "task_attempts"), owner.store.ended.len()), (0, 0));
 }
 
 #[test]
 fn a_new_owner_stores_the_ends_that_a_promoted_server_lacks() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     insert(&mut other, 1);
     owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
-    let mut finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    let mut finished = succeeded(&mut owner);
     owner.store.set_busy_timeout(Duration::from_millis(100)).expect("a timeout");
     take_lock(&mut other);
     owner.try_turn(&Turn { now: NOON, finished: &finished, ..Turn::default() }).expect_err("the lock is held");
@@ -505,22 +487,16 @@ fn a_new_owner_stores_the_ends_that_a_promoted_server_lacks() {
 
 #[test]
 fn of_two_attempts_of_a_run_only_the_one_that_holds_the_claim_ends_it() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     insert(&mut other, 1);
     owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
-    let mut finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    let mut finished = succeeded(&mut owner);
     // As after a recovery: this owner has claimed the run again, and its first attempt returns too.
     let again = Claim { attempt: 2, ..(*finished[0].claim).clone() };
     finished.push(Finished { claim: Arc::new(again), ..finished[0].clone() });
     other.batch_execute("SET duly.store = 'on'; UPDATE task_runs SET attempt = 2").expect("another attempt");
-    take_lock(&mut other);
-    let done = std::thread::scope(|scope| {
-        let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, ..Turn::default() }));
-        wait_until(|| running(&mut other) == 0);
-        other.batch_execute("COMMIT").expect("the end");
-        turn.join().expect("a turn")
-    });
+    let turn = Turn { now: NOON, finished: &finished, ..Turn::default() };
+    let done = turn_behind_a_lock(&mut owner, &mut other, "", &turn, |other| wait_until(|| running(other) == 0));
     assert_eq!((ends(&done), is_superseded(&done)), (1, true), "{:?}", done.events);
     let superseded = "SELECT attempt FROM task_attempts WHERE outcome = 'superseded'";
     assert_eq!(other.query_one(superseded, &[]).expect("an attempt").get::<_, i64>(0), 1);
@@ -528,11 +504,10 @@ fn of_two_attempts_of_a_run_only_the_one_that_holds_the_claim_ends_it() {
 
 #[test]
 fn a_turn_takes_more_outcomes_only_after_one_whose_ends_were_stored_before_it() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     insert(&mut other, 3);
     owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
-    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    let finished = succeeded(&mut owner);
     owner.store.set_busy_timeout(Duration::from_millis(100)).expect("a timeout");
     let mut most = |finished: &[Finished], full: bool, before: &str| {
         take_lock(&mut other);
@@ -549,39 +524,26 @@ fn a_turn_takes_more_outcomes_only_after_one_whose_ends_were_stored_before_it() 
     assert_eq!(most(&finished[1..], false, ""), MAX_ITEMS);
     owner.turn(&Turn { now: NOON, finished: &finished, ..Turn::default() });
     assert_eq!(owner.store.most_outcomes(), MAX_ITEMS, "the ends were stored before it");
-    let next = format!(
-        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
-         VALUES ('next', 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1)"
-    );
-    other.batch_execute(&next).expect("a task");
+    insert(&mut other, 1);
     owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
-    let finished = owner.ended(NOON, || Some(Outcome::succeeded()));
+    let finished = succeeded(&mut owner);
     owner.turn(&Turn { now: NOON, finished: &finished, ..Turn::default() });
     assert_eq!(owner.store.most_outcomes(), MAX_OUTCOMES, "the lock was free");
 }
 
-fn running(other: &mut Client) -> i64 {
-    other.query_one("SELECT count(*) FROM task_runs WHERE status = 'running'", &[]).expect("a count").get(0)
-}
-
 #[test]
 fn a_task_that_another_program_changes_meanwhile_is_taken_as_it_is() {
-    let Some(server) = TestServer::start("") else { return };
-    let (mut owner, mut other) = (Owner::new(&server, "one", false), other(&server));
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     // A trigger of an application changes a row while the turn writes: the turn is repeated as every other.
-    other
-        .batch_execute(&format!(
-            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
-             SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', {NOON}, 1 FROM generate_series(1, 3) i;
-             CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS
-             'BEGIN IF NEW.name = ''t2'' THEN RETURN NULL; END IF; RETURN NEW; END';
-             CREATE TRIGGER leave_out BEFORE UPDATE ON scheduled_tasks FOR EACH ROW EXECUTE FUNCTION leave_out()"
-        ))
-        .expect("tasks and a trigger");
+    insert(&mut other, 3);
+    let leave_out = "
+        CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN IF NEW.name = ''t2'' THEN RETURN NULL; END IF; RETURN NEW; END';
+        CREATE TRIGGER leave_out BEFORE UPDATE ON scheduled_tasks FOR EACH ROW EXECUTE FUNCTION leave_out()";
+    other.batch_execute(leave_out).expect("a trigger");
     let done = owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
     let mut started: Vec<&str> = done.claims.iter().map(|claim| &*claim.task).collect();
     started.sort_unstable();
     assert_eq!(started, ["t1", "t3"], "{done:?}");
-    let runs: i64 = other.query_one("SELECT count(*) FROM task_runs", &[]).expect("a count").get(0);
-    assert_eq!(runs, 2);
+    assert_eq!(count(&mut other, "task_runs"), 2);
 }

@@ -12,7 +12,7 @@ use crate::store::postgres::address::Address;
 use crate::store::postgres::outcome::{Number, Outcome, Proof};
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::session::{Session, Timeline};
-use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared, skipped};
+use crate::store::postgres::testing::{AtCommit, Pooler, Proxy, TestServer, shared, skipped};
 use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::Registration;
@@ -21,6 +21,24 @@ use crate::store::turn_io::Registration;
 pub(super) fn schema(server: &TestServer, port: u16, name: &str) -> Address {
     server.other().batch_execute(&format!("CREATE SCHEMA {name}; CREATE TABLE {name}.t (n bigint)")).unwrap();
     Address::parse(&format!("{}?schema={name}", server.url_at(port))).unwrap()
+}
+
+/// The shared server, and a session with a schema of its own.
+fn connected(name: &str) -> Option<(&'static TestServer, Server)> {
+    let postgres = shared()?;
+    Some((postgres, Server::connect(&schema(postgres, postgres.port, name)).unwrap()))
+}
+
+/// A pooler before a server, if the program is installed.
+fn pooler(postgres: &TestServer) -> Option<Pooler> {
+    let pooler = Pooler::start(postgres);
+    (!skipped(pooler.is_none(), "pgbouncer")).then_some(pooler?)
+}
+
+/// Ends a session of the server.
+fn cut(server: &mut Server, other: &mut postgres::Client) {
+    let pid: i32 = server.query("SELECT pg_backend_pid()", &[]).unwrap()[0].get(0);
+    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
 }
 
 fn rows(server: &mut Server) -> i64 {
@@ -43,9 +61,8 @@ fn setting(server: &mut Server, name: &str) -> String {
 
 #[test]
 fn a_session_has_the_settings_also_after_a_loss() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "settings")).unwrap();
-    let (pid, mut other) = (backend(&mut server), postgres.other());
+    let Some((postgres, mut server)) = connected("settings") else { return };
+    let mut other = postgres.other();
     for round in 0..2 {
         let expected = [
             ("lock_timeout", if round == 0 { "4500ms" } else { "70ms" }),
@@ -64,7 +81,9 @@ fn a_session_has_the_settings_also_after_a_loss() {
         for (name, value) in expected {
             assert_eq!(setting(&mut server, name), value, "{name}");
         }
-        other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+        if round == 0 {
+            cut(&mut server, &mut other);
+        }
         // Over a connection that is lost: the next one begins with it.
         server.set_lock_timeout(Duration::from_millis(70)).unwrap();
         server.begin(Access::Read).unwrap();
@@ -75,8 +94,7 @@ fn a_session_has_the_settings_also_after_a_loss() {
 
 #[test]
 fn a_transaction_that_only_reads_may_be_idle_for_longer() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "reading")).unwrap();
+    let Some((_, mut server)) = connected("reading") else { return };
     for (access, limit) in [(Access::Read, "1min"), (Access::Write, "4s"), (Access::Read, "1min")] {
         server.begin(access).unwrap();
         assert_eq!(setting(&mut server, "idle_in_transaction_session_timeout"), limit);
@@ -85,14 +103,9 @@ fn a_transaction_that_only_reads_may_be_idle_for_longer() {
     assert_eq!(setting(&mut server, "idle_in_transaction_session_timeout"), "4s");
 }
 
-fn backend(server: &mut Server) -> i32 {
-    server.query("SELECT pg_backend_pid()", &[]).unwrap()[0].get(0)
-}
-
 #[test]
 fn a_transaction_takes_two_round_trips_beside_its_statements() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "trips")).unwrap();
+    let Some((_, mut server)) = connected("trips") else { return };
     add(&mut server);
     server.commit().unwrap();
     let (before, prepared) = (server.round_trips(), server.prepares());
@@ -134,8 +147,7 @@ pub(super) fn wait_for_waiter(holder: &mut Server) {
 
 #[test]
 fn a_failed_statement_prevents_the_commit() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "failed")).unwrap();
+    let Some((_, mut server)) = connected("failed") else { return };
     add(&mut server);
     let fault = server.query("SELECT 1 / $1::bigint", &[&0_i64]).unwrap_err();
     assert_eq!((class(&fault), fault.to_string().as_str()), (Class::Item, "division by zero [SQLSTATE 22012]"));
@@ -174,12 +186,10 @@ fn a_commit_that_did_not_arrive_is_repeated() {
 
 #[test]
 fn a_session_that_is_ended_within_a_transaction_leaves_nothing() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "ended")).unwrap();
+    let Some((postgres, mut server)) = connected("ended") else { return };
     let mut other = postgres.other();
     add(&mut server);
-    let pid = backend(&mut server);
-    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    cut(&mut server, &mut other);
     let fault = server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).unwrap_err();
     assert_eq!(class(&fault), Class::Other, "{fault}");
     let fault = server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).unwrap_err();
@@ -187,8 +197,7 @@ fn a_session_that_is_ended_within_a_transaction_leaves_nothing() {
     assert!(server.commit().is_err());
     // And one that is ended before its commit.
     add(&mut server);
-    let pid = backend(&mut server);
-    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    cut(&mut server, &mut other);
     assert_eq!(class(&server.commit().unwrap_err()), Class::Busy);
     assert_eq!((rows(&mut server), server.losses()), (0, (2, false)));
 }
@@ -224,8 +233,7 @@ fn a_restart_of_the_server_is_survived() {
 
 #[test]
 fn a_number_that_is_given_again_after_a_crash_is_not_the_transaction() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "given_again")).unwrap();
+    let Some((_, mut server)) = connected("given_again") else { return };
     add(&mut server);
     let id: String = server.query("SELECT pg_current_xact_id()::text", &[]).unwrap()[0].get(0);
     let timeline = server.timeline().cloned().unwrap();
@@ -289,8 +297,7 @@ fn another_history_is_not_written_by_an_owner_of_the_former() {
 
 #[test]
 fn a_schema_that_is_restored_has_its_own_lock() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "restored")).unwrap();
+    let Some((postgres, mut server)) = connected("restored") else { return };
     add(&mut server);
     server.commit().unwrap();
     postgres
@@ -305,8 +312,7 @@ fn a_schema_that_is_restored_has_its_own_lock() {
 
 #[test]
 fn statements_are_prepared_again() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "prepared")).unwrap();
+    let Some((postgres, mut server)) = connected("prepared") else { return };
     let mut other = postgres.other();
     server.query("SELECT * FROM t", &[]).unwrap();
     other.batch_execute("ALTER TABLE prepared.t ADD m text").unwrap();
@@ -325,8 +331,7 @@ fn statements_are_prepared_again() {
 
 #[test]
 fn each_error_of_the_server_has_its_class() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "classes")).unwrap();
+    let Some((postgres, mut server)) = connected("classes") else { return };
     postgres
         .other()
         .batch_execute(
@@ -413,15 +418,12 @@ fn a_role_without_privileges_of_its_own_suffices() {
 
 #[test]
 fn a_query_on_a_connection_that_has_broken_is_repeated_once() {
-    let Some(postgres) = shared() else { return };
-    let mut server = Server::connect(&schema(postgres, postgres.port, "broken")).unwrap();
+    let Some((postgres, mut server)) = connected("broken") else { return };
     let mut other = postgres.other();
-    let pid = backend(&mut server);
-    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    cut(&mut server, &mut other);
     assert_eq!((rows(&mut server), server.losses()), (0, (1, false)));
     // What writes may have been done.
-    let pid = backend(&mut server);
-    other.execute("SELECT pg_terminate_backend($1, 5000)", &[&pid]).unwrap();
+    cut(&mut server, &mut other);
     assert!(server.execute("INSERT INTO t VALUES ($1)", &[&1_i64]).is_err());
     assert_eq!((rows(&mut server), server.losses()), (0, (2, false)));
 }
@@ -429,11 +431,7 @@ fn a_query_on_a_connection_that_has_broken_is_repeated_once() {
 #[test]
 fn tables_are_created_in_one_transaction_also_through_a_pooler() {
     let Some(postgres) = TestServer::start("") else { return };
-    let pooler = crate::store::postgres::testing::Pooler::start(&postgres);
-    if skipped(pooler.is_none(), "pgbouncer") {
-        return;
-    }
-    let pooler = pooler.unwrap();
+    let Some(pooler) = pooler(&postgres) else { return };
     let mut other = postgres.other();
     other
         .batch_execute(
@@ -463,11 +461,7 @@ fn a_standby_is_refused() {
 #[test]
 fn a_pooler_serves_clients_and_no_scheduler() {
     let Some(postgres) = shared() else { return };
-    let pooler = crate::store::postgres::testing::Pooler::start(postgres);
-    if skipped(pooler.is_none(), "pgbouncer") {
-        return;
-    }
-    let pooler = pooler.unwrap();
+    let Some(pooler) = pooler(postgres) else { return };
     let address = schema(postgres, pooler.port, "pooled");
     let mut clients: Vec<Server> = (0..3).map(|_| Server::connect(&address).unwrap()).collect();
     for round in 1..=3 {

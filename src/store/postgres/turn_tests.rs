@@ -69,6 +69,10 @@ impl Owner {
         Owner { store, registration, claimed: Vec::new() }
     }
 
+    pub(crate) fn round_trips(&self) -> u64 {
+        self.store.bench.lock().rows.server.round_trips()
+    }
+
     /// Takes a turn, and the look after it.
     pub(crate) fn turn(&mut self, turn: &Turn<'_>) -> Done {
         let done = self.try_turn(turn).expect("a turn");
@@ -127,6 +131,13 @@ impl Owner {
         }
         ended
     }
+}
+
+/// A server, a scheduler, and another program's session.
+pub(crate) fn stage() -> Option<(TestServer, Owner, Client)> {
+    let server = TestServer::start("")?;
+    let (owner, other) = (Owner::new(&server, "one", false), other(&server));
+    Some((server, owner, other))
 }
 
 /// Another program's session.
@@ -273,17 +284,14 @@ fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
 
 #[test]
 fn the_round_trips_of_a_turn_do_not_depend_on_how_much_it_does() {
-    let Some(server) = TestServer::start("") else { return };
-    let mut owner = Owner::new(&server, "one", false);
-    let mut other = other(&server);
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     let mut now = NOON;
     let mut trips = |owner: &mut Owner, finished: &[Finished], part: Option<Part>| {
         now += 1000;
-        let count = |owner: &Owner| owner.store.bench.lock().rows.server.round_trips();
-        let before = count(owner);
+        let before = owner.round_trips();
         let done = owner.turn(&Turn { now, finished, full: true, room: 500, prune: part, ..Turn::default() });
         // Without the look after it.
-        (count(owner) - before - 1, done.claims.len() + finished.len())
+        (owner.round_trips() - before - 1, done.claims.len() + finished.len())
     };
     let idle = Part { keep: Retention::default(), if_idle: true };
     let mut counted = vec![trips(&mut owner, &[], None), trips(&mut owner, &[], Some(idle))];
@@ -308,19 +316,18 @@ fn the_round_trips_of_a_turn_do_not_depend_on_how_much_it_does() {
 
 #[test]
 fn a_turn_that_starts_an_occurrence_writes_its_task_and_its_run_together() {
-    let Some(server) = TestServer::start("") else { return };
-    let mut owner = Owner::new(&server, "one", false);
-    other(&server)
+    let Some((_server, mut owner, mut other)) = stage() else { return };
+    other
         .batch_execute(&format!(
             "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, expires_ms, next_run, planned, created_at)
              VALUES ('tick', 'work', 'interval', '1h', 'allow', 60000, {NOON}, 1, {NOON})"
         ))
         .expect("a task");
     let mut tick = |hour: i64| {
-        let before = owner.store.bench.lock().rows.server.round_trips();
+        let before = owner.round_trips();
         let done = owner.try_turn(&Turn { now: NOON + hour * 3_600_000, room: 5, ..Turn::default() }).expect("a turn");
         assert_eq!(done.claims.len(), 1);
-        owner.store.bench.lock().rows.server.round_trips() - before
+        owner.round_trips() - before
     };
     // Some turns are first tried as plain. The others: begin, two for the rows, one that writes, one that looks ahead, commit.
     let counted: Vec<u64> = (0..6).map(&mut tick).collect();
@@ -365,12 +372,8 @@ fn the_statements_of_a_turn_go_along_indexes() {
             _ => None,
         });
         let plan: Vec<String> = lines.collect();
-        let scans = |line: &&String| {
-            line.contains("Seq Scan on task_runs")
-                || line.contains("Seq Scan on scheduled_tasks")
-                || line.contains("Seq Scan on task_attempts")
-        };
-        let scanned: Vec<&String> = plan.iter().filter(scans).collect();
+        let large = ["task_runs", "scheduled_tasks", "task_attempts"].map(|table| format!("Seq Scan on {table}"));
+        let scanned: Vec<&String> = plan.iter().filter(|line| large.iter().any(|scan| line.contains(scan))).collect();
         assert!(scanned.is_empty(), "{scanned:?}\n{}", plan.join("\n"));
     }
 }
@@ -383,9 +386,7 @@ const KEEP_RUNS: &str = "
 
 #[test]
 fn a_fault_of_retention_discards_nothing_else() {
-    let Some(server) = TestServer::start("") else { return };
-    let mut owner = Owner::new(&server, "one", false);
-    let mut other = other(&server);
+    let Some((_server, mut owner, mut other)) = stage() else { return };
     let tasks = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
                  VALUES ('often', 'work', 'interval', '1m'), ('last', 'mail', 'interval', '1h')";
     other.batch_execute(tasks).expect("tasks");

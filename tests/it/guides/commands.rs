@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use crate::docs::sources;
-use crate::guides::{pages, read, tree};
+use crate::docs::{sources, tree};
+use crate::guides::{pages, read};
 
 /// Pages about what was, or what other programs have.
 const OTHERS: [&str; 1] = ["CHANGELOG.md"];
@@ -50,7 +50,7 @@ fn spans(text: &str) -> Vec<String> {
 }
 
 /// Returns the name of the first command that a span runs, and its options: of `duly --db FILE run --http ..`, `run` and `--http`.
-fn command_of(span: &str) -> Option<(String, Vec<String>)> {
+pub(super) fn command_of(span: &str) -> Option<(String, Vec<String>)> {
     let line = span.split(['|', ';', '>', '&']).map(str::trim).find_map(|part| part.strip_prefix("duly "))?;
     // What follows is the command line of another program.
     let own = line.split(" -- ").next().unwrap_or_default();

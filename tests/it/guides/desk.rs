@@ -4,26 +4,36 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use duly::Client;
+use serde::Deserialize;
 
+use crate::docs::tree;
 use crate::fixtures::{TestDb, eventually, set_mode, skip};
-use crate::guides::{Snippet, stand_ins, tree};
+use crate::guides::{Snippet, stand_ins};
 use crate::sidecar::signal;
 
 /// Stops the service of the page.
 const STOP: &str = "systemctl stop duly";
 
-/// What a page needs beside the folder that each page has.
-#[derive(Clone, Copy, Default)]
+/// What a page needs beside the folder that each page has: see `settings.toml`.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Setting {
-    pub(super) page: &'static str,
-    /// Lines of shell before the first snippet.
-    pub(super) before: &'static str,
-    /// Lines of shell after the last one, while the schedulers of the page run.
-    pub(super) after: &'static str,
-    /// Texts of the snippets, and what stands in their place.
-    pub(super) replaced: &'static [(&'static str, &'static str)],
-    /// What precedes a snippet that begins with a text: a part of a program needs the rest of it.
-    pub(super) preludes: &'static [(&'static str, &'static str)],
+    page: String,
+    pub(super) before: String,
+    pub(super) after: String,
+    pub(super) replaced: Vec<(String, String)>,
+    pub(super) preludes: Vec<(String, String)>,
+}
+
+impl Setting {
+    pub(super) fn of(page: &str) -> Self {
+        #[derive(Deserialize)]
+        struct All {
+            page: Vec<Setting>,
+        }
+        let all: All = toml::from_str(include_str!("settings.toml")).expect("the settings");
+        all.page.into_iter().find(|setting| setting.page == page).unwrap_or_default()
+    }
 }
 
 /// The folder of a page.
@@ -64,14 +74,25 @@ impl Desk {
 
     /// Runs what comes before the first snippet.
     pub(super) fn begin(&self) {
-        self.expect_success("before", &self.shell(self.setting.before));
+        self.prepare(&self.setting.before);
     }
 
-    /// Runs what follows the last snippet.
-    pub(super) fn end(&self) {
+    /// Runs lines of shell in which `TREE` is the source tree.
+    pub(super) fn prepare(&self, lines: &str) {
+        self.expect_success("before", &self.shell(&lines.replace("TREE", &tree().display().to_string())));
+    }
+
+    /// Runs what follows the last snippet, and ends the schedulers of the page.
+    pub(super) fn end(mut self) {
         if !self.lacks_scheduler {
-            self.expect_success("after", &self.shell(self.setting.after));
+            self.expect_success("after", &self.shell(&self.setting.after));
         }
+        self.stop_schedulers();
+    }
+
+    /// Runs one line of shell.
+    pub(super) fn run_example(&mut self, line: &str, number: usize) {
+        self.run(&Snippet { language: "sh".to_owned(), text: format!("{line}\n"), line: number });
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {
@@ -103,9 +124,9 @@ impl Desk {
 
     /// Returns the text of a snippet, with what stands in place of parts of it.
     fn text(&self, snippet: &Snippet) -> String {
-        let replace = |text: String, (from, to): &(&str, &str)| text.replace(from, to);
+        let replace = |text: String, (from, to): &(String, String)| text.replace(&**from, to);
         let text = self.setting.replaced.iter().fold(snippet.text.clone(), replace);
-        let prelude = self.setting.preludes.iter().find(|(start, _)| text.starts_with(start));
+        let prelude = self.setting.preludes.iter().find(|(start, _)| text.starts_with(&**start));
         let text = format!("{}{text}", prelude.map_or("", |(_, prelude)| prelude));
         text.replace("cargo run --release -- ", "duly ")
     }
@@ -194,7 +215,7 @@ impl Desk {
     }
 
     /// Runs a snippet. A scheduler runs until the end of the page, and the lines around it one by one.
-    fn run_lines(&mut self, text: &str, place: &str) {
+    pub(super) fn run_lines(&mut self, text: &str, place: &str) {
         let is_alone = |line: &str| is_scheduler(line) || is_kept(line) || line.starts_with(STOP);
         if !text.lines().any(is_alone) {
             match self.lacks(text, place) {
@@ -279,7 +300,8 @@ impl Desk {
         for mut scheduler in self.schedulers.drain(..) {
             if scheduler.try_wait().is_ok_and(|ended| ended.is_none()) {
                 signal("TERM", &scheduler.id().to_string());
-                let _ = scheduler.wait();
+                let ended = scheduler.wait().expect("its end");
+                assert!(ended.success() || std::thread::panicking(), "{}: a scheduler ended with {ended}", self.page);
             }
         }
     }

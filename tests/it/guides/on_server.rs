@@ -36,9 +36,9 @@ fn the_snippets_about_postgres_run() {
     let schema = address.rsplit_once("schema=").expect("a schema").1.to_owned();
     drop(duly::Client::open(&address).expect("the tables"));
     let mut session = session(server);
-    let setting = Setting { page, before: "duly -q --db duly.db add job --manual -- true", ..Setting::default() };
+    let setting = Setting::default();
     let mut desk = Desk::new(page, setting);
-    desk.begin();
+    desk.prepare("duly -q --db duly.db add job --manual -- true");
     desk.server = Some(address.clone());
     // The copy is another database of the server.
     let copy = format!("copy_{schema}");

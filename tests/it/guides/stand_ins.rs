@@ -2,57 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
+use crate::docs::tree;
 use crate::fixtures::set_mode;
-use crate::guides::tree;
 
-/// Programs, by name. `TREE` is the source tree.
-const PROGRAMS: [(&str, &str); 13] = [
-    ("cargo", CARGO),
-    // The image runs the program itself.
-    (
-        "docker",
-        "#!/bin/sh\ncase $1 in\nbuild) shift; while [ $# -gt 0 ]; do [ \"$1\" = -f ] && [ ! -f \"TREE/$2\" ] && exit 1; shift; done;;\nexec) shift 2; exec \"$@\";;\nrun) ;;\n*) exit 1;;\nesac\n",
-    ),
-    ("sudo", "#!/bin/sh\n[ \"$1\" = -u ] && shift 2\nexec \"$@\"\n"),
-    ("pip", "#!/bin/sh\n[ \"$1\" = install ] && [ -f \"TREE/${2#./}/pyproject.toml\" ]\n"),
-    ("npm", "#!/bin/sh\n[ \"$1\" = install ] || [ \"$1\" = run ]\n"),
-    ("systemctl", NOTHING),
-    ("useradd", NOTHING),
-    ("apt", NOTHING),
-    ("git", NOTHING),
-    ("ssh", NOTHING),
-    ("crontab", "#!/bin/sh\nprintf '30 2 * * *  ./backup --full\\n@reboot     ./warm-cache\\n'\n"),
-    ("mail", "#!/bin/sh\nexec cat >/dev/null\n"),
-    ("digest.sh", NOTHING),
-];
+/// Programs that do nothing. Those of the folder `bin` beside this file examine their arguments. `TREE` is the source tree.
+const IDLE: [&str; 6] = ["systemctl", "useradd", "apt", "git", "ssh", "digest.sh"];
 
 const NOTHING: &str = "#!/bin/sh\n";
 
 /// Files that the snippets name.
 const FILES: [(&str, &str); 2] =
     [("backup.sh", NOTHING), ("tasks.toml", "[[task]]\nname = \"t\"\nevery = \"1h\"\ncommand = [\"true\"]\n")];
-
-/// Examples, benches, features and targets that a command names must exist.
-const CARGO: &str = r#"#!/bin/sh
-fail() { echo "cargo: no $1" >&2; exit 1; }
-case $1 in
-+nightly) [ -f "TREE/fuzz/fuzz_targets/$4.rs" ] || fail "$4"; exit 0;;
-build|run|test|bench|clippy|fmt|tarpaulin) ;;
-*) fail "command $1";;
-esac
-[ "$1" = fmt ] && exit 0
-shift
-while [ $# -gt 0 ]; do
-    case $1 in
-    --) break;;
-    --example) [ -f "TREE/examples/$2.rs" ] || fail "example $2"; shift;;
-    --bench) grep -q "^name = \"$2\"" TREE/Cargo.toml || fail "bench $2"; shift;;
-    --features) for one in $(echo "$2" | tr , ' '); do grep -q "^$one = \[" TREE/Cargo.toml || fail "feature $one"; done; shift;;
-    esac
-    shift
-done
-"#;
 
 /// What handlers of the snippets call: `send`, `collect`, a shop and a bank.
 const JS: &str = "globalThis.send = async () => 'message-1';\n";
@@ -75,7 +37,11 @@ pub(super) fn furnish(home: &Path) {
     link(&tree().join("clients/node"), "node_modules/duly");
     link(&tree().join("clients"), "clients");
     link(&tree().join("packaging/duly.service"), "duly.service");
-    PROGRAMS.iter().for_each(|(name, text)| write_program(&home.join("bin").join(name), text));
+    IDLE.iter().for_each(|name| write_program(&home.join("bin").join(name), NOTHING));
+    for entry in std::fs::read_dir(tree().join("tests/it/guides/bin")).expect("the programs").flatten() {
+        let text = std::fs::read_to_string(entry.path()).expect("a program");
+        write_program(&home.join("bin").join(entry.file_name()), &text);
+    }
     // Scripts of the tree that take minutes: they must exist.
     for script in ["benches/peers/run", "benches/postgres/run", ".ci/run", "packaging/deb"] {
         assert!(tree().join(script).is_file(), "no {script}");
@@ -110,6 +76,11 @@ pub(super) fn copy(from: &Path, to: &Path) {
 
 /// Returns a Node.js that has `node:sqlite` and runs TypeScript: the one of the machine, or that of `.ci/clients`.
 fn modern_node() -> Option<PathBuf> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOUND.get_or_init(find_modern_node).clone()
+}
+
+fn find_modern_node() -> Option<PathBuf> {
     let built = Path::new(env!("CARGO_BIN_EXE_duly")).parent().and_then(Path::parent).expect("the folder of builds");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let of_path = std::env::split_paths(&path).map(|folder| folder.join("node")).find(|file| file.is_file());

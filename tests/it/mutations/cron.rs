@@ -107,10 +107,10 @@ fn field(text: &str, low: u32, high: u32, names: &[&str], of_month: bool) -> Opt
 }
 
 /// A line as sets: seconds, minutes, hours, days, months, weekdays.
-struct Line([Field; 6]);
+pub(crate) struct Line([Field; 6]);
 
 impl Line {
-    fn read(text: &str) -> Option<Line> {
+    pub(crate) fn read(text: &str) -> Option<Line> {
         let plain = |letter: char| letter.is_ascii_graphic() || letter == ' ' || letter == '\t';
         if text.len() > 256 || !text.chars().all(plain) {
             return None;
@@ -137,6 +137,19 @@ impl Line {
             field(month, 1, 12, &MONTHS, false)?,
             field(weekday, 0, 7, &WEEKDAYS, false)?,
         ]))
+    }
+
+    /// Whether the line names a minute, counted since 1970.
+    pub(crate) fn names(&self, minute: i64) -> bool {
+        let [_, minutes, hours, ..] = &self.0;
+        let of_day = minute.rem_euclid(1440);
+        let day = DateTime::from_timestamp(minute * 60, 0).expect("a time").date_naive();
+        minutes.numbers & (1 << (of_day % 60)) != 0 && hours.numbers & (1 << (of_day / 60)) != 0 && self.has_day(day)
+    }
+
+    /// Whether its minute or its hour begins with a star.
+    pub(crate) fn follows_the_clock(&self) -> bool {
+        self.0[1].starred || self.0[2].starred
     }
 
     fn has_day(&self, date: NaiveDate) -> bool {

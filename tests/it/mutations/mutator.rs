@@ -6,30 +6,9 @@ use fastrand::Rng;
 const ODD: &str = "\0\n\r\t \u{1b}\u{7f}\"'\\%~-+*/,#=@[]{}().:;_<>|&$!?^`0159AaZzTLW\u{e9}\u{130}\u{17f}\u{200e}\u{202e}\u{feff}\u{fffd}\u{1f600}";
 
 /// Numbers at and beyond the ends of types and of ranges.
-const NUMBERS: [&str; 22] = [
-    "0",
-    "-0",
-    "00",
-    "1",
-    "-1",
-    "+1",
-    "7",
-    "31",
-    "59",
-    "60",
-    "0.1",
-    "1.5",
-    "1e9",
-    "256",
-    "65536",
-    "2147483648",
-    "4294967296",
-    "9223372036854775807",
-    "9223372036854775808",
-    "18446744073709551616",
-    "99999999999999999999999999",
-    "NaN",
-];
+const NUMBERS: &str = "
+    0 -0 00 1 -1 +1 7 31 59 60 0.1 1.5 1e9 256 65536 2147483648 4294967296 9223372036854775807 9223372036854775808
+    18446744073709551616 99999999999999999999999999 NaN";
 
 /// Runs this many cases, or `DULY_MUTATIONS` times as many, each with a seed of its own. A failing case prints its seed and
 /// its input; `DULY_SEED` with that seed starts with it.
@@ -118,6 +97,10 @@ impl Mutator {
         bytes
     }
 
+    fn number(&mut self) -> &'static str {
+        self.choice(&NUMBERS.split_whitespace().collect::<Vec<_>>())
+    }
+
     fn change(&mut self, text: &mut Vec<char>, seeds: &[&str]) {
         let (from, to) = self.stretch(text.len());
         match self.random.u8(..9) {
@@ -129,14 +112,14 @@ impl Mutator {
                 text.splice(from..from, twice.repeat(times));
             }
             2 if to > from => text.swap(from, to - 1),
-            3 => drop(text.splice(from..to, NUMBERS[self.random.usize(..NUMBERS.len())].chars())),
+            3 => drop(text.splice(from..to, self.number().chars())),
             // Replaces a whole number.
             4 => {
                 let Some(begin) = text[from..].iter().position(char::is_ascii_digit).map(|at| from + at) else {
                     return;
                 };
                 let length = text[begin..].iter().take_while(|letter| letter.is_ascii_digit()).count();
-                drop(text.splice(begin..begin + length, NUMBERS[self.random.usize(..NUMBERS.len())].chars()));
+                drop(text.splice(begin..begin + length, self.number().chars()));
             }
             // A piece of another seed: valid elsewhere.
             5 | 6 => {

@@ -59,32 +59,10 @@ fn check_exit(output: &Output, arguments: &[String]) -> i32 {
     code.unwrap_or(-1)
 }
 
-const LINES: [&str; 24] = [
-    "add t --cron|0 7 * * *|--tz|Europe/Rome|--|true",
-    "add t --every 15m --jitter 1m --expires 1h --handler h --payload|{\"a\": 1}",
-    "add t --at|2027-03-14 12:00|--shell|echo $HOME",
-    "add t --in 5m --at-most-once --env A=b --env-from HOME --cwd . -- ./x",
-    "add t --after 1h --overlap buffer_all --misfire run_all --catch-up-limit 7 --priority 0 -- a",
-    "add t --now --key chat:7 --on-dead u --pause-after 3 --timeout 0 --max-attempts 3 --backoff 1s -- a",
-    "list --json",
-    "list --names",
-    "status",
-    "status --json",
-    "check --overdue 5m --failures 2",
-    "doctor",
-    "show on-dead",
-    "next on-dead -n 3",
-    "next|*/5 * * * *|--tz|America/New_York|--from|2027-03-14",
-    "next|@daily|--if-down|3d",
-    "history --status failed --since 2h -n 5",
-    "history cron --json",
-    "logs 1",
-    "trigger on-dead --payload 7",
-    "pause cron",
-    "cancel 3",
-    "retry 5",
-    "prune --dry-run",
-];
+/// Command lines in the form of [`words`].
+fn lines() -> Vec<&'static str> {
+    include_str!("program/lines.txt").lines().collect()
+}
 
 /// Splits a line into words; text between bars is one word.
 fn words(line: &str) -> Vec<String> {
@@ -100,12 +78,12 @@ fn mutated_command_lines_exit_with_a_documented_code() {
     let template = Bytes::of_a_crash();
     each(60, |mutator| {
         let db = template.written();
-        let mut line = words(mutator.choice(&LINES));
+        let mut line = words(mutator.choice(&lines()));
         for _ in 0..mutator.random.usize(..3) {
             let at = mutator.random.usize(..line.len());
             match mutator.random.u8(..4) {
                 0 => drop(line.remove(at)),
-                1 => line.insert(at, words(mutator.choice(&LINES)).remove(0)),
+                1 => line.insert(at, words(mutator.choice(&lines())).remove(0)),
                 _ => line[at] = mutator.text(&[&line[at].clone(), "--", "-n", "--json", "7"]),
             }
             if line.is_empty() {

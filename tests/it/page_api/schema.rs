@@ -9,27 +9,9 @@ use serde_json::{Map, Value};
 pub(crate) struct Description(Value);
 
 /// Every keyword that [`Description::faults`] knows, and `pattern` and `anyOf`, which only parameters have: another one would be ignored.
-const KEYWORDS: [&str; 19] = [
-    "$ref",
-    "type",
-    "description",
-    "enum",
-    "format",
-    "minimum",
-    "maximum",
-    "default",
-    "examples",
-    "maxItems",
-    "items",
-    "properties",
-    "required",
-    "additionalProperties",
-    "unevaluatedProperties",
-    "allOf",
-    "oneOf",
-    "pattern",
-    "anyOf",
-];
+const KEYWORDS: &str = "
+    $ref type description enum format minimum maximum default examples maxItems items properties required
+    additionalProperties unevaluatedProperties allOf oneOf pattern anyOf";
 
 impl Description {
     pub(crate) fn read() -> Self {
@@ -204,7 +186,7 @@ impl Description {
     fn check_schema(&self, schema: &Value, place: &str) {
         let schema = schema.as_object().unwrap_or_else(|| panic!("{place}: no schema"));
         for key in schema.keys() {
-            assert!(KEYWORDS.contains(&key.as_str()), "{place}: the keyword {key} is not checked");
+            assert!(KEYWORDS.split_whitespace().any(|known| known == key), "{place}: the keyword {key} is not checked");
         }
         for (key, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
             let described = property.get("$ref").is_some() || property["description"].is_string();

@@ -1,11 +1,11 @@
 //! The documents, the dashboard and the alert rules name metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use duly::page::Page;
 use duly::testing::ManualClock;
 
+use crate::docs;
 use crate::fixtures::{NOON, TestDb, at};
 use crate::page_metrics::{Series, is_word, promtool, samples, scrape, scripted};
 
@@ -49,8 +49,7 @@ fn expressions() -> Vec<String> {
 }
 
 fn read(file: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
-        .unwrap_or_else(|error| panic!("{file}: {error}"))
+    docs::read(&docs::tree().join(file))
 }
 
 #[test]
@@ -90,7 +89,7 @@ fn dashboard_rules_and_documents_name_the_metrics_that_exist() {
             }
         }
     }
-    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/monitoring/duly.rules.yml");
+    let rules = docs::tree().join("examples/monitoring/duly.rules.yml");
     promtool(&["check", "rules", rules.to_str().expect("a path")], "");
 
     // The table of docs/metrics.md is the scrape.

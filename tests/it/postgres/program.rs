@@ -9,6 +9,8 @@ use tempfile::TempDir;
 
 use crate::postgres::database;
 
+const DULY: &str = env!("CARGO_BIN_EXE_duly");
+
 /// A database that the program works on, in a folder with the files of the test.
 struct Place {
     home: TempDir,
@@ -30,15 +32,19 @@ impl Place {
         Place { home, database }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
-        command.args(words).env("DULY_DB", &self.database).env("DULY_STATE_DIR", self.home.path().join("state"));
-        command.env("TZ", "UTC").env_remove("DULY_LOG").current_dir(self.home.path());
-        command
+    fn told(&self, words: &[&str]) -> Told {
+        self.told_by(Command::new(DULY).args(words))
     }
 
-    fn told(&self, words: &[&str]) -> Told {
-        let Output { status, stdout, stderr } = self.command(words).output().unwrap();
+    /// What duly prints with arguments as a shell reads them.
+    fn told_in_shell(&self, arguments: &str) -> Told {
+        self.told_by(Command::new("sh").args(["-c", &format!("exec \"$0\" {arguments}"), DULY]))
+    }
+
+    fn told_by(&self, command: &mut Command) -> Told {
+        command.env("DULY_DB", &self.database).env("DULY_STATE_DIR", self.home.path().join("state"));
+        command.env("TZ", "UTC").env_remove("DULY_LOG").current_dir(self.home.path());
+        let Output { status, stdout, stderr } = command.output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Told { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
     }
@@ -58,44 +64,11 @@ concurrency_key = "mail"
 "#;
 
 /// Keys whose value differs between any two databases: times, processes, and what names the database.
-const OWN: &[&str] = &[
-    "created_at",
-    "updated_at",
-    "queued_at",
-    "run_at",
-    "due_at",
-    "scheduled_for",
-    "last_scheduled_for",
-    "started_at",
-    "finished_at",
-    "next_run",
-    "last_run",
-    "last_run_at",
-    "starts_at",
-    "at",
-    "seen_at",
-    "pid",
-    "owner",
-    "locked_by",
-    "process",
-    "duration",
-    "file",
-    "began_at",
-    "source",
-    "managed_by",
-    "clock_shows",
-    "heartbeat_at",
-    "kept",
-    "seed",
-    "occurrences",
-    "trace",
-    "host",
-    "schedule_value",
-    "active_since",
-    "cwd",
-    "last_duration_ms",
-    "duration_ms",
-];
+const OWN: &str = "
+    created_at updated_at queued_at run_at due_at scheduled_for last_scheduled_for started_at finished_at next_run
+    last_run last_run_at starts_at at seen_at pid owner locked_by process duration file began_at source managed_by
+    clock_shows heartbeat_at kept seed occurrences trace host schedule_value active_since cwd last_duration_ms
+    duration_ms";
 
 /// Keys that only a file has, or only a server.
 const OF_ONE: [&str; 3] = ["file_bytes", "wal_bytes", "server"];
@@ -107,7 +80,7 @@ fn common(value: Value) -> Value {
         Value::Object(fields) => {
             let kept = fields.into_iter().filter(|(key, _)| !OF_ONE.contains(&key.as_str()));
             let kept = kept.map(|(key, value)| {
-                let own = OWN.contains(&key.as_str()) && !value.is_null();
+                let own = OWN.split_whitespace().any(|own| own == key) && !value.is_null();
                 (key, if own { "(its own)".into() } else { common(value) })
             });
             Value::Object(kept.collect::<Map<_, _>>())
@@ -117,74 +90,24 @@ fn common(value: Value) -> Value {
     }
 }
 
-/// The commands, in an order in which each has something to do.
-const STEPS: [&[&str]; 46] = [
-    &["add", "daily", "--cron", "0 7 * * *", "--tz", "Europe/Rome", "--on-dead", "alarm", "--", "true"],
-    &["add", "daily", "--cron", "0 7 * * *", "--tz", "Europe/Rome", "--on-dead", "alarm", "--", "true"],
-    &["add", "daily", "--cron", "0 8 * * *", "--", "true"],
-    &["add", "daily", "--cron", "0 8 * * *", "--replace", "--", "true"],
-    &["add", "alarm", "--manual", "--", "cat"],
-    &["add", "hello", "--now", "--", "echo", "hello"],
-    &["add", "fails", "--now", "--max-attempts", "1", "--", "sh", "-c", "echo no >&2; exit 3"],
-    &["add", "other", "--manual", "--handler", "mail", "--payload", r#"{"b": 1, "a": [true, null, "\u00e9"]}"#],
-    &["add", "broken", "--cron", "61 * * * *", "--", "true"],
-    &["list"],
-    &["list", "--names"],
-    &["list", "--handler", "mail"],
-    &["show", "daily"],
-    &["show", "missing"],
-    &["status"],
-    &["check"],
-    &["run", "--until-idle", "--quiet"],
-    &["list"],
-    &["history"],
-    &["history", "hello"],
-    &["history", "--status", "dead"],
-    &["logs", "hello"],
-    &["logs", "fails"],
-    &["check"],
-    &["trigger", "daily", "--key", "k1", "--payload", r#"{"x": 1}"#],
-    &["trigger", "daily", "--key", "k1"],
-    &["trigger", "missing"],
-    &["pause", "daily"],
-    &["resume", "daily"],
-    &["cancel", "daily"],
-    &["retry", "fails"],
-    &["trigger", "other"],
-    &["limit", "set", "handler:mail", "--concurrency", "1"],
-    &["limit"],
-    &["apply", "tasks.toml", "--dry-run"],
-    &["apply", "tasks.toml"],
-    &["apply", "tasks.toml"],
-    &["import", "crontab", "crontab", "--partial"],
-    &["next", "0 0 * * *", "--from", "2027-01-01", "-n", "2"],
-    &["next", "declared", "--from", "2027-03-27", "-n", "3"],
-    &["run", "--until-idle", "--quiet", "--tasks", "tasks.toml"],
-    &["history", "-n", "50"],
-    &["remove", "other"],
-    &["prune", "--dry-run"],
-    &["doctor"],
-    &["status"],
-];
-
 #[test]
 fn every_command_prints_the_same_on_a_server_as_on_a_file() {
     let Some(address) = database() else { return };
     let (file, server) = (Place::new("agent.db".to_owned()), Place::new(address));
-    for words in STEPS {
-        let words: Vec<&str> = ["--json"].into_iter().chain(words.iter().copied()).collect();
-        let (one, other) = (file.told(&words), server.told(&words));
+    for step in include_str!("program/steps.sh").lines().skip(1) {
+        let arguments = format!("--json {step}");
+        let (one, other) = (file.told_in_shell(&arguments), server.told_in_shell(&arguments));
         // Times and durations differ.
         let without_numbers = |told: &Told| told.stderr.replace(|c: char| c.is_ascii_digit(), "");
-        assert_eq!((one.code, without_numbers(&one)), (other.code, without_numbers(&other)), "{words:?}");
+        assert_eq!((one.code, without_numbers(&one)), (other.code, without_numbers(&other)), "{step}");
         let read = |told: &Told| common(serde_json::from_str(&told.stdout).unwrap_or(Value::Null));
         let (one_read, other_read) = (read(&one), read(&other));
         let lines = |read: &Value| format!("{read:#}").lines().map(str::to_owned).collect::<Vec<_>>();
         let (one_lines, other_lines) = (lines(&one_read), lines(&other_read));
         let differing: Vec<_> = one_lines.iter().zip(&other_lines).filter(|(one, other)| one != other).collect();
-        assert!(one_read == other_read, "{words:?}: {differing:#?}");
+        assert!(one_read == other_read, "{step}: {differing:#?}");
         // Without JSON it is told in other words, but it is told.
-        assert_eq!(one.stdout.is_empty(), other.stdout.is_empty(), "{words:?}");
+        assert_eq!(one.stdout.is_empty(), other.stdout.is_empty(), "{step}");
     }
     let status: Value = serde_json::from_str(&server.told(&["status", "--json"]).stdout).unwrap();
     assert!(status["server"].as_str().is_some_and(|server| server.starts_with("PostgreSQL ")), "{status}");

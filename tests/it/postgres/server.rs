@@ -5,39 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Takes `$1`, the folder of the programs, and `$2`, the next script. PostgreSQL refuses to run as root.
-const AS_USER: &str = r#"
-    cd /
-    [ "$(id -u)" = 0 ] || exec sh -c "$2" guard "$1"
-    user=postgres
-    id "$user" >/dev/null 2>&1 || user=nobody
-    if command -v setpriv >/dev/null; then
-        exec setpriv --reuid="$user" --regid="$(id -g "$user")" --clear-groups sh -c "$2" guard "$1"
-    fi
-    exec runuser -u "$user" -- sh -c "$2" guard "$1"
-"#;
+const AS_USER: &str = include_str!("server/as_user.sh");
 
 /// Starts the server, prints its folder and waits for the end of its input, which is the end of the test process, however it ends.
 /// Each line of its input is a crash of the server, which starts again. The folder is below /tmp: the path of a socket has at most 107
 /// bytes.
-const GUARD: &str = r#"
-    umask 077
-    folder=$(mktemp -d /tmp/duly-pg.XXXXXX) || exit 1
-    data=$folder/data log=$folder/log
-    if "$1/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C -N >"$log" 2>&1 </dev/null &&
-        "$1/pg_ctl" -D "$data" -w -t 60 -l "$log" start >>"$log" 2>&1 </dev/null -o "-k $folder -c listen_addresses='' \
-            -c fsync=off -c full_page_writes=off -c max_connections=300 -c max_locks_per_transaction=256 -c max_wal_size=256MB $DULY_SERVER_SETTINGS"
-    then
-        echo "$folder"
-    else
-        echo "failed: $(tail -n 5 "$log")"
-    fi
-    while read -r line; do
-        "$1/pg_ctl" -D "$data" -w -t 60 -l "$log" -m immediate restart >>"$log" 2>&1 </dev/null
-        echo "up again: $?"
-    done
-    "$1/pg_ctl" -D "$data" -m immediate stop >/dev/null 2>&1
-    rm -rf "$folder"
-"#;
+const GUARD: &str = include_str!("server/guard.sh");
 
 /// The process that stops the server when its input ends: with this process.
 pub(crate) struct Guard {

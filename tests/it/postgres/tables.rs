@@ -228,23 +228,3 @@ fn json_that_postgres_cannot_store_is_a_fault_of_its_item() {
         "{ended:?}"
     );
 }
-
-/// Each statement that docs/postgres.md names for monitoring.
-#[test]
-fn the_statements_of_the_operators_guide_run() {
-    let Some(address) = super::database() else { return };
-    let (_, schema) = parts(&address);
-    Client::open(&address).expect("the tables").add(once("job")).expect("a task");
-    let mut shell = session(&address);
-    let guide = include_str!("../../../docs/postgres.md");
-    let monitoring = guide.split("\n## ").find(|section| section.starts_with("Monitoring\n")).expect("a section");
-    let mut count = 0;
-    for sql in monitoring.split("```sql\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(sql, _)| sql) {
-        let sql = sql.replace("'duly'", &format!("'{schema}'")).replace("duly.", &format!("{schema}."));
-        for statement in sql.split(";\n").filter(|statement| !statement.trim().is_empty()) {
-            shell.simple_query(statement).unwrap_or_else(|error| panic!("{statement}: {error:?}"));
-            count += 1;
-        }
-    }
-    assert!(count >= 8, "{count} statements");
-}

@@ -10,166 +10,11 @@ const SQLITE: &str = include_str!("../../../schema.sql");
 const POSTGRES: &str = include_str!("../../../schema.postgres.sql");
 
 /// Rows in all states that an edit may meet. `NOW` is the present, `PAST` an hour ago, `LATER` in an hour.
-const ROWS: &str = "
-    INSERT INTO scheduled_tasks (id, name, handler, payload, schedule_type, schedule_value, status, next_run, planned,
-                                 resolved_until, active_since, created_at, updated_at, overlap, concurrency_key, failure_count,
-                                 paused_by, invalid_reason, starts_at, ends_at)
-    VALUES (1, 'due', 'work', '{\"a\":1}', 'cron', '* * * * *', 'active', PAST, 1, NULL, 1600000000000, 1600000000000,
-            1600000000000, 'skip', NULL, 0, NULL, NULL, NULL, NULL),
-           (2, 'later', 'work', 'null', 'interval', '15m', 'active', LATER, 1, PAST, 1600000000000, 1600000000000, 1600000000000,
-            'buffer_all', 'key', 2, NULL, NULL, 1700000000000, NULL),
-           (3, 'paused', 'work', 'null', 'cron', '0 7 * * *', 'paused', NULL, 1, PAST, 1600000000000, 1600000000000, 1600000000000,
-            'buffer_all', 'key', 3, 'user', NULL, NULL, NULL),
-           (4, 'done', 'work', 'null', 'once', '2020-01-01T00:00:00Z', 'completed', NULL, 1, 1577836800000, 1600000000000,
-            1600000000000, 1600000000000, 'skip', NULL, 0, NULL, NULL, NULL, NULL),
-           (5, 'invalid', 'work', 'null', 'cron', 'nonsense', 'invalid', NULL, 1, NULL, 1600000000000, 1600000000000,
-            1600000000000, 'skip', NULL, 0, NULL, 'no cron expression', NULL, NULL),
-           (6, 'busy', 'work', 'null', 'cron', '* * * * *', 'active', LATER, 1, PAST, 1600000000000, 1600000000000, 1600000000000,
-            'skip', NULL, 0, NULL, NULL, NULL, NULL),
-           (7, 'waits', 'work', 'null', 'manual', '', 'active', NULL, 1, NULL, 1600000000000, 1600000000000, 1600000000000,
-            'allow', 'key', 0, NULL, NULL, NULL, NULL),
-           (8, 'limited', 'work', 'null', 'manual', '', 'active', NULL, 1, NULL, 1600000000000, 1600000000000, 1600000000000,
-            'allow', 'few', 0, NULL, NULL, NULL, NULL),
-           (9, 'limited-too', 'work', 'null', 'manual', '', 'active', NULL, 1, NULL, 1600000000000, 1600000000000, 1600000000000,
-            'allow', 'few', 0, NULL, NULL, NULL, NULL),
-           (10, 'once', 'work', 'null', 'once', '2020-01-01T00:00:00Z', 'active', PAST, 1, NULL, 1600000000000, 1600000000000,
-            1600000000000, 'skip', NULL, 0, NULL, NULL, NULL, NULL);
-    INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('few', 2);
-    INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('work', 10, 60000), ('other', 1, 1000);
-    INSERT INTO rate_limit_starts (handler, number, started_at) VALUES ('work', 1, PAST), ('work', 2, PAST), ('other', 1, PAST);
-    INSERT INTO task_runs (id, task_id, handler, scheduled_for, origin, status, run_at, blocked, attempt, concurrency_key,
-                           locked_by, locked_until, started_at, finished_at, error)
-    VALUES (1, 2, 'work', 1600000000001, 'schedule', 'queued', PAST, NULL, 0, 'key', NULL, NULL, NULL, NULL, NULL),
-           (2, 2, 'work', 1600000000002, 'schedule', 'queued', PAST, 'order', 0, 'key', NULL, NULL, NULL, NULL, NULL),
-           (3, 2, 'work', 1600000000003, 'manual', 'queued', PAST, 'key', 0, 'key', NULL, NULL, NULL, NULL, NULL),
-           (4, 3, 'work', 1600000000004, 'schedule', 'failed', PAST, 'paused', 1, 'key', NULL, NULL, PAST, PAST, 'no'),
-           (5, 3, 'work', 1600000000005, 'schedule', 'queued', PAST, 'paused', 0, 'key', NULL, NULL, NULL, NULL, NULL),
-           (6, 3, 'work', 1600000000006, 'on_dead', 'queued', PAST, 'paused', 0, NULL, NULL, NULL, NULL, NULL, NULL),
-           (7, 6, 'work', 1600000000007, 'schedule', 'running', PAST, NULL, 1, '#6', 'owner', LATER, PAST, NULL, NULL),
-           (8, 7, 'work', 1600000000008, 'manual', 'queued', PAST, 'key', 0, 'key', NULL, NULL, NULL, NULL, NULL),
-           (9, 8, 'work', 1600000000009, 'manual', 'queued', PAST, NULL, 0, 'few', NULL, NULL, NULL, NULL, NULL),
-           (10, 9, 'work', 1600000000010, 'manual', 'queued', PAST, 'key', 0, 'few', NULL, NULL, NULL, NULL, NULL),
-           (11, 4, 'work', 1577836800000, 'schedule', 'dead', PAST, NULL, 1, NULL, NULL, NULL, PAST, PAST, 'no'),
-           (12, 1, 'work', 1600000000012, 'schedule', 'failed', PAST, NULL, 1, '#1', NULL, NULL, PAST, PAST, 'no');
-    INSERT INTO task_attempts (run_id, attempt, outcome, locked_by, finished_at)
-    VALUES (4, 1, 'failed', 'owner', PAST), (11, 1, 'failed', 'owner', PAST), (12, 1, 'failed', 'owner', PAST);
-    INSERT INTO task_effects (key, run_id, state, created_at) VALUES ('sent', 4, 'intent', PAST), ('sent', 11, 'intent', PAST);
-    INSERT INTO scheduler_events (at, kind, task_id, run_id) VALUES (PAST, 'pause', 3, NULL), (PAST, 'pause', 4, NULL);";
+const ROWS: &str = include_str!("triggers/rows.sql");
 
-/// Statements of other programs. Those that both databases refuse with words of duly end in `-- refused`; the others are refused by
+/// Statements of other programs, each at the beginning of a line. Those that both databases refuse with words of duly end in `-- refused`; the others are refused by
 /// words of the database, or by none.
-const EDITS: &[&str] = &[
-    "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'later'",
-    "UPDATE scheduled_tasks SET status = 'paused', paused_by = 'the operator' WHERE name = 'waits'",
-    "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'done'",
-    "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'invalid'",
-    "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'busy'",
-    "UPDATE scheduled_tasks SET status = 'paused'",
-    "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'paused'",
-    "UPDATE scheduled_tasks SET status = 'active', next_run = LATER WHERE name = 'paused'",
-    "UPDATE scheduled_tasks SET status = 'active', overlap = 'allow' WHERE name = 'paused'",
-    "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'invalid'",
-    "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'done'",
-    "UPDATE scheduled_tasks SET status = 'active', next_run = LATER WHERE name = 'done'",
-    "UPDATE scheduled_tasks SET status = 'active'",
-    "UPDATE scheduled_tasks SET status = 'completed' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET status = 'invalid' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET schedule_value = '5 * * * *' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET schedule_value = '5 * * * *', next_run = LATER WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET schedule_value = '5 * * * *', resolved_until = LATER WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET schedule_value = '* * * * *' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET schedule_type = 'interval', schedule_value = '1h' WHERE name = 'later'",
-    "UPDATE scheduled_tasks SET schedule_value = '2030-01-01T00:00:00Z' WHERE name = 'done'",
-    "UPDATE scheduled_tasks SET schedule_value = '2030-01-01T00:00:00Z' WHERE name = 'once'",
-    "UPDATE scheduled_tasks SET schedule_value = '0 7 * * *' WHERE name = 'invalid'",
-    "UPDATE scheduled_tasks SET schedule_value = '0 8 * * *' WHERE name = 'paused'",
-    "UPDATE scheduled_tasks SET time_zone = 'Europe/Berlin'",
-    "UPDATE scheduled_tasks SET starts_at = LATER WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET starts_at = NULL WHERE name = 'later'",
-    "UPDATE scheduled_tasks SET ends_at = LATER WHERE name = 'later'",
-    "UPDATE scheduled_tasks SET schedule_value = '7 * * * *', status = 'paused', handler = 'other' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET next_run = NOW WHERE name = 'later'",
-    "UPDATE scheduled_tasks SET next_run = NOW WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET next_run = NOW WHERE name = 'done'",
-    "UPDATE scheduled_tasks SET next_run = NOW WHERE name = 'paused'",
-    "UPDATE scheduled_tasks SET next_run = NOW WHERE name = 'once'",
-    "UPDATE scheduled_tasks SET next_run = NOW",
-    "UPDATE scheduled_tasks SET next_run = NULL",
-    "UPDATE scheduled_tasks SET next_run = LATER",
-    "UPDATE scheduled_tasks SET next_run = LATER, planned = 0",
-    "UPDATE scheduled_tasks SET next_run = LATER, handler = 'other' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET handler = 'other'",
-    "UPDATE scheduled_tasks SET handler = 'work'",
-    "UPDATE scheduled_tasks SET overlap = 'allow'",
-    "UPDATE scheduled_tasks SET overlap = 'buffer_one', misfire = 'skip' WHERE name = 'later'",
-    "UPDATE scheduled_tasks SET payload = '{\"b\":2}'",
-    "UPDATE scheduled_tasks SET priority = 0, max_attempts = 1, timeout_ms = 0 WHERE name IN ('due', 'invalid')",
-    "UPDATE scheduled_tasks SET priority = 0, updated_at = 1600000000009 WHERE name IN ('due', 'invalid')",
-    "UPDATE scheduled_tasks SET name = 'renamed' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET name = name",
-    "UPDATE scheduled_tasks SET last_error = 'seen'",
-    "UPDATE scheduled_tasks SET concurrency_key = NULL, on_dead = 'later', pause_after_failures = 3, managed_by = 'm'",
-    "UPDATE scheduled_tasks SET name = 'later' WHERE name = 'due' -- refused",
-    "UPDATE scheduled_tasks SET id = 99 WHERE name = 'due' -- refused",
-    "UPDATE task_runs SET cancel_requested = 1 WHERE id IN (1, 7)",
-    "UPDATE task_runs SET cancel_requested = 1",
-    "UPDATE task_runs SET cancel_requested = 0",
-    "DELETE FROM scheduled_tasks WHERE name = 'due'",
-    "DELETE FROM scheduled_tasks WHERE name = 'later'",
-    "DELETE FROM scheduled_tasks WHERE name = 'paused'",
-    "DELETE FROM scheduled_tasks WHERE name = 'done'",
-    "DELETE FROM scheduled_tasks WHERE name = 'limited'",
-    "DELETE FROM scheduled_tasks WHERE name IN ('limited', 'limited-too')",
-    "DELETE FROM scheduled_tasks WHERE name <> 'busy'",
-    "DELETE FROM scheduled_tasks WHERE name = 'busy' -- refused",
-    "DELETE FROM scheduled_tasks -- refused",
-    "INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('key', 3)",
-    "INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('few', 3)
-         ON CONFLICT (concurrency_key) DO UPDATE SET max_running = excluded.max_running",
-    "UPDATE concurrency_limits SET max_running = 1",
-    "UPDATE concurrency_limits SET concurrency_key = 'key' -- refused",
-    "UPDATE concurrency_limits SET managed_by = 'm'",
-    "DELETE FROM concurrency_limits",
-    "UPDATE rate_limits SET max_starts = 3",
-    "UPDATE rate_limits SET handler = 'third' WHERE handler = 'other' -- refused",
-    "UPDATE rate_limits SET handler = handler",
-    "DELETE FROM rate_limits WHERE handler = 'work'",
-    "DELETE FROM rate_limit_starts",
-    "DELETE FROM task_effects WHERE run_id = 4",
-    "UPDATE task_effects SET state = 'done', value = '[1,2]', done_at = NOW WHERE run_id = 11",
-    "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value)
-         VALUES ('new', 'work', '{\"to\":\"bob\"}', 'cron', '0 7 * * *')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('due', 'other', 'manual', '')
-         ON CONFLICT DO NOTHING",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('due', 'other', 'manual', '')
-         ON CONFLICT (name) DO UPDATE SET handler = excluded.handler, schedule_value = '9 * * * *'",
-    "INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value) VALUES (50, 'far', 'work', 'manual', '');
-     INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('next', 'work', 'manual', '')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('due', 'other', 'manual', '')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('1st', 'work', 'manual', '')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('a b', 'work', 'manual', '')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('é', 'work', 'manual', '')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('', 'work', 'manual', '')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('a\n', 'work', 'manual', '')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('new', 'w\u{fffd}', 'manual', '')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('new', 'é', 'cron', 'é')",
-    "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('new', 'work', 'manual', 'x')",
-    "UPDATE scheduled_tasks SET payload = '{''a'': 1}'",
-    "UPDATE scheduled_tasks SET payload = NULL",
-    "UPDATE scheduled_tasks SET payload = '\"\u{fffd}\"'",
-    "UPDATE scheduled_tasks SET next_run = 1805025600",
-    "UPDATE scheduled_tasks SET status = 'stopped'",
-    "UPDATE scheduled_tasks SET misfire = 'run_all' WHERE name = 'due'",
-    "UPDATE scheduled_tasks SET catch_up_limit = 201",
-    "UPDATE scheduled_tasks SET concurrency_key = '#1'",
-    "UPDATE scheduled_tasks SET concurrency_key = ''",
-    "UPDATE scheduled_tasks SET starts_at = 1805025600001, ends_at = 1805025600000",
-    "UPDATE task_runs SET status = 'running' WHERE id = 1",
-    "UPDATE task_runs SET locked_by = NULL WHERE id = 7",
-    "UPDATE task_runs SET cancel_requested = 2",
-    "UPDATE concurrency_limits SET max_running = 0",
-];
+const EDITS: &str = include_str!("triggers/edits.sql");
 
 /// Both databases with the same rows, the moment that `NOW` stands for, and all rows as text.
 struct Both {
@@ -258,7 +103,9 @@ fn each_statement_of_another_program_leaves_the_same_rows_as_in_sqlite() {
     };
     let before = both.in_sqlite();
     let mut changed = 0;
-    for edit in EDITS {
+    let separate = |text: String, word: &&str| text.replace(&format!("\n{word} "), &format!("\0{word} "));
+    let edits = ["INSERT", "UPDATE", "DELETE"].iter().fold(EDITS.trim_end().to_owned(), separate);
+    for edit in edits.split('\0') {
         let sql = both.filled(edit);
         both.sqlite.execute_batch("BEGIN").expect("a transaction");
         both.server.batch_execute("BEGIN").expect("a transaction");

@@ -11,7 +11,7 @@ pub(crate) mod import_args;
 pub(crate) mod limit_args;
 pub(crate) mod nearest;
 #[cfg(test)]
-mod reference;
+pub(crate) mod reference;
 pub(crate) mod retention_args;
 pub(crate) mod service_manager;
 pub(crate) mod signals;

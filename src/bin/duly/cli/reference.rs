@@ -1,10 +1,13 @@
-//! `docs/reference/commands.md`, which is made from the definition of the command line.
+//! The pages of `docs/reference` that are made from the source: that of the commands from the definition of the command line, and in
+//! those of tables, events and the manifest the cells that are no prose.
 //!
-//! `DULY_WRITE_REFERENCE=1 cargo test --bin duly reference` writes the page. Without the variable, the test compares it.
+//! `DULY_WRITE_REFERENCE=1 cargo test --bin duly reference` writes the pages. Without the variable, the tests compare them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
+use serde_json::json;
 
 use crate::cli::args::Args;
 
@@ -241,22 +244,133 @@ fn cell(content: &str) -> String {
     text(content).replace('|', "\\|")
 }
 
-#[test]
-fn the_reference_of_the_commands_is_current() {
-    // Without the page, `duly run` has fewer options.
-    if cfg!(not(feature = "page")) {
-        return;
-    }
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/commands.md");
-    let page = page();
+/// Compares a page with what is made from it, or writes that.
+#[track_caller]
+pub(crate) fn assert_current(name: &str, make: impl Fn(&str) -> String) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name);
+    let found = std::fs::read_to_string(&path).unwrap_or_default().replace("\r\n", "\n");
+    let page = make(&found);
     if std::env::var_os("DULY_WRITE_REFERENCE").is_some() {
         std::fs::write(&path, page).unwrap();
         return;
     }
-    let found = std::fs::read_to_string(&path).unwrap_or_default().replace("\r\n", "\n");
     let differs = page.lines().zip(found.lines()).find(|(expected, found)| expected != found);
     let how = "DULY_WRITE_REFERENCE=1 cargo test --bin duly reference";
-    assert!(page == found, "docs/reference/commands.md is not current; {how} writes it. First difference: {differs:?}");
+    assert!(page == found, "docs/reference/{name} is not current; {how} writes it. First difference: {differs:?}");
+}
+
+/// A table of a page, by its heading: the cells of its rows, of which those that are `None` are prose, and stay in the page.
+pub(crate) type TableRows = (String, Vec<Vec<Option<String>>>);
+
+pub(crate) fn quoted(name: &str) -> Option<String> {
+    Some(format!("`{name}`"))
+}
+
+/// Returns the page with the rows of these tables anew. It has no other section, except below `others`.
+pub(crate) fn renewed(page: &str, tables: Vec<TableRows>, others: &[&str]) -> String {
+    let sections = page.lines().filter_map(|line| line.strip_prefix("## ")).filter(|name| !others.contains(name));
+    let headings: BTreeSet<&str> = tables.iter().map(|(heading, _)| &**heading).collect();
+    assert_eq!(sections.collect::<BTreeSet<_>>(), headings);
+    let mut page = page.to_owned();
+    for (heading, rows) in &tables {
+        let section = page.find(&format!("\n## {heading}\n")).expect("a section");
+        let begin = section + page[section..].find("|---").expect("a table");
+        let begin = begin + page[begin..].find('\n').expect("rows") + 1;
+        let end = page[begin..].find("\n\n").map_or(page.len(), |end| begin + end + 1);
+        let cells = |row: &str| row.split('|').skip(1).map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+        let former: BTreeMap<_, _> = page[begin..end].lines().map(cells).map(|row| (row[0].clone(), row)).collect();
+        let mut text = String::new();
+        for row in rows {
+            let prose = row[0].as_ref().and_then(|first| former.get(first));
+            for (at, cell) in row.iter().enumerate() {
+                let cell = cell.as_ref().or(prose.map(|former| &former[at])).filter(|cell| !cell.is_empty());
+                let _ = write!(text, "| {}", cell.map(|cell| format!("{cell} ")).unwrap_or_default());
+            }
+            text.push_str("|\n");
+        }
+        page.replace_range(begin..end, &text);
+    }
+    page
+}
+
+#[test]
+fn the_reference_of_the_commands_is_current() {
+    // Without the page, `duly run` has fewer options.
+    if cfg!(feature = "page") {
+        assert_current("commands.md", |_| page());
+    }
+}
+
+/// The type of a column as the page writes it.
+fn column_type(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<String>> {
+    let kind = row.get::<_, String>("type")?.to_lowercase();
+    let is_set = row.get("notnull")? || row.get::<_, i64>("pk")? > 0;
+    Ok(Some(match row.get::<_, Option<String>>("dflt_value")? {
+        Some(default) if default.contains('(') => format!("{kind}, default now"),
+        Some(default) => format!("{kind}, default `{}`", default.trim_matches('\'')),
+        None if is_set => kind,
+        None => format!("{kind} or NULL"),
+    }))
+}
+
+#[test]
+fn the_reference_of_the_tables_is_current() {
+    let schema = rusqlite::Connection::open_in_memory().unwrap();
+    schema.execute_batch(include_str!("../../../../schema.sql")).unwrap();
+    let names =
+        "SELECT name, type = 'view' FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'";
+    let mut names = schema.prepare(names).unwrap();
+    let names = names.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap);
+    let tables = names.map(|(name, is_view): (String, bool)| {
+        let mut columns = schema.prepare(&format!("PRAGMA table_info({name})")).unwrap();
+        let row = |row: &rusqlite::Row<'_>| {
+            let column = quoted(&row.get::<_, String>("name")?);
+            Ok(if is_view { vec![column, None] } else { vec![column, column_type(row)?, None, None] })
+        };
+        let rows = columns.query_map([], row).unwrap().collect::<Result<_, _>>().unwrap();
+        (name, rows)
+    });
+    let tables: Vec<_> = tables.collect();
+    assert_current("tables.md", |page| renewed(page, tables.clone(), &[]));
+}
+
+/// The JSON of an event of this kind: with the fields that serde asks for, each with the first value that it accepts.
+fn event(kind: &str) -> String {
+    let mut json = json!({ "event": kind });
+    let refusal = |json: &serde_json::Value| {
+        serde_json::from_value::<duly::Event>(json.clone()).map_err(|error| error.to_string())
+    };
+    loop {
+        let missing = match refusal(&json) {
+            Ok(event) => return serde_json::to_string(&event).unwrap(),
+            Err(error) => error,
+        };
+        let field = missing.strip_prefix("missing field `").unwrap_or_else(|| panic!("{kind}: {missing}"));
+        let field = field.trim_end_matches('`').to_owned();
+        let accepted = [json!(1), json!("2027-03-14T12:00:00Z"), json!(true), json!("dead")].into_iter().any(|value| {
+            json[&field] = value;
+            refusal(&json).map_or_else(|error| error.starts_with("missing field") && error != missing, |_| true)
+        });
+        assert!(accepted, "{kind}: {field}: {:?}", refusal(&json));
+    }
+}
+
+#[test]
+fn the_reference_of_the_events_is_current() {
+    // The names of serde: of the kinds in the answer to a wrong one, of the fields in what it writes.
+    let kinds = serde_json::from_value::<duly::Event>(json!({ "event": "?" })).unwrap_err().to_string();
+    let (_, kinds) = kinds.split_once("expected one of ").unwrap();
+    let row = |kind: &str| {
+        let json = event(kind);
+        let fields: Vec<_> = json.split(",\"").skip(1).filter_map(|rest| quoted(rest.split('"').next()?)).collect();
+        let fields = if fields.is_empty() { "none".to_owned() } else { fields.join(", ") };
+        let attempt = "`run`, `task`, `attempt`, `handler`, `scheduled_for`";
+        vec![quoted(kind), None, Some(fields.replace(attempt, "an attempt")), None]
+    };
+    let rows: Vec<_> = kinds.split(", ").map(|kind| row(kind.trim_matches('`'))).collect();
+    assert!(rows.len() > 20, "{kinds}");
+    let tables = vec![("Event".to_owned(), rows)];
+    assert_current("events.md", |page| renewed(page, tables.clone(), &["Recorded events"]));
 }
 
 #[test]

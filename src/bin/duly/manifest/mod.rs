@@ -233,112 +233,82 @@ mod tests {
         parse(text, Path::new("/etc")).unwrap_err()
     }
 
+    #[track_caller]
+    fn assert_refused(text: &str, says: &str) {
+        let error = refused(text);
+        assert!(error.starts_with(says) && error.lines().count() == 1, "{text}\n{error}");
+    }
+
     fn task(rest: &str) -> String {
         format!("[[task]]\nname = \"t\"\n{rest}")
     }
 
     #[test]
     fn errors_name_the_place_and_what_is_expected() {
-        let command = "command = [\"true\"]\n";
-        let every = format!("every = \"1m\"\n{command}");
-        let handler = "every = \"1m\"\nhandler = \"h\"\n";
         for (text, says) in [
-            ("[[task]\nname = 1".to_owned(), "line 1: "),
-            ("a = 1\nb = = 2".to_owned(), "line 2: "),
-            ("[[tasks]]\nname = \"t\"".to_owned(), "unknown key \"tasks\": did you mean \"task\"?"),
-            ("[default]\npriority = 1".to_owned(), "unknown key \"default\": did you mean \"defaults\"?"),
+            ("[[task]\nname = 1", "line 1: "),
+            ("a = 1\nb = = 2", "line 2: "),
+            ("[[tasks]]\nname = \"t\"", "unknown key \"tasks\": did you mean \"task\"?"),
+            ("[default]\npriority = 1", "unknown key \"default\": did you mean \"defaults\"?"),
+            ("[defaults]\ncron = \"@daily\"", "defaults: unknown key \"cron\": expected one of time_zone, cwd"),
+            ("task = 7", "task: expected tables, [[task]], found 7"),
+            ("[[task]]\nevery = \"1m\"\nshell = \"true\"", "task 1: name: expected a string, found none"),
+            ("limit = 7", "limit: expected tables, [[limit]], found 7"),
+            ("[[limit]]\nrunning = 3", "limit 1: expected concurrency_key and running, or handler and rate"),
             (
-                "[defaults]\ncron = \"@daily\"".to_owned(),
-                "defaults: unknown key \"cron\": expected one of time_zone, cwd",
+                "[[limit]]\nconcurrency_key = \"a\"\nrate = \"1/1m\"",
+                "limit 1: expected concurrency_key and running, or",
             ),
-            ("task = 7".to_owned(), "task: expected tables, [[task]], found 7"),
-            (format!("[[task]]\n{every}"), "task 1: name: expected a string, found none"),
+            ("[[limit]]\nrunnig = 3", "limit 1: unknown key \"runnig\": did you mean \"running\"?"),
             (
-                task(&format!("{every}tiemout = \"1m\"")),
-                "task \"t\": unknown key \"tiemout\": did you mean \"timeout\"?",
-            ),
-            (task(command), "task \"t\": expected one of cron, every, after, at or manual"),
-            (
-                task(&format!("{command}\nmanual = false")),
-                "task \"t\": expected one of cron, every, after, at or manual",
-            ),
-            (task(&format!("{every}manual = true")), "task \"t\": every and manual: expected one of them"),
-            (task(&format!("{command}\nmanual = \"\"")), "task \"t\": manual: expected true or false, found \"\""),
-            (task(&format!("{every}cron = \"@daily\"")), "task \"t\": cron and every: expected one of them"),
-            (task("every = \"1m\""), "task \"t\": expected one of command, shell or handler"),
-            (task(&format!("{every}shell = \"true\"")), "task \"t\": command and shell: expected one of them"),
-            (task("every = \"1m\"\ncommand = []"), "task \"t\": command: expected a program, found none"),
-            (
-                task("every = \"1m\"\ncommand = [1]"),
-                "task \"t\": command: expected an array of strings, found an array",
-            ),
-            (task("every = \"1m\"\ncommand = [\"\"]"), "task \"t\": argv: expected a program"),
-            (
-                task("every = \"1m\"\ncommand = [\"a\", \"\\u0000\"]"),
-                "task \"t\": argv[1]: a NUL character cannot be passed",
-            ),
-            (task(&format!("{every}env = {{ \"A=B\" = \"\" }}")), "task \"t\": env: expected the name of a variable"),
-            (task(&format!("{every}env_from = [\"\"]")), "task \"t\": env_from: expected the name of a variable"),
-            (task(&format!("{every}payload = 1")), "task \"t\": payload: not allowed for a command"),
-            (task(&format!("{handler}stdin = \"\"")), "task \"t\": stdin: not allowed for a handler"),
-            (
-                task(&format!("{handler}payload = [nan]")),
-                "task \"t\": payload: expected a value that JSON can represent, found NaN",
-            ),
-            (task("every = \"1m\"\nhandler = \"command\""), "task \"t\": the payload of a command: expected an object"),
-            (
-                task(&format!("{every}max_attempts = 3\nat_most_once = true")),
-                "task \"t\": at_most_once and max_attempts: expected one of them",
-            ),
-            (task(&format!("{every}timeout = 10")), "task \"t\": timeout: expected a string, found 10"),
-            (
-                task(&format!("{every}timeout = \"ten\"")),
-                "task \"t\": timeout: expected a duration such as 15m or 1h 30m, found \"ten\"",
-            ),
-            (
-                task(&format!("{every}expires = \"1us\"")),
-                "task \"t\": expires: expected whole milliseconds, found \"1us\"",
-            ),
-            (
-                task(&format!("{every}expires = \"200ms\"")),
-                "task \"t\": expires: expected at least 1s: a scheduler looks for new tasks about once a second, found \"200ms\"",
-            ),
-            (
-                task("every = \"15\"\nshell = \"true\""),
-                "task \"t\": every: expected a unit, as in 15s or 15m, found \"15\"",
-            ),
-            (
-                task("after = \"0s\"\nshell = \"true\""),
-                "task \"t\": after: expected a duration of 1ms to 10years, found \"0s\"",
-            ),
-            (
-                task(&format!("{every}timeout = \"10\"")),
-                "task \"t\": timeout: expected a unit, as in 10s or 10m, found \"10\"",
-            ),
-            (task(&format!("{every}priority = -1")), "task \"t\": priority: expected a smaller whole number"),
-            (
-                task(&format!("{every}overlap = \"skp\"")),
-                "task \"t\": overlap: expected skip, buffer_one, buffer_all, cancel_running or allow, found \"skp\"",
-            ),
-            ("limit = 7".to_owned(), "limit: expected tables, [[limit]], found 7"),
-            ("[[limit]]\nrunning = 3".to_owned(), "limit 1: expected concurrency_key and running, or handler and rate"),
-            (
-                "[[limit]]\nconcurrency_key = \"a\"\nrate = \"1/1m\"".to_owned(),
-                "limit 1: expected concurrency_key and running, or handler and rate",
-            ),
-            ("[[limit]]\nrunnig = 3".to_owned(), "limit 1: unknown key \"runnig\": did you mean \"running\"?"),
-            (
-                "[[limit]]\nhandler = \"mail\"\nrate = \"100\"".to_owned(),
-                "limit 1: rate: expected a number of starts and a time, as in 100/1m, found \"100\"",
-            ),
-            (task(&format!("{every}env = {{ A = 1 }}")), "task \"t\": env: expected a table of strings, found a table"),
-            (
-                task(&format!("{every}starts_at = 2027-03-14T07:00:00")),
-                "task \"t\": starts_at: expected a date and time with its offset",
+                "[[limit]]\nhandler = \"mail\"\nrate = \"100\"",
+                "limit 1: rate: expected a number of starts and a time, as in 100/1m",
             ),
         ] {
-            let error = refused(&text);
-            assert!(error.starts_with(says) && error.lines().count() == 1, "{text}\n{error}");
+            assert_refused(text, says);
+        }
+        // Of a task: `SHELL` is a command that is due every minute, `HANDLER` a handler.
+        for (text, says) in [
+            ("SHELL tiemout = \"1m\"", "unknown key \"tiemout\": did you mean \"timeout\"?"),
+            ("shell = \"true\"", "expected one of cron, every, after, at or manual"),
+            ("shell = \"true\"\nmanual = false", "expected one of cron, every, after, at or manual"),
+            ("SHELL manual = true", "every and manual: expected one of them"),
+            ("shell = \"true\"\nmanual = \"\"", "manual: expected true or false, found \"\""),
+            ("SHELL cron = \"@daily\"", "cron and every: expected one of them"),
+            ("every = \"1m\"", "expected one of command, shell or handler"),
+            ("SHELL command = [\"true\"]", "command and shell: expected one of them"),
+            ("every = \"1m\"\ncommand = []", "command: expected a program, found none"),
+            ("every = \"1m\"\ncommand = [1]", "command: expected an array of strings, found an array"),
+            ("every = \"1m\"\ncommand = [\"\"]", "argv: expected a program"),
+            ("every = \"1m\"\ncommand = [\"a\", \"\\u0000\"]", "argv[1]: a NUL character cannot be passed"),
+            ("SHELL env = { \"A=B\" = \"\" }", "env: expected the name of a variable"),
+            ("SHELL env = { A = 1 }", "env: expected a table of strings, found a table"),
+            ("SHELL env_from = [\"\"]", "env_from: expected the name of a variable"),
+            ("SHELL payload = 1", "payload: not allowed for a command"),
+            ("HANDLER stdin = \"\"", "stdin: not allowed for a handler"),
+            ("HANDLER payload = [nan]", "payload: expected a value that JSON can represent, found NaN"),
+            ("every = \"1m\"\nhandler = \"command\"", "the payload of a command: expected an object"),
+            ("SHELL max_attempts = 3\nat_most_once = true", "at_most_once and max_attempts: expected one of them"),
+            ("SHELL timeout = 10", "timeout: expected a string, found 10"),
+            ("SHELL timeout = \"ten\"", "timeout: expected a duration such as 15m or 1h 30m, found \"ten\""),
+            ("SHELL timeout = \"10\"", "timeout: expected a unit, as in 10s or 10m, found \"10\""),
+            ("SHELL expires = \"1us\"", "expires: expected whole milliseconds, found \"1us\""),
+            (
+                "SHELL expires = \"200ms\"",
+                "expires: expected at least 1s: a scheduler looks for new tasks about once a second, found",
+            ),
+            ("every = \"15\"\nshell = \"true\"", "every: expected a unit, as in 15s or 15m, found \"15\""),
+            ("after = \"0s\"\nshell = \"true\"", "after: expected a duration of 1ms to 10years, found \"0s\""),
+            ("SHELL priority = -1", "priority: expected a smaller whole number"),
+            (
+                "SHELL overlap = \"skp\"",
+                "overlap: expected skip, buffer_one, buffer_all, cancel_running or allow, found \"skp\"",
+            ),
+            ("SHELL starts_at = 2027-03-14T07:00:00", "starts_at: expected a date and time with its offset"),
+        ] {
+            let text = text.replace("SHELL ", "every = \"1m\"\nshell = \"true\"\n");
+            let text = text.replace("HANDLER ", "every = \"1m\"\nhandler = \"h\"\n");
+            assert_refused(&task(&text), &format!("task \"t\": {says}"));
         }
     }
 

@@ -90,6 +90,12 @@ mod tests {
         parse(text, Path::new("/etc/duly")).map(|declared| declared.workers)
     }
 
+    #[track_caller]
+    fn assert_refused(text: &str, says: &str) {
+        let error = workers(text).unwrap_err();
+        assert!(error.starts_with(says) && error.lines().count() == 1, "{text}\n{error}");
+    }
+
     #[test]
     fn workers_are_read_with_their_defaults() {
         let all = format!("{MAIL}cwd = \"/srv/mail\"\nenv = {{ LOG = \"debug\" }}\ncopies = 64\n");
@@ -123,61 +129,45 @@ mod tests {
         let many =
             |count: usize| -> String { (0..count).map(|at| MAIL.replace("mail\"", &format!("m{at}\""))).collect() };
         assert_eq!(workers(&many(64)).unwrap().len(), 64);
-        let long = "n".repeat(201);
+        assert_refused(&many(65), "worker: expected at most 64 workers, found 65");
+        assert_refused(&format!("[[worker]]\nname = \"{}\"", "n".repeat(201)), "worker \"nnn");
+        let name = "a letter, then up to 199 letters, digits or . _ : / @ -";
+        assert_refused("[[worker]]\nname = \"7\"", &format!("worker \"7\": name: expected {name}, found \"7\""));
         for (text, says) in [
-            ("worker = 7".to_owned(), "worker: expected tables, [[worker]], found 7"),
-            ("worker = [7]".to_owned(), "worker: expected tables, [[worker]], found 7"),
-            ("[worker]\nname = \"a\"".to_owned(), "worker: expected tables, [[worker]], found a table"),
-            ("[[workers]]".to_owned(), "unknown key \"workers\": did you mean \"worker\"?"),
-            (many(65), "worker: expected at most 64 workers, found 65"),
-            ("[[worker]]\ncommand = [\"a\"]".to_owned(), "worker 1: name: expected a string, found none"),
-            ("[[worker]]\nname = 7".to_owned(), "worker 1: name: expected a string, found 7"),
-            (
-                "[[worker]]\nname = \"7\"".to_owned(),
-                "worker \"7\": name: expected a letter, then up to 199 letters, digits or . _ : / @ -, found \"7\"",
-            ),
-            (format!("[[worker]]\nname = \"{long}\""), "worker \"nnn"),
-            (format!("{MAIL}comand = []"), "worker \"mail\": unknown key \"comand\": did you mean \"command\"?"),
-            (
-                format!("{MAIL}timeout = \"1m\""),
-                "worker \"mail\": unknown key \"timeout\": expected one of name, command, cwd, env, copies",
-            ),
-            (
-                "[[worker]]\nname = \"mail\"".to_owned(),
-                "worker \"mail\": command: expected a program and its arguments, found none",
-            ),
-            (
-                "[[worker]]\nname = \"mail\"\ncommand = []".to_owned(),
-                "worker \"mail\": command: expected a program and its arguments, found none",
-            ),
-            (
-                "[[worker]]\nname = \"mail\"\ncommand = [\"\", \"a\"]".to_owned(),
-                "worker \"mail\": command: expected a program and its arguments, found none",
-            ),
-            (
-                "[[worker]]\nname = \"mail\"\ncommand = \"node mail.mjs\"".to_owned(),
-                "worker \"mail\": command: expected an array of strings, found \"node mail.mjs\"",
-            ),
-            (
-                "[[worker]]\nname = \"mail\"\ncommand = [\"a\", \"b\\u0000\"]".to_owned(),
-                "worker \"mail\": command: a NUL character cannot be passed, found \"b\\0\"",
-            ),
-            (
-                format!("{MAIL}env = {{ \"A=B\" = \"\" }}"),
-                "worker \"mail\": env: expected the name of a variable, found \"A=B\"",
-            ),
-            (format!("{MAIL}env = {{ A = 1 }}"), "worker \"mail\": env: expected a table of strings, found a table"),
-            (format!("{MAIL}env = [\"A\"]"), "worker \"mail\": env: expected a table of strings, found an array"),
-            (format!("{MAIL}cwd = \"\""), "worker \"mail\": cwd: expected a folder, found an empty string"),
-            (format!("{MAIL}cwd = 1"), "worker \"mail\": cwd: expected a string, found 1"),
-            (format!("{MAIL}copies = 0"), "worker \"mail\": copies: expected 1 to 64, found 0"),
-            (format!("{MAIL}copies = -1"), "worker \"mail\": copies: expected 1 to 64, found -1"),
-            (format!("{MAIL}copies = 65"), "worker \"mail\": copies: expected 1 to 64, found 65"),
-            (format!("{MAIL}copies = \"2\""), "worker \"mail\": copies: expected a whole number, found \"2\""),
-            (format!("{MAIL}{MAIL}"), "worker \"mail\": expected one worker of this name, found two"),
+            ("worker = 7", "worker: expected tables, [[worker]], found 7"),
+            ("worker = [7]", "worker: expected tables, [[worker]], found 7"),
+            ("[worker]\nname = \"a\"", "worker: expected tables, [[worker]], found a table"),
+            ("[[workers]]", "unknown key \"workers\": did you mean \"worker\"?"),
+            ("[[worker]]\ncommand = [\"a\"]", "worker 1: name: expected a string, found none"),
+            ("[[worker]]\nname = 7", "worker 1: name: expected a string, found 7"),
         ] {
-            let error = workers(&text).unwrap_err();
-            assert!(error.starts_with(says) && error.lines().count() == 1, "{text}\n{error}");
+            assert_refused(text, says);
+        }
+        for (command, says) in [
+            ("", "expected a program and its arguments, found none"),
+            ("command = []", "expected a program and its arguments, found none"),
+            ("command = [\"\", \"a\"]", "expected a program and its arguments, found none"),
+            ("command = \"node mail.mjs\"", "expected an array of strings, found \"node mail.mjs\""),
+            ("command = [\"a\", \"b\\u0000\"]", "a NUL character cannot be passed, found \"b\\0\""),
+        ] {
+            let text = format!("[[worker]]\nname = \"mail\"\n{command}");
+            assert_refused(&text, &format!("worker \"mail\": command: {says}"));
+        }
+        for (rest, says) in [
+            ("comand = []", "unknown key \"comand\": did you mean \"command\"?"),
+            ("timeout = \"1m\"", "unknown key \"timeout\": expected one of name, command, cwd, env, copies"),
+            ("env = { \"A=B\" = \"\" }", "env: expected the name of a variable, found \"A=B\""),
+            ("env = { A = 1 }", "env: expected a table of strings, found a table"),
+            ("env = [\"A\"]", "env: expected a table of strings, found an array"),
+            ("cwd = \"\"", "cwd: expected a folder, found an empty string"),
+            ("cwd = 1", "cwd: expected a string, found 1"),
+            ("copies = 0", "copies: expected 1 to 64, found 0"),
+            ("copies = -1", "copies: expected 1 to 64, found -1"),
+            ("copies = 65", "copies: expected 1 to 64, found 65"),
+            ("copies = \"2\"", "copies: expected a whole number, found \"2\""),
+            (MAIL, "expected one worker of this name, found two"),
+        ] {
+            assert_refused(&format!("{MAIL}{rest}"), &format!("worker \"mail\": {says}"));
         }
     }
 }
