@@ -135,10 +135,10 @@ fn check_order(journal: &Journal, rules: &Rules, fault: &mut impl FnMut(&'static
         }
     }
     starts.sort_unstable();
-    if let Some((most, millis)) = rules.rate {
-        if let Some(starts) = starts.windows(most + 1).find(|starts| starts[most] - starts[0] < millis) {
-            fault("rate", format!("more than {most} starts within {millis} ms: {starts:?}"));
-        }
+    if let Some((most, millis)) = rules.rate
+        && let Some(starts) = starts.windows(most + 1).find(|starts| starts[most] - starts[0] < millis)
+    {
+        fault("rate", format!("more than {most} starts within {millis} ms: {starts:?}"));
     }
 }
 

@@ -10,77 +10,57 @@ use crate::workers_run::{handles, is_alive, pids, task, worker};
 
 const TIMES: &str = "hello=20s,ping=500ms,silence=3s,cancel=1s,term=300ms,backoff=10ms,starts=1000";
 
-/// What a worker does with the first attempt of its run; the second one succeeds.
+/// What a worker does with the first attempt of its run; the second one succeeds. In each line: its name; how the run ends, the number of
+/// its attempts, how many of them are forgiven; a part of the error of the first; and a line for the shell.
+const FAULTS: &str = r##"# It dies at each point.
+dies_handed | 2 1 |  | kill -9 $$
+dies_after_log | 2 1 |  | say "{\"type\":\"log\",\"level\":\"info\",\"text\":\"x\",$id}"; kill -9 $$
+dies_begun | 2 0 | ended: killed by SIGKILL | begin; kill -9 $$
+dies_after_progress | 2 0 | ended: exit code 4: why | progress half; echo why >&2; exit 4
+dies_in_effect | 2 0 | ended: killed by SIGKILL | effect begin; kill -9 $$
+dies_in_first_line | 2 1 |  | printf '{"type":"begin",%s' "$id"; kill -9 $$
+dies_in_done | 2 0 | ended: killed by SIGKILL | begin; printf '{"type":"done",%s' "$id"; kill -9 $$
+dies_after_done | 1 0 |  | begin; succeed; kill -9 $$
+ends_begun | 2 0 | ended: exit code 0 | begin; exit 0
+# It breaks a rule.
+garbage | 2 0 | was ended:  | begin; say nonsense; sleep 100
+garbage_handed | 2 1 |  | say nonsense; sleep 100
+garbage_first | 2 0 | was ended:  | say nonsense; begin; sleep 100
+binary | 2 0 | was ended:  | begin; printf '\377\376\000\n'; sleep 100
+list | 2 0 | was ended:  | begin; say '[1]'; sleep 100
+huge_line | 2 0 | longer than 1048576 bytes | begin; yes | tr -d '\n' | head -c 50000000; sleep 100
+deep | 2 0 | was ended:  | begin; printf '%s\n' "$(yes '[' | head -n 100000 | tr -d '\n')"; sleep 100
+begins_foreign | 2 0 | does not have | begin; id='"run":987654,"attempt":1'; begin; sleep 100
+wrong_attempt | 2 0 | does not have | begin; id="\"run\":$run,\"attempt\":9"; succeed; sleep 100
+ends_twice | 1 0 |  | begin; succeed; succeed; sleep 100
+no_permission | 2 0 | it was refused | begin; effect done ',"value":1'; while IFS= read -r line; do case $line in *refused*) fail 'it was refused'; break;; esac; done
+# It is silent, or holds on to something.
+sleeps | 2 0 | it was silent for 3s | begin; exec sleep 100
+stopped | 2 0 | it was silent for 3s | begin; kill -STOP $$
+ignores_term | 2 0 | was ended:  | begin; trap '' TERM; say nonsense; while :; do sleep 1; done
+closes_output | 2 0 | closed its standard output | begin; exec 1>&-; sleep 100
+closes_input | 2 0 | was ended:  | begin; exec 0<&-; sleep 100
+ends_a_run_without_input | 1 0 |  | begin; exec 0<&-; trap 'succeed; exit 0' TERM; while :; do sleep 0.1; done
+child_in_group | 2 0 | ended: exit code 3 | begin; sleep 1000 & exit 3
+flood_left_group | 2 0 | ended:  | begin; setsid yes & exit 3
+child_left_group | 2 0 | ended: exit code 3 | begin; setsid sleep 8 & exit 3"##;
+
+/// A line of [`FAULTS`].
 struct Fault {
     name: &'static str,
-    /// A line for the shell.
-    act: &'static str,
-    /// How the run ends: the number of its attempts, how many of them are forgiven, and a part of the error of the first.
     ends: (u32, u32, &'static str),
+    act: &'static str,
 }
 
-const fn fault(name: &'static str, act: &'static str, ends: (u32, u32, &'static str)) -> Fault {
-    Fault { name, act, ends }
+fn faults() -> Vec<Fault> {
+    let fault = |line: &'static str| {
+        let parts: Vec<&str> = line.splitn(4, " | ").collect();
+        let (attempts, forgiven) = parts[1].split_once(' ').expect("two numbers");
+        let number = |text: &str| text.parse().expect("a number");
+        Fault { name: parts[0], ends: (number(attempts), number(forgiven), parts[2]), act: parts[3] }
+    };
+    FAULTS.lines().filter(|line| !line.starts_with('#')).map(fault).collect()
 }
-
-const FAULTS: &[Fault] = &[
-    // It dies at each point.
-    fault("dies_handed", "kill -9 $$", (2, 1, "")),
-    fault(
-        "dies_after_log",
-        "say \"{\\\"type\\\":\\\"log\\\",\\\"level\\\":\\\"info\\\",\\\"text\\\":\\\"x\\\",$id}\"; kill -9 $$",
-        (2, 1, ""),
-    ),
-    fault("dies_begun", "begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
-    fault("dies_after_progress", "progress half; echo why >&2; exit 4", (2, 0, "ended: exit code 4: why")),
-    fault("dies_in_effect", "effect begin; kill -9 $$", (2, 0, "ended: killed by SIGKILL")),
-    fault("dies_in_first_line", "printf '{\"type\":\"begin\",%s' \"$id\"; kill -9 $$", (2, 1, "")),
-    fault(
-        "dies_in_done",
-        "begin; printf '{\"type\":\"done\",%s' \"$id\"; kill -9 $$",
-        (2, 0, "ended: killed by SIGKILL"),
-    ),
-    fault("dies_after_done", "begin; succeed; kill -9 $$", (1, 0, "")),
-    fault("ends_begun", "begin; exit 0", (2, 0, "ended: exit code 0")),
-    // It breaks a rule.
-    fault("garbage", "begin; say nonsense; sleep 100", (2, 0, "was ended: ")),
-    fault("garbage_handed", "say nonsense; sleep 100", (2, 1, "")),
-    fault("garbage_first", "say nonsense; begin; sleep 100", (2, 0, "was ended: ")),
-    fault("binary", "begin; printf '\\377\\376\\000\\n'; sleep 100", (2, 0, "was ended: ")),
-    fault("list", "begin; say '[1]'; sleep 100", (2, 0, "was ended: ")),
-    fault("huge_line", "begin; yes | tr -d '\\n' | head -c 50000000; sleep 100", (2, 0, "longer than 1048576 bytes")),
-    fault(
-        "deep",
-        "begin; printf '%s\\n' \"$(yes '[' | head -n 100000 | tr -d '\\n')\"; sleep 100",
-        (2, 0, "was ended: "),
-    ),
-    fault("begins_foreign", "begin; id='\"run\":987654,\"attempt\":1'; begin; sleep 100", (2, 0, "does not have")),
-    fault(
-        "wrong_attempt",
-        "begin; id=\"\\\"run\\\":$run,\\\"attempt\\\":9\"; succeed; sleep 100",
-        (2, 0, "does not have"),
-    ),
-    fault("ends_twice", "begin; succeed; succeed; sleep 100", (1, 0, "")),
-    fault(
-        "no_permission",
-        "begin; effect done ',\"value\":1'; while IFS= read -r line; do case $line in *refused*) fail 'it was refused'; break;; esac; done",
-        (2, 0, "it was refused"),
-    ),
-    // It is silent, or holds on to something.
-    fault("sleeps", "begin; exec sleep 100", (2, 0, "it was silent for 3s")),
-    fault("stopped", "begin; kill -STOP $$", (2, 0, "it was silent for 3s")),
-    fault("ignores_term", "begin; trap '' TERM; say nonsense; while :; do sleep 1; done", (2, 0, "was ended: ")),
-    fault("closes_output", "begin; exec 1>&-; sleep 100", (2, 0, "closed its standard output")),
-    fault("closes_input", "begin; exec 0<&-; sleep 100", (2, 0, "was ended: ")),
-    fault(
-        "ends_a_run_without_input",
-        "begin; exec 0<&-; trap 'succeed; exit 0' TERM; while :; do sleep 0.1; done",
-        (1, 0, ""),
-    ),
-    fault("child_in_group", "begin; sleep 1000 & exit 3", (2, 0, "ended: exit code 3")),
-    fault("flood_left_group", "begin; setsid yes & exit 3", (2, 0, "ended: ")),
-    fault("child_left_group", "begin; setsid sleep 8 & exit 3", (2, 0, "ended: exit code 3")),
-];
 
 fn start(db: &TestDb, workers: &[String]) -> Sidecar {
     let mut options = vec!["--worker-times", TIMES];
@@ -103,17 +83,18 @@ fn assert_works(client: &Client, name: &str) {
 fn faulty_workers_are_ended_with_a_reason_and_their_attempts_end() {
     let (db, client) = TestDb::with_client();
     let mut workers = vec![healthy(&db)];
-    for Fault { name, act, .. } in FAULTS {
+    let faults = faults();
+    for Fault { name, act, .. } in &faults {
         client.add(task(name, name)).unwrap();
         let arms = format!("*'\"type\":\"run\"'*) if [ $attempt = 1 ]; then {act}; else succeed; fi;;");
         workers.push(worker(&db, name, &handles(name, 1), &arms));
     }
     let mut sidecar = start(&db, &workers);
     let ended = "SELECT count(*) FROM task_runs WHERE status IN ('succeeded', 'dead')";
-    eventually("each run is final", || db.number::<usize>(ended) == FAULTS.len());
+    eventually("each run is final", || db.number::<usize>(ended) == faults.len());
     assert_works(&client, "after");
     let mut wrong = Vec::new();
-    for Fault { name, ends: (attempts, forgiven, error), .. } in FAULTS {
+    for Fault { name, ends: (attempts, forgiven, error), .. } in &faults {
         let run = client.history(name, 1).unwrap().remove(0);
         let first = client.attempts(run.id).unwrap().into_iter().find(|attempt| attempt.attempt == 1);
         let found = first.and_then(|attempt| attempt.error).unwrap_or_default();
@@ -125,7 +106,7 @@ fn faulty_workers_are_ended_with_a_reason_and_their_attempts_end() {
     }
     assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), sidecar.log());
     sidecar.terminate();
-    for name in FAULTS.iter().map(|fault| fault.name) {
+    for name in faults.iter().map(|fault| fault.name) {
         assert!(!pids(&db, name).into_iter().any(is_alive), "a process of {name} is left");
     }
     // Only the child that left its group may live.
