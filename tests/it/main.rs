@@ -1,4 +1,5 @@
 //! The integration tests, in one binary: one module per topic, with shared helpers in `fixtures`.
+#![warn(clippy::disallowed_methods)]
 
 /// The alarm of `docs/alarms.md`: a dead task sends a mail.
 mod alarm;
@@ -229,6 +230,8 @@ mod service_manager;
 /// `duly run` as a process: signals, exit codes, log and cost; the helpers to run it.
 mod sidecar;
 /// Days of virtual time from a seed, with crashes and clock steps, and a checker of every row.
+// A proxy waits for a thread whose connection it has closed.
+#[allow(clippy::disallowed_methods)]
 mod simulation;
 /// The spans of attempts, with the feature `tracing`.
 #[cfg(feature = "tracing")]
@@ -254,6 +257,8 @@ mod threads;
 /// Time limits are judged by how and when the work ended.
 mod time_limits;
 /// All faults at once for a chosen time: killed, stopped and locked schedulers, wrong clocks, edits.
+// Its processes have waits of their own.
+#[allow(clippy::disallowed_methods)]
 mod torture;
 /// The cost of a turn, and its order of claims.
 mod turns;
@@ -265,6 +270,8 @@ mod unread_log;
 mod users;
 /// Two schema versions on one file.
 mod versions;
+/// The watchdog of this binary names a test that hangs.
+mod waits;
 /// Requests of its own client wake a sleeping scheduler.
 mod wake;
 /// Workers in other languages: the conformance kit of docs/workers.md.

@@ -2,7 +2,7 @@
 
 use duly::{Apply, Done, NewTask};
 
-use crate::fixtures::{TestDb, advance_and_step, minutes};
+use crate::fixtures::{TestDb, advance_and_step, exited, minutes};
 
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
@@ -28,7 +28,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
             program.stdin(Stdio::null()).spawn().expect("the program")
         };
         std::fs::write(&manifest, &small).unwrap();
-        assert!(apply().wait().unwrap().success());
+        assert!(exited(&mut apply(), "apply").success());
         let before = db.tasks();
         std::fs::write(&manifest, &large).unwrap();
         // An open reader prevents the last close from removing the WAL.
@@ -37,7 +37,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
         let mut killed = apply();
         eventually("it is in the middle", || log() > 1 << 20 || killed.try_wait().expect("its state").is_some());
         killed.kill().expect("it can be killed");
-        let was_killed = !killed.wait().unwrap().success();
+        let was_killed = !exited(&mut killed, "the killed one").success();
         let after = db.tasks();
         db.assert_sound();
         if !was_killed || after != before {
@@ -45,7 +45,7 @@ fn an_apply_that_is_killed_has_changed_nothing() {
             continue;
         }
         // The next apply does everything.
-        assert!(apply().wait().unwrap().success());
+        assert!(exited(&mut apply(), "apply").success());
         let rows = db.tasks();
         assert_eq!((rows.len(), &rows[0], &rows[1..3]), (1500, &before[0], &before[2..4]), "and moves nothing else");
         return;

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-use crate::fixtures::{TestDb, eventually, seconds};
+use crate::fixtures::{TestDb, eventually, patience, seconds};
 use crate::sidecar::Sidecar;
 
 /// Starts `duly run` with the page, and returns the address that its log shows.
@@ -43,7 +43,8 @@ fn a_signal_ends_the_page_in_order_while_connections_are_open() {
     half.write_all(b"GET /api/tasks HTTP/1.1\r\nHost: ").expect("half a request");
     let begin = Instant::now();
     sidecar.terminate();
-    assert!(begin.elapsed() < seconds(5), "it waited for a connection: {:?}", begin.elapsed());
+    // The time is the subject: the limits of the page would end the connections after five seconds.
+    assert!(begin.elapsed() < patience() / 12, "it waited for a connection: {:?}", begin.elapsed());
     assert!(sidecar.log().contains("scheduler stopped"), "{}", sidecar.log());
     for mut open in [silent, kept, stream, half] {
         // Closed or reset.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postgres::Client;
 
-use crate::clock::{Timestamp, since_boot};
+use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
@@ -15,6 +15,7 @@ use crate::store::postgres::server::CLASS;
 use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::turn_tests::{NOON, Owner, Turn, edit, other, outcome, task};
 use crate::store::turn_io::{Done, MAX_ITEMS, MAX_OUTCOMES};
+use crate::waits::eventually;
 
 const TABLES: [&str; 6] =
     ["scheduled_tasks", "task_runs", "task_attempts", "scheduler_instances", "scheduler_events", "scheduler_meta"];
@@ -256,7 +257,7 @@ fn a_task_that_is_added_during_a_turn_is_due_at_once() {
         let turn = scope.spawn(|| owner.try_turn(&Turn { now: NOON, room: 50, ..Turn::default() }).expect("a turn"));
         // It has read what is due, and waits for the row that it has read.
         let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
-        wait_until(|| other.query_one(waits, &[]).expect("a count").get::<_, i64>(0) > 0);
+        eventually("a turn waits for the lock", || other.query_one(waits, &[]).expect("a count").get::<_, i64>(0) > 0);
         adding.batch_execute("COMMIT").expect("the end");
         turn.join().expect("a turn")
     });
@@ -318,13 +319,10 @@ fn what_succeeds_while_another_holds_the_lock_ends_at_once_and_the_turn_writes_w
         .expect("the lock, and that of a row");
     let done = std::thread::scope(|scope| {
         let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 50, ..Turn::default() }));
-        let begun = since_boot();
         let status = |other: &mut Client, run: i64| -> String {
             other.query_one("SELECT status FROM task_runs WHERE id = $1", &[&run]).expect("a run").get(0)
         };
-        while status(&mut other, first.run_id) != "succeeded" {
-            assert!(since_boot() - begun < Duration::from_secs(4), "it waits for the lock");
-        }
+        eventually("its end is stored without the lock", || status(&mut other, first.run_id) == "succeeded");
         assert_eq!(status(&mut other, second.run_id), "running", "its row is locked");
         // The holder of the lock opened this run before it could see the end of the other.
         let waits = format!(
@@ -363,10 +361,7 @@ fn ends_that_are_stored_take_no_place_in_a_turn() {
             other.batch_execute(if holds_lock { &lock } else { "BEGIN" }).expect("the lock");
             let turn =
                 scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() }));
-            let begun = since_boot();
-            while holds_lock && running(&mut other) > 0 {
-                assert!(since_boot() - begun < Duration::from_secs(4), "it waits for the lock");
-            }
+            eventually("the ends are stored without the lock", || !holds_lock || running(&mut other) == 0);
             other.batch_execute("COMMIT").expect("the end");
             turn.join().expect("a turn")
         });
@@ -417,14 +412,6 @@ fn is_superseded(done: &Done) -> bool {
     done.events.iter().any(|event| matches!(event, Event::Superseded { .. }))
 }
 
-/// Waits until this holds, while a turn waits for the lock.
-fn wait_until(mut holds: impl FnMut() -> bool) {
-    let begun = since_boot();
-    while !holds() {
-        assert!(since_boot() - begun < Duration::from_secs(4), "the turn waits for the lock");
-    }
-}
-
 #[test]
 fn a_turn_that_is_not_plain_writes_what_follows_from_stored_ends_as_items() {
     let Some(server) = TestServer::start("") else { return };
@@ -436,7 +423,7 @@ fn a_turn_that_is_not_plain_writes_what_follows_from_stored_ends_as_items() {
     take_lock(&mut other);
     let done = std::thread::scope(|scope| {
         let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() }));
-        wait_until(|| running(&mut other) == 0);
+        eventually("the ends are stored without the lock", || running(&mut other) == 0);
         open_waiting(&mut other, &[finished[0].claim.task_id, finished[499].claim.task_id]);
         other.batch_execute("COMMIT").expect("the end");
         turn.join().expect("a turn")
@@ -517,7 +504,7 @@ fn of_two_attempts_of_a_run_only_the_one_that_holds_the_claim_ends_it() {
     take_lock(&mut other);
     let done = std::thread::scope(|scope| {
         let turn = scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, ..Turn::default() }));
-        wait_until(|| running(&mut other) == 0);
+        eventually("the ends are stored without the lock", || running(&mut other) == 0);
         other.batch_execute("COMMIT").expect("the end");
         turn.join().expect("a turn")
     });

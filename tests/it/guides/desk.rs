@@ -279,7 +279,7 @@ impl Desk {
         for mut scheduler in self.schedulers.drain(..) {
             if scheduler.try_wait().is_ok_and(|ended| ended.is_none()) {
                 signal("TERM", &scheduler.id().to_string());
-                let _ = scheduler.wait();
+                crate::fixtures::reap(&mut scheduler);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use duly::{Client, Error, Limit, Migrated, NewTask, Outcome, Progress, migrate};
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{NOON, TestDb, at, eventually, finish_all, once};
+use crate::fixtures::{NOON, TestDb, at, end, eventually, finish_all, once};
 use crate::postgres::database;
 
 const TABLES: [&str; 11] = [
@@ -155,8 +155,7 @@ fn a_migration_that_is_killed_in_the_middle_leaves_the_target_empty() {
             other.query_opt(waits, &[&format!("{schema}.scheduler_events")]).unwrap().map(|row| row.get::<_, i32>(0));
         server.is_some()
     });
-    program.kill().unwrap();
-    program.wait().unwrap();
+    end(&mut program);
     // The server notices the end of the connection after the statement.
     other.execute("SELECT pg_terminate_backend($1)", &[&server]).unwrap();
     eventually("its transaction ends", || {
