@@ -290,6 +290,12 @@ pub mod testing;
 pub mod text;
 mod worker;
 
+// Waits of the unit tests, shared with the integration tests.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../tests/it/fixtures/waits.rs"]
+mod waits;
+
 pub use client::Client;
 #[cfg(feature = "tokio")]
 pub use client::async_client::AsyncClient;

@@ -233,6 +233,7 @@ mod tests {
     use crate::model::run::Claim;
     use crate::store::fault::{Class, Fault};
     use crate::store::{Beat, OwnerSession};
+    use crate::waits::{patience, receive};
     use crate::worker::attempt::{Link, StopReason};
     use crate::worker::fence::Fence;
     use crate::worker::handed::Attempts;
@@ -308,12 +309,12 @@ mod tests {
         }
 
         fn woken(&self) {
-            self.woken.recv_timeout(Duration::from_secs(60)).expect("the loop is woken");
+            receive(&self.woken, "a wake");
         }
 
         /// Answers the next heartbeat.
         fn answers(&self, answer: Option<Beat>) {
-            self.asked.recv_timeout(Duration::from_secs(60)).expect("a heartbeat");
+            receive(&self.asked, "a heartbeat");
             self.answer.send(answer).unwrap();
         }
     }
@@ -336,7 +337,7 @@ mod tests {
         bench.woken();
         assert_eq!(flag.raised(), None, "what runs goes on");
         bench.at(45);
-        assert!(flag.wait(Duration::from_secs(60)), "fifteen seconds before the end");
+        assert!(flag.wait(patience()), "fifteen seconds before the end");
         assert_eq!(flag.raised(), Some(StopReason::LeaseLost));
         // The answer to a heartbeat that was sent at second 5 comes late: it extends nothing that matters.
         assert!(!bench.keeper.may_start());
@@ -369,7 +370,7 @@ mod tests {
         bench.answers(Some(EXTENDED));
         bench.at(5);
         bench.answers(Some(Beat { promoted: true, ..Beat::default() }));
-        assert!(flag.wait(Duration::from_secs(60)), "its handler is asked to stop");
+        assert!(flag.wait(patience()), "its handler is asked to stop");
         while !bench.keeper.must_register() {
             bench.woken();
         }
@@ -380,7 +381,7 @@ mod tests {
         let ((answer, answers), (ask, asked)) = (unbounded(), unbounded());
         bench.keeper.restart(Box::new(Given { answers, asked: ask }), Duration::from_secs(1005)).unwrap();
         answer.send(Some(EXTENDED)).unwrap();
-        asked.recv_timeout(Duration::from_secs(60)).expect("a heartbeat");
+        receive(&asked, "a heartbeat");
         assert!(bench.keeper.may_start() && !bench.keeper.must_register());
     }
 }

@@ -433,13 +433,14 @@ fn payload_path(input: &Path) -> PathBuf {
     input.with_extension("payload")
 }
 
-#[cfg(test)]
 #[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use crate::host::orphan::{DECLARED_GONE, Input, Orphan, Presence, inputs, is_declaration, judge, record_of};
     use crate::host::owner_lock;
     use crate::host::platform::Hold;
     use crate::host::process::Group;
+    use crate::waits::exited;
     use std::io::Read;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
@@ -515,7 +516,7 @@ mod tests {
         drop(file);
         assert_eq!((presence(&record), presence(&copied)), (Presence::Alive, Presence::Gone));
         drop(writer);
-        cat.wait().unwrap();
+        exited(&mut cat, "cat");
         assert_eq!((orphan(Some(&record)).group(), presence(&record)), (None, Presence::Gone));
         assert!(orphan(None).is_gone());
         assert_eq!(inputs(&database), [(7, 2)]);

@@ -112,8 +112,8 @@ impl Drop for SharedFile {
     }
 }
 
-#[cfg(test)]
 #[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::io::Write;
@@ -124,6 +124,7 @@ mod tests {
     use crate::host::orphan::{Orphan, Presence, inputs, remove_free_input};
     use crate::host::owner_lock::{OwnerLock, folder};
     use crate::host::shared_input::{SharedInput, files};
+    use crate::waits::exited;
 
     /// A process that leads a group, inherits a file, and ends when its standard input does.
     fn start(input: File) -> Child {
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(orphan(&database, 8, None).holders(), [worker.id()], "it has the file open under the removed name");
         links[0].remove();
         drop(worker.stdin.take());
-        worker.wait().unwrap();
+        exited(&mut worker, "the worker");
         assert_eq!((orphan(&database, 8, None).presence(), orphan(&database, 8, None).group()), (Presence::Gone, None));
         let mut left = inputs(&database);
         left.sort_unstable();

@@ -10,6 +10,7 @@ use super::reference::Random;
 use super::zone::Zone;
 use super::{CAPACITY, Count, Schedule, ScheduleKind, Schedules, dialect};
 use crate::clock::Timestamp;
+use crate::waits::{joined, patience};
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
@@ -229,19 +230,19 @@ fn every_search_is_short_and_correct() {
         (answered, most)
     });
     watch(&begun);
-    let (answered, most) = work.join().unwrap();
+    let (answered, most) = joined(work, "the work").unwrap();
     println!("{answered} answers, {most} steps at most");
     assert!(answered > 1000, "{answered}");
 }
 
-/// Waits for the end of the work. Each item announces itself and may take five seconds.
+/// Waits for the end of the work. Each item announces itself and may take a twelfth of the longest wait, five seconds.
 fn watch(begun: &Receiver<String>) {
     let mut doing = String::new();
     loop {
-        match begun.recv_timeout(Duration::from_secs(5)) {
+        match begun.recv_timeout(patience() / 12) {
             Ok(next) => doing = next,
             Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => panic!("no answer in 5 s: {doing}"),
+            Err(RecvTimeoutError::Timeout) => panic!("no answer in {:?}: {doing}", patience() / 12),
         }
     }
 }

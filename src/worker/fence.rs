@@ -173,6 +173,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{Fence, Stage, stage};
+    use crate::waits::{Arrivals, patience, receive};
 
     const fn seconds(count: u64) -> Duration {
         Duration::from_secs(count)
@@ -201,16 +202,16 @@ mod tests {
         let fence = Arc::new(Fence::new(uptime, seconds(60), seconds(1000), Some(on_lease)));
         let (sender, stages) = mpsc::channel();
         fence.watch(move |stage| sender.send(stage).expect("a test that waits")).expect("a thread");
-        let next = || stages.recv_timeout(seconds(30)).expect("the next stage");
+        let next = || receive(&stages, "the next stage");
         assert!(fence.may_start());
         let millis = Duration::from_millis;
-        assert_eq!(announced.recv().expect("the first lease"), (millis(1_044_400), millis(1_054_400)));
+        assert_eq!(receive(&announced, "the first lease"), (millis(1_044_400), millis(1_054_400)));
         time.store(1030, Ordering::SeqCst);
         assert_eq!(next(), Stage::Holding);
         assert!(!fence.may_start());
         // An answer to a request of long ago.
         fence.extend(seconds(980));
-        assert_eq!(announced.recv().expect("the same lease"), (millis(1_044_400), millis(1_054_400)));
+        assert_eq!(receive(&announced, "the same lease"), (millis(1_044_400), millis(1_054_400)));
         time.store(1045, Ordering::SeqCst);
         assert_eq!(next(), Stage::Stopping);
         fence.extend(seconds(1044));
@@ -227,6 +228,6 @@ mod tests {
         assert_eq!(next(), Stage::Over);
         assert_eq!(announced.try_iter().last(), Some((seconds(5000), seconds(5010))), "a guard is told as well");
         fence.close();
-        assert!(stages.recv_timeout(seconds(30)).is_err(), "the timer has ended");
+        assert_eq!(stages.within(patience()), Err(false), "the timer has ended");
     }
 }

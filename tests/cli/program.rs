@@ -9,6 +9,8 @@ use duly::testing::Stepper;
 use duly::{BoxError, Client, Clock, Context, Failure, NewTask, Outcome, RetryPolicy, Scheduler, SystemClock};
 use tempfile::TempDir;
 
+use crate::waits::{eventually, exited, held, patience, receive};
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_duly");
 
 fn duly(folder: &Path, line: &[&str]) -> Output {
@@ -75,11 +77,11 @@ fn waiting_without_a_scheduler_is_reported() {
         let mut line = String::new();
         errors.read_line(&mut line).map(|_| send.send((line, errors)))
     });
-    let line = first_line.recv_timeout(Duration::from_secs(60)).map(|(line, _errors)| line);
+    let line = receive(&first_line, "a line").0;
     // The run ends in any case.
     assert_eq!(result(&duly(home.path(), &["-q", "run", "--until-idle"])).0, 0);
     let (code, out, _) = result(&waits.wait_with_output().expect("an end"));
-    assert_eq!(line.as_deref(), Ok("warning: no scheduler is alive: run 1 waits until one is started with duly run\n"));
+    assert_eq!(line, "warning: no scheduler is alive: run 1 waits until one is started with duly run\n");
     assert!(code == 0 && out.contains("run 1 of t succeeded"), "{out}");
 }
 
@@ -92,9 +94,7 @@ fn a_task_is_removed_with_its_running_run_only_if_requested() {
         .poll(Duration::from_millis(20))
         .handler("work", move |run: &Context| {
             begin.send(()).map_err(|_| Failure::give_up("the test has ended"))?;
-            while !run.is_cancelled() {
-                std::thread::yield_now();
-            }
+            run.wait_cancelled(patience());
             Err::<(), _>(Failure::give_up("stopped"))
         })
         .start()
@@ -102,7 +102,7 @@ fn a_task_is_removed_with_its_running_run_only_if_requested() {
     scheduler.add(NewTask::manual("t").handler("work")).expect("a task");
     scheduler.add(NewTask::manual("other").handler("work")).expect("a task");
     scheduler.trigger("t").expect("a run");
-    begun.recv_timeout(Duration::from_secs(60)).expect("a start");
+    receive(&begun, "a start");
 
     let (code, out, err) = result(&duly(home.path(), &["remove", "t"]));
     assert_eq!((code, out.as_str()), (1, ""));
@@ -226,16 +226,14 @@ fn a_running_run_shows_its_progress() {
         .handler("work", move |run: &Context| {
             run.effect("fetch", || Ok(120))?;
             run.progress("page 7 of 120\u{1b}[2J, and words without end");
-            gate.lock().map(|gate| gate.recv()).is_ok().then_some("done").ok_or(BoxError::from("a gate that is broken"))
+            held(&*gate.lock().expect("a gate")).map(|()| "done").map_err(BoxError::from)
         })
         .start()
         .expect("a scheduler");
     let past = "2020-01-01T12:00:00Z".parse().expect("an instant");
     scheduler.add(NewTask::once("t", past).handler("work")).expect("a task");
     let runs = || scheduler.history("t", 1).expect("runs");
-    while runs().first().is_none_or(|run| run.progress.is_none()) {
-        std::thread::yield_now();
-    }
+    eventually("it has progress", || runs().first().is_some_and(|run| run.progress.is_some()));
     for line in [&["history"][..], &["show", "t"]] {
         let (code, out, err) = result(&duly(home.path(), line));
         assert_eq!((code, err.as_str()), (0, ""));
@@ -370,14 +368,10 @@ fn long_work_shows_a_progress_bar_on_a_terminal() {
         apply("piped", "duly apply t.toml 2>errors"),
     ];
     let shown = apply("shown", "duly apply t.toml >output");
-    let patience = std::time::Instant::now();
-    while !typescript("shown").contains("applying [") {
-        assert!(patience.elapsed() < Duration::from_secs(60), "no bar: {:?}", typescript("shown"));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("a bar is shown", || typescript("shown").contains("applying ["));
     other.execute_batch("ROLLBACK").expect("an end");
     for mut child in without.into_iter().chain([shown]) {
-        assert!(child.wait().expect("an end").success());
+        assert!(exited(&mut child, "the program").success());
     }
     for name in ["quiet", "json", "piped", "errors", "output"] {
         assert!(!typescript(name).contains("applying"), "{name}: {:?}", typescript(name));

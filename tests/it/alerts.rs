@@ -61,6 +61,7 @@ impl Hook {
                         let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nx: ");
                         while (&stream).write_all(b"y").is_ok() {
                             // The pace of a server that drips: the limit of the whole answer must end it, not that of one read.
+                            #[allow(clippy::disallowed_methods)]
                             std::thread::sleep(Duration::from_millis(20));
                         }
                     })),

@@ -12,7 +12,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::async_handlers::{all_final, builder, ended, runtime, waiting};
 use crate::fixtures::{
-    REFUSE, TestDb, eventually, listen, overdue, retry_soon, seconds, test_process, wait_for_status,
+    REFUSE, TestDb, eventually, eventually_async, eventually_counts, held, joined, listen, overdue, patience, receive,
+    receive_until, retry_soon, seconds, test_process, wait_for_status,
 };
 use crate::panics::FaultyClock;
 
@@ -41,16 +42,16 @@ fn a_cancelled_attempt_is_not_dropped_at_its_time_limit() {
     let scheduler = builder.async_handler("tidy", tidy).start().unwrap();
     let limited = |name, handler| overdue(name).handler(handler).timeout(seconds(1)).at_most_once();
     scheduler.add(limited("cancelled", "tidy")).unwrap();
-    asks.recv_timeout(seconds(30)).unwrap();
+    receive(&asks, "a request");
     scheduler.cancel(scheduler.history("cancelled", 1).unwrap()[0].id).unwrap();
-    asks.recv_timeout(seconds(30)).unwrap();
+    receive(&asks, "a request");
     // Its time limit begins later.
     scheduler.add(limited("later", "wait")).unwrap();
     wait_for_status(&scheduler, "later", RunStatus::Dead);
     go.add_permits(1);
     wait_for_status(&scheduler, "cancelled", RunStatus::Cancelled);
     assert_eq!(error(&db, "cancelled"), "it took longer than 1s: tidied up");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -73,14 +74,14 @@ fn an_attempt_that_was_superseded_is_asked_to_stop_and_dropped() {
     };
     let scheduler = builder(&db, &runtime).async_handler("hang", hang).start().unwrap();
     scheduler.add(overdue("hangs").handler("hang")).unwrap();
-    assert_eq!(begins.recv_timeout(seconds(30)), Ok(1));
+    assert_eq!(receive(&begins, "a start"), 1);
     let recover = "UPDATE task_runs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = run_at";
     db.plain().execute_batch(recover).unwrap();
-    assert_eq!(begins.recv_timeout(seconds(30)), Ok(2));
+    assert_eq!(receive(&begins, "a start"), 2);
     assert_eq!(Arc::strong_count(&alive), 3, "the first still runs");
     eventually("the first is dropped", || Arc::strong_count(&alive) == 2);
     eventually("its late outcome is kept", || ended(&db) == ["hangs|succeeded|-|superseded"]);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
 
 /// Polls a future once, and drops it.
@@ -114,7 +115,7 @@ fn an_effect_that_is_dropped_before_it_is_performed_is_not_in_doubt() {
     scheduler.add(overdue("rent").handler("pay").at_most_once()).unwrap();
     eventually("it has ended", || all_final(&db, 1));
     assert_eq!((ended(&db), performed.load(Ordering::SeqCst)), (vec!["rent|succeeded|1|-".to_owned()], 1));
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -142,9 +143,7 @@ fn the_value_of_a_performed_effect_is_stored_although_what_waits_for_it_is_dropp
             }
             // Dropped when it has been performed, while its value waits to be stored behind the other handler.
             let is_performed = async {
-                while counted.load(Ordering::SeqCst) == 0 {
-                    tokio::task::yield_now().await;
-                }
+                eventually_async("it is performed", || counted.load(Ordering::SeqCst) > 0).await;
             };
             tokio::select! {
                 biased;
@@ -161,7 +160,7 @@ fn the_value_of_a_performed_effect_is_stored_although_what_waits_for_it_is_dropp
             holds.notified().await;
             run.finish_async(move |_| {
                 held.notify_one();
-                gate.recv()?;
+                crate::fixtures::held(&gate)?;
                 Ok(())
             })
             .await
@@ -172,7 +171,7 @@ fn the_value_of_a_performed_effect_is_stored_although_what_waits_for_it_is_dropp
     eventually("both have ended", || all_final(&db, 2));
     assert_eq!(ended(&db), ["holds|succeeded|-|-", "rent|succeeded|1|failed"]);
     assert_eq!(performed.load(Ordering::SeqCst), 1);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -197,7 +196,7 @@ fn a_panic_beside_the_handler_ends_its_attempt() {
         scheduler.add(NewTask::once_in("later", Duration::from_millis(700)).handler("ok")).unwrap();
         wait_for_status(&scheduler, "later", RunStatus::Succeeded);
         assert_eq!(db.ask("SELECT count(*) FROM task_attempts"), "1", "{nth}");
-        assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+        assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
         db.assert_sound();
     }
 }
@@ -211,17 +210,15 @@ fn a_runtime_that_is_dropped_by_a_panic_has_shut_down() {
     scheduler.add(overdue("runs").handler("wait").at_most_once()).unwrap();
     let application = std::thread::spawn(move || {
         own.block_on(async {
-            while begins.try_recv().is_err() {
-                tokio::task::yield_now().await;
-            }
+            eventually_async("it runs", || begins.try_recv().is_ok()).await;
             panic!("of the application");
         })
     });
-    assert!(application.join().is_err());
+    assert!(joined(application, "the application").is_err());
     eventually("the attempt has ended", || all_final(&db, 1));
     assert_eq!(ended(&db), ["runs|dead|-|failed"]);
     assert_eq!(error(&db, "runs"), "the runtime dropped it before it returned: it has shut down");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -240,21 +237,15 @@ fn a_drop_on_the_only_thread_of_the_runtime_does_not_wait_for_async_handlers() {
     own.block_on(async {
         let scheduler = builder.handler("work", work).start().unwrap();
         scheduler.add(overdue("waits").handler("wait")).unwrap();
-        while begins.try_recv().is_err() {
-            tokio::task::yield_now().await;
-        }
+        eventually_async("it runs", || begins.try_recv().is_ok()).await;
         scheduler.add(overdue("works")).unwrap();
-        closure_began.recv_timeout(seconds(30)).unwrap();
+        receive(&closure_began, "a start");
         let before = std::time::Instant::now();
         drop(scheduler);
-        assert!(before.elapsed() < seconds(20), "{:?}", before.elapsed());
+        // The drop of a scheduler waits for 30 s: here the time is the subject.
+        assert!(before.elapsed() < patience() / 3, "{:?}", before.elapsed());
         assert_eq!(ended(&db), ["waits|running|-|-", "works|succeeded|false|-"]);
-        let has_ended = async {
-            while ended(&db)[0] != "waits|failed|-|failed" {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(seconds(30), has_ended).await.unwrap();
+        eventually_async("it has ended", || ended(&db)[0] == "waits|failed|-|failed").await;
     });
     assert_eq!(error(&db, "waits"), "Some(Shutdown)");
     db.assert_sound();
@@ -270,7 +261,7 @@ fn a_drop_on_the_only_thread_of_the_runtime_waits_until_an_outcome_is_recorded()
         let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
         db.execute(REFUSE);
         scheduler.add(overdue("works")).unwrap();
-        assert!(events.iter().any(|event| matches!(event, Event::SetAside { .. })));
+        receive_until(&events, "the event", |event| matches!(event, Event::SetAside { .. }));
         std::thread::scope(|threads| {
             threads.spawn(|| db.execute("DROP TRIGGER refuse"));
             drop(scheduler);
@@ -293,7 +284,7 @@ fn what_has_not_begun_does_not_begin_when_the_database_is_gone() {
         known.lock().unwrap().insert(run.task().to_owned());
         if run.task() == "b-holds" {
             std::fs::rename(&from, &to)?;
-            let _ = gate.recv();
+            let _ = held(&gate);
         }
         Ok::<_, BoxError>(())
     };
@@ -349,7 +340,7 @@ fn of_a_killed_process_the_attempts_that_had_not_begun_are_released() {
     ends.iter_mut().for_each(|end| drop(end.drain(..2)));
     ends.sort();
     assert_eq!(ends, ["dead|-|lost", "succeeded|-|released"]);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -406,11 +397,11 @@ fn what_a_crowd_reports_at_once_is_written_together() {
         };
         let scheduler = builder(db, &runtime).poll(seconds(10)).async_handler("report", report).start().unwrap();
         scheduler.add_all((0..CROWD).map(|n| overdue(&format!("reports-{n}")).handler("report"))).unwrap();
-        eventually("all have begun", || begun.load(Ordering::SeqCst) == CROWD);
+        eventually_counts("all have begun", CROWD, || begun.load(Ordering::SeqCst));
         let before = TURNS.load(Ordering::SeqCst);
         go.notify_waiters();
         let reported = "SELECT count(*) FROM task_runs WHERE progress = 'half'";
-        eventually("all have reported", || db.number::<usize>(reported) == CROWD);
+        eventually_counts("all have reported", CROWD, || db.number(reported));
         let turns = TURNS.load(Ordering::SeqCst) - before;
         assert!(turns <= CROWD / 3, "{turns} turns");
         scheduler.interrupt();
@@ -436,7 +427,7 @@ fn an_idle_worker_does_not_hold_up_a_crowd() {
         db.client().add_all((0..CROWD).map(|n| overdue(&format!("begins-{n}")).handler("begin"))).unwrap();
         let builder = builder(db, &runtime).workers(1).poll(seconds(10)).async_handler("begin", begin);
         let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
-        eventually("all have begun", || begun.load(Ordering::SeqCst) == CROWD);
+        eventually_counts("all have begun", CROWD, || begun.load(Ordering::SeqCst));
         let turns = TURNS.load(Ordering::SeqCst);
         assert!(turns <= 40, "{turns} turns");
         scheduler.interrupt();
@@ -451,7 +442,7 @@ fn a_full_lane_neither_keeps_the_loop_awake_nor_makes_the_other_late() {
         let runtime = runtime();
         let (open, gate) = crossbeam_channel::bounded::<()>(0);
         let hold = move |_: &Context| {
-            let _ = gate.recv();
+            let _ = held(&gate);
             Ok::<_, Error>(())
         };
         let fail_once =
@@ -473,7 +464,7 @@ fn a_full_lane_neither_keeps_the_loop_awake_nor_makes_the_other_late() {
         assert_eq!(db.count(RunStatus::Running), 2);
         drop(open);
         eventually("all have ended", || all_final(db, 7));
-        assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+        assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
         db.assert_sound();
     });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use duly::testing::Stepper;
 use duly::{Context, Error, Event, NewTask, Outcome, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, is_of_sqlite, once, seconds};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, held, is_of_sqlite, once, seconds};
 
 /// Each run with its status, its attempts, its forgiven attempts, and the outcomes recorded in `task_attempts`.
 fn runs(db: &TestDb) -> Vec<String> {
@@ -220,7 +220,7 @@ fn a_start_is_reported_by_the_worker_that_starts_the_run() {
             }
         })
         .handler("short", |_: &Context| Ok::<_, Error>(()))
-        .handler("long", move |_: &Context| opened.recv_timeout(seconds(60)).map_err(duly::BoxError::from))
+        .handler("long", move |_: &Context| held(&opened).map_err(duly::BoxError::from))
         .start()
         .unwrap();
     // Short runs make it read ahead: the second long run is claimed while the first holds the worker.

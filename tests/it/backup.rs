@@ -7,7 +7,7 @@ use crossbeam_channel::{TryRecvError, bounded};
 use duly::testing::Stepper;
 use duly::{Client, Context, Error, NewTask, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, minutes, once, seconds};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, minutes, once, patience, seconds};
 
 #[test]
 fn a_backup_under_load_holds_everything_that_was_committed_before() {
@@ -55,7 +55,7 @@ fn a_backup_under_load_holds_everything_that_was_committed_before() {
         drop(end);
         assert!(load.join().expect("no panic") > 40);
     });
-    scheduler.shutdown(seconds(30)).expect("an end");
+    scheduler.shutdown(patience()).expect("an end");
 }
 
 #[cfg(unix)]

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use crate::fixtures::{Process, TestDb, eventually, example};
+use crate::fixtures::{Process, TestDb, example, exited};
 
 /// The longest wait for a line of the bot, which posts every seven seconds.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -54,10 +54,8 @@ impl Bot {
 
     /// Waits for its end and returns its lines.
     fn end(mut self) -> Vec<String> {
-        while let Ok(line) = self.lines.recv_timeout(SILENCE) {
-            self.output.push(line);
-        }
-        eventually("the bot has ended", || self.process.has_ended());
+        self.output.extend(std::iter::from_fn(|| self.lines.recv_timeout(crate::fixtures::patience()).ok()));
+        exited(&mut self.process.0, "the agent");
         self.output
     }
 }

@@ -13,8 +13,8 @@ use duly::{
 use serde_json::Value;
 
 use crate::fixtures::{
-    NOON, TestDb, at, claim, claim_after, eventually, is_of_sqlite, listen, minutes, once, problems, seconds, step,
-    step_after, wait_for_status, work_off,
+    NOON, TestDb, at, claim, claim_after, eventually, is_of_sqlite, listen, minutes, once, patience, problems, seconds,
+    step, step_after, wait_for_status, work_off,
 };
 
 const UNSET: &str = "1970-01-01T00:00:40Z";
@@ -258,7 +258,7 @@ fn a_scheduler_with_threads_compares_the_clock_with_the_tasks() {
             client.trigger("digest").expect("a run");
             eventually("a run succeeds", || client.history("digest", 1).unwrap()[0].status == RunStatus::Succeeded);
         }
-        scheduler.shutdown(seconds(30)).expect("it stops");
+        scheduler.shutdown(patience()).expect("it stops");
         let lines = events.try_iter().filter(|event| event.to_string().starts_with("the clock shows")).count();
         assert_eq!((lines, found()), if warns { (1, "1".to_owned()) } else { (0, "0".to_owned()) });
     }
@@ -294,7 +294,7 @@ fn a_scheduler_that_finds_the_clock_wrong_does_not_warn_that_schedules_wait() {
     writer.lock().expect("a connection").execute_batch("COMMIT").expect("an end");
     client.trigger("digest").expect("a run");
     wait_for_status(&client, "digest", RunStatus::Succeeded);
-    scheduler.shutdown(seconds(30)).expect("it stops");
+    scheduler.shutdown(patience()).expect("it stops");
     assert_eq!(db.rows("SELECT kind FROM scheduler_events WHERE kind GLOB 'clock*'"), ["clock_wrong"]);
     assert_eq!(events.try_iter().filter(|line| line.starts_with("the clock shows")).collect::<Vec<_>>(), [""; 0]);
 }

@@ -295,7 +295,11 @@ fn an_embedded_scheduler_stops_with_the_same_error() {
     let scheduler = start();
     let client = scheduler.client().clone();
     wait_for_heartbeats(&db, 3);
-    run("cp", &[&copy, &db.file()]);
+    // In one write: `cp` empties the file first, and the scheduler, which is this process, may see that.
+    let older = std::fs::read(&copy).unwrap();
+    let live = std::fs::OpenOptions::new().write(true).open(db.file()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&live, &older, 0).unwrap();
+    live.set_len(older.len() as u64).unwrap();
     eventually("it has stopped", || scheduler.has_stopped());
     let ended = scheduler.shutdown(seconds(1)).unwrap_err();
     for error in [client.task("far").expect_err(&format!("the scheduler ended: {ended}")), ended] {

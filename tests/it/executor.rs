@@ -12,7 +12,9 @@ use std::time::Duration;
 use duly::executor::{Delegated, EffectState, Executor, Orphan, Waker};
 use duly::{BoxError, Builder, Context, Error, Failure, Limits, ProblemKind, RunStatus, Scheduler, StopReason};
 
-use crate::fixtures::{TestDb, eventually, overdue, problems, retry_soon, seconds, wait_for_status};
+use crate::fixtures::{
+    TestDb, eventually, eventually_counts, joined, overdue, patience, problems, retry_soon, seconds, wait_for_status,
+};
 
 type EndOrphan = Box<dyn Fn(&Orphan) + Send + Sync>;
 
@@ -139,7 +141,7 @@ fn outcomes_are_those_of_handlers() {
         hands.take().end(Ok(None));
     });
     assert_eq!((run.attempt, run.forgiven), (2, 1), "the first attempt does not count");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     assert!(!db.lock_folder().exists() || db.lock_files().is_empty(), "{:?}", db.lock_files());
     db.assert_sound();
 }
@@ -170,7 +172,7 @@ fn no_limit_is_exceeded_and_each_is_used() {
         mail.take().end(Ok(None));
         chat.take().end(Ok(None));
     }
-    eventually("all have ended", || db.count(RunStatus::Succeeded) == 120);
+    eventually_counts("all have ended", 120, || db.count(RunStatus::Succeeded));
     assert_eq!([&mail, &chat].map(|hands| hands.most.load(Ordering::SeqCst)), [3, 7]);
     assert!(most.load(Ordering::SeqCst) <= 2);
     drop(scheduler);
@@ -283,8 +285,8 @@ fn an_executor_that_panics_ends_no_loop() {
     scheduler
         .add_all((0..1500).map(|number| overdue(&format!("task:{number}")).handler("mail").at_most_once()))
         .unwrap();
-    eventually("all have failed", || db.count(RunStatus::Dead) == 1500);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    eventually_counts("all have failed", 1500, || db.count(RunStatus::Dead));
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -331,7 +333,7 @@ fn a_drop_on_the_only_thread_of_a_runtime_waits_for_executors() {
             asked
         });
         drop(scheduler);
-        assert!(ends.join().unwrap().is_err(), "it was asked to stop at once");
+        assert!(joined(ends, "the attempt").unwrap().is_err(), "it was asked to stop at once");
     });
     assert_eq!(db.states(), ["mail|succeeded|1"]);
     db.assert_sound();

@@ -159,7 +159,10 @@ fn a_moved_file_ends_the_program_also_behind_a_link() {
     ends_when_moved("the file", moved, |db, to| rename(db.file(), to));
     ends_when_moved("its folder", moved, |db, to| rename(db.file().parent().expect("a folder"), to));
     ends_when_moved("a link to it", "it was replaced by another file while it was open", |db, to| {
-        rename(db.file(), to);
-        std::os::unix::fs::symlink(to, db.file()).expect("a link");
+        // In one step: between two, the file is away.
+        let link = db.home().join("link");
+        std::os::unix::fs::symlink(to, &link).expect("a link");
+        std::fs::hard_link(db.file(), to).expect("its other name");
+        rename(&link, db.file());
     });
 }

@@ -8,7 +8,7 @@ use duly::command::CommandContext;
 use duly::testing::Stepper;
 use duly::{BoxError, Context, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, claim, eventually, listen, once, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, at, claim, eventually, held, listen, once, overdue, patience, seconds};
 
 const SOON: &str = "2027-03-14T12:00:05Z";
 const END: &str = "2027-03-14T12:05:00Z";
@@ -294,7 +294,7 @@ fn each_worker_prepares_one_connection_and_keeps_the_required_pragmas() {
         scheduler.add(overdue(&format!("t{n}"))).unwrap();
     }
     eventually("all are done", || succeeded("21"));
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     assert!((1..=2).contains(&prepared.load(Ordering::Relaxed)), "{prepared:?}");
     assert_eq!(db.rows("SELECT DISTINCT result FROM task_runs WHERE handler = 'work'"), ["[1,2,0]"]);
     db.assert_sound();
@@ -342,7 +342,7 @@ fn the_event_loop_does_not_record_a_finished_run_again() {
         .lease(seconds(1))
         .handler("work", move |run: &Context| {
             record_sale(run, run.task())?;
-            gate.lock().unwrap().recv()?;
+            held(&*gate.lock().unwrap())?;
             Ok::<_, BoxError>("something else")
         })
         .observe(observer)

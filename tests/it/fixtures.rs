@@ -3,31 +3,43 @@
 
 #[cfg(feature = "postgres")]
 pub(crate) mod on_server;
+mod process;
 mod stores;
+mod waits;
+mod watchdog;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duly::testing::{Stepper, StepperBuilder};
-use duly::{Claim, Client, Event, Limits, NewTask, Outcome, RetryPolicy, Run, RunFilter, RunStatus, Timestamp};
+use duly::{
+    AttemptOutcome, Claim, Client, Event, Limits, NewTask, Outcome, RetryPolicy, Run, RunFilter, RunStatus, Scheduler,
+    Timestamp,
+};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
 #[cfg(feature = "postgres")]
 use crate::fixtures::on_server::OnServer;
+pub(crate) use crate::fixtures::process::{Process, example, test_process};
 #[cfg(feature = "tokio")]
 pub(crate) use crate::fixtures::stores::finish_async;
 pub(crate) use crate::fixtures::stores::{finish, is_of_sqlite, shell};
+#[cfg(any(feature = "tokio", feature = "postgres"))]
+pub(crate) use crate::fixtures::waits::Arrivals;
+#[cfg(feature = "tokio")]
+pub(crate) use crate::fixtures::waits::eventually_async;
+pub(crate) use crate::fixtures::waits::{
+    end, eventually, eventually_counts, exited, held, joined, patience, reap, receive, receive_until,
+};
+pub(crate) use crate::fixtures::watchdog::{LIMIT, Watched};
 
 /// The time at which most steppers start; a Sunday.
 pub(crate) const NOON: &str = "2027-03-14T12:00:00Z";
-
-/// The longest wait for another process or thread.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A temporary folder and a database: a file in it or, for the shared modules with `DULY_STORE=postgres`, a schema on a server. See
 /// `on_postgres`.
@@ -36,6 +48,7 @@ pub(crate) struct TestDb {
     file: PathBuf,
     #[cfg(feature = "postgres")]
     server: Option<OnServer>,
+    _watched: Watched,
 }
 
 impl TestDb {
@@ -84,6 +97,7 @@ impl TestDb {
             home,
             #[cfg(feature = "postgres")]
             server: crate::on_postgres::database().map(OnServer::at),
+            _watched: Watched::test(),
         }
     }
 
@@ -307,10 +321,12 @@ impl TestDb {
         self.runs().iter().map(|run| format!("{}|{}|{}", run.task, run.status, run.attempt)).collect()
     }
 
-    /// Returns `attempt|outcome` of every recorded attempt, by run.
+    /// Returns `attempt|outcome` of every recorded attempt, by run. Without released ones: how many claims no worker begins in time
+    /// depends on the load.
     pub(crate) fn outcomes(&self) -> Vec<String> {
         let client = self.reader();
         let attempts = self.runs().into_iter().flat_map(|run| client.attempts(run.id).expect("the attempts"));
+        let attempts = attempts.filter(|attempt| attempt.outcome != AttemptOutcome::Released);
         attempts.map(|attempt| format!("{}|{}", attempt.attempt, attempt.outcome)).collect()
     }
 
@@ -385,57 +401,6 @@ pub(crate) fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
 }
 
-/// This test binary, restricted to one test, which acts as another process.
-pub(crate) fn test_process(test: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("the test binary"));
-    command.args(["--exact", test, "--nocapture"]).stdin(Stdio::piped()).stdout(Stdio::null());
-    command
-}
-
-/// A built example, or none where Cargo has built the tests alone.
-pub(crate) fn example(name: &str) -> Option<PathBuf> {
-    let test = std::env::current_exe().expect("the test binary");
-    let built = test.ancestors().nth(2).expect("a folder").join("examples").join(name);
-    let built = built.with_extension(std::env::consts::EXE_EXTENSION);
-    if !built.exists() {
-        skip(&format!("no {} (cargo build --examples)", built.display()));
-        return None;
-    }
-    Some(built)
-}
-
-/// A child process. Killed when it is dropped, so that a failed test leaves none behind.
-pub(crate) struct Process(pub(crate) Child);
-
-impl Process {
-    pub(crate) fn spawn(command: &mut Command) -> Self {
-        Process(command.spawn().expect("a process"))
-    }
-
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.0.try_wait().expect("a status").is_some()
-    }
-
-    pub(crate) fn kill(mut self) {
-        self.0.kill().expect("a process that can be killed");
-        self.0.wait().expect("an end");
-    }
-
-    /// Waits for its end and returns its exit code; none if a signal ended it.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn exit_code(&mut self) -> Option<i32> {
-        eventually("the process has ended", || self.has_ended());
-        self.0.wait().expect("an end").code()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 pub(crate) fn at(text: &str) -> Timestamp {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -453,13 +418,10 @@ pub(crate) fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
 }
 
-/// Waits until a condition outside the test holds. Fails after a minute and names it.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// Waits for the end of some turns, instead of a time in which nothing must happen.
+pub(crate) fn turns_pass(scheduler: &Scheduler, turns: u64) {
+    let before = scheduler.turns();
+    eventually("more turns end", || scheduler.turns() > before + turns);
 }
 
 /// Waits until the newest run of a task has a status, and returns the run.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::disk::tools::{skip_without, succeeds};
 use crate::evidence::{UNSHARE, scheduler_in};
-use crate::fixtures::{TestDb, eventually, wait_for_status};
+use crate::fixtures::{TestDb, end, eventually, eventually_counts, exited, reap, wait_for_status};
 use crate::sidecar::{
     ProcessStat, Sidecar, group_size, guard_of, kill_group, live_processes, shell, signal, wait_for_line,
     wait_for_process_record,
@@ -130,7 +130,7 @@ fn a_guard_that_does_not_read_is_replaced_and_holds_up_no_command() {
     let guard = guard_of(sidecar.pid()).expect("a guard");
     signal("STOP", &guard.to_string());
     client.add_all((0..400).map(|n| shell(&format!("task-{n}"), "true"))).unwrap();
-    eventually("all have run", || db.count(RunStatus::Succeeded) == 400);
+    eventually_counts("all have run", 400, || db.count(RunStatus::Succeeded));
     eventually("it is replaced", || guard_of(sidecar.pid()).is_some_and(|now| now != guard));
     eventually("it is gone", || state(guard).is_none());
     let log = sidecar.log();
@@ -273,14 +273,13 @@ impl Guard {
     }
 
     fn ends(&mut self) {
-        eventually("the guard has ended", || self.child.try_wait().unwrap().is_some());
+        exited(&mut self.child, "the guard");
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
     }
 }
 
@@ -330,7 +329,7 @@ fn deadline(term: u64, kill: u64) -> Value {
 impl Drop for Leader {
     fn drop(&mut self) {
         kill_group(self.0.id());
-        let _ = self.0.wait();
+        reap(&mut self.0);
     }
 }
 
@@ -410,8 +409,7 @@ fn a_group_without_its_leader_is_ended_only_if_a_member_is_identified() {
             live_processes().any(|one| one.is_in_group(&leader.group()) && one.name == "sleep")
         });
         let line = leader.announced();
-        leader.0.kill().unwrap();
-        leader.0.wait().unwrap();
+        end(&mut leader.0);
         (leader, line)
     };
     let ((known, of_known), (unknown, of_unknown)) = (leaves(""), leaves("env -i"));
@@ -443,7 +441,7 @@ fn the_commands_of_a_frozen_scheduler_end_at_its_deadline_and_nothing_else() {
     guard.ends();
     assert_eq!((group_size(&deaf.group()), group_size(&other.group())), (0, 1));
     assert_eq!(state(scheduler.id()).as_deref(), Some("T"));
-    scheduler.kill().and_then(|()| scheduler.wait()).expect("its end");
+    end(&mut scheduler);
 }
 
 #[test]

@@ -314,6 +314,7 @@ impl Scenario {
         while lasts(self) {
             self.advance();
             // A lossy link is cut or restored this often.
+            #[allow(clippy::disallowed_methods)]
             std::thread::sleep(Duration::from_millis(30));
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::{Apply, Change, Client, Done, Error, NewTask, TaskStatus};
 
-use crate::fixtures::{NOON, TestDb};
+use crate::fixtures::{NOON, TestDb, exited};
 use crate::import::stdout_of;
 
 fn duly(db: &TestDb, line: &[&str]) -> Output {
@@ -135,7 +135,7 @@ fn next_prints_a_long_list_without_collecting_it() {
         assert!(lines.next().expect("a line").expect("text").starts_with(first));
         assert_eq!(lines.by_ref().take(20_000).count(), 20_000);
         drop(lines);
-        assert!(child.wait().expect("an end").success());
+        assert!(exited(&mut child, "the program").success());
     }
     // The pages form one array, without a repeated or missing occurrence.
     let text = stdout_of(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27", "--json"]));

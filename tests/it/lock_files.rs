@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use duly::testing::Stepper;
 use duly::{Context, Error, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, advance_and_step, eventually, once, overdue, seconds, set_mode, wait_for_status};
+use crate::fixtures::{
+    NOON, TestDb, advance_and_step, eventually, once, overdue, patience, seconds, set_mode, wait_for_status,
+};
 use crate::run_transitions::{Pair, as_is};
 use crate::sidecar::{Sidecar, shell, signal, wait_for_line, wait_for_process_record, with_gate};
 
@@ -68,7 +70,7 @@ fn a_run_claimed_before_the_folder_became_unsafe_is_released() {
         .unwrap();
     scheduler.add(overdue("before").at_most_once()).unwrap();
     wait_for_status(&scheduler, "before", RunStatus::Succeeded);
-    // A worker checks the folder again after 100 ms.
+    // A worker checks the folder again after 100 ms of the system: no event announces it.
     let began = Instant::now();
     eventually("the check is outdated", || began.elapsed() > Duration::from_millis(200));
     set_mode(&db.lock_folder(), 0o777);
@@ -80,7 +82,7 @@ fn a_run_claimed_before_the_folder_became_unsafe_is_released() {
     let run = db.run(2);
     assert_eq!(run.attempt - run.forgiven, 1);
     assert_eq!(calls.load(Ordering::SeqCst), 2);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
 
 #[test]

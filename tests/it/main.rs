@@ -1,4 +1,5 @@
 //! The integration tests, in one binary: one module per topic, with shared helpers in `fixtures`.
+#![warn(clippy::disallowed_methods)]
 
 /// Alarms of `duly run`, by a URL and by a command.
 mod alarm_messages;
@@ -220,6 +221,8 @@ mod service_manager;
 /// `duly run` as a process: signals, exit codes, log and cost; the helpers to run it.
 mod sidecar;
 /// Days of virtual time from a seed, with crashes and clock steps, and a checker of every row.
+// A proxy waits for a thread whose connection it has closed.
+#[allow(clippy::disallowed_methods)]
 mod simulation;
 /// The spans of attempts, with the feature `tracing`.
 #[cfg(feature = "tracing")]
@@ -254,6 +257,8 @@ mod unread_log;
 mod users;
 /// Two schema versions on one file.
 mod versions;
+/// The watchdog of this binary names a test that hangs.
+mod waits;
 /// Requests of its own client wake a sleeping scheduler.
 mod wake;
 /// Workers in other languages: the conformance kit of docs/workers.md.

@@ -10,7 +10,7 @@ use duly::testing::Stepper;
 use duly::{Client, Error, NewTask, Outcome, Scheduler};
 use rusqlite::Connection;
 
-use crate::fixtures::{NOON, TestDb, at, once, seconds};
+use crate::fixtures::{NOON, TestDb, at, once, receive, seconds};
 #[cfg(unix)]
 use crate::fixtures::{set_mode, skip};
 
@@ -306,7 +306,7 @@ fn a_scheduler_stops_when_its_file_is_gone() {
         let says = harm(&db);
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || sender.send(scheduler.wait()));
-        let end = receiver.recv_timeout(seconds(60)).expect("it stops by itself");
+        let end = receive(&receiver, "it stops by itself");
         let error = end.expect_err("an error");
         assert!(matches!(&error, Error::UnusableDatabase { path, .. } if path == db.file()), "{error:?}");
         assert!(error.to_string().contains(says), "{error}");

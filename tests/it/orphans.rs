@@ -15,7 +15,10 @@ use duly::testing::Stepper;
 use duly::{BoxError, Clock, Context, Event, Handler, NewTask, RetryPolicy, RunStatus, Scheduler, SystemClock};
 use serde_json::json;
 
-use crate::fixtures::{NOON, TestDb, advance_and_step, eventually, minutes, once, overdue, seconds, wait_for_status};
+use crate::fixtures::{
+    NOON, TestDb, advance_and_step, end, eventually, minutes, once, overdue, patience, reap, receive, seconds,
+    wait_for_status,
+};
 use crate::sidecar::{
     ProcessStat, Sidecar, command, group_size, kill_group, shell, wait_for_line, wait_for_process_record, with_gate,
 };
@@ -43,15 +46,14 @@ impl Leader {
     }
 
     fn kill(&mut self) {
-        self.child.kill().expect("a process that can be killed");
-        self.child.wait().expect("its end");
+        end(&mut self.child);
     }
 }
 
 impl Drop for Leader {
     fn drop(&mut self) {
         kill_group(self.child.id());
-        let _ = self.child.wait();
+        reap(&mut self.child);
     }
 }
 
@@ -289,7 +291,7 @@ fn an_orphan_that_is_still_running_is_ended_again_at_the_next_heartbeat() {
     let scheduler = builder.lease(seconds(1)).start().unwrap();
     wait_for_status(&scheduler, "post", RunStatus::Dead);
     assert_eq!(calls.load(Ordering::SeqCst), 2, "not a third time");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
 
 /// An observer that cannot see the process group has no other evidence.
@@ -312,7 +314,7 @@ fn the_input_file_is_kept_until_the_outcome_is_recorded() {
                   BEGIN SELECT RAISE(ABORT, 'not now'); END";
     db.plain().execute_batch(refuse).unwrap();
     scheduler.add(overdue("post")).unwrap();
-    let next = || receiver.recv_timeout(seconds(60)).unwrap();
+    let next = || receive(&receiver, "an event");
     let aside = next();
     assert!(aside.starts_with("set aside the outcome of run 1: not now"), "{aside}");
     assert!(has_input_file(&db));
@@ -320,7 +322,7 @@ fn the_input_file_is_kept_until_the_outcome_is_recorded() {
     let finished = next();
     assert!(finished.starts_with(r#"run 1 of "post" succeeded"#), "{finished}");
     eventually("the input is removed", || !has_input_file(&db));
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     // Killed before it could remove the file: the next scheduler removes it, unless it is locked.
     let input = LockedInput::new(&db);
     Sidecar::start(&db, &[]).terminate();

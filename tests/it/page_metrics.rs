@@ -15,7 +15,7 @@ use duly::page::Page;
 use duly::testing::ManualClock;
 use duly::{BoxError, Builder, Context, Event, Failure, Misfire, NewTask, Overlap, RetryPolicy, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, minutes, overdue, seconds, skip, wait_for_status};
+use crate::fixtures::{NOON, TestDb, at, eventually, held, minutes, overdue, receive, seconds, skip, wait_for_status};
 use crate::page_run::{Answer, request};
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
@@ -138,7 +138,7 @@ fn scripted(db: &TestDb, clock: &ManualClock, page: Page) -> Scheduler {
         })
         .handler("slow", move |_: &Context| {
             enter.send(())?;
-            left.lock().unwrap().recv()?;
+            held(&*left.lock().unwrap())?;
             slow.advance(seconds(7));
             Ok::<_, BoxError>(())
         })
@@ -167,7 +167,7 @@ fn scripted(db: &TestDb, clock: &ManualClock, page: Page) -> Scheduler {
     client.cancel(absent.id).expect("a cancellation");
     clock.advance(seconds(60));
     client.wake();
-    entered.recv().expect("a start");
+    receive(&entered, "a start");
     // Before the clock moves again: otherwise the time counts as theirs.
     wait_for_status(client, "flaky", RunStatus::Succeeded);
     wait_for_status(client, "patient", RunStatus::Succeeded);
@@ -246,7 +246,7 @@ fn waiting_runs_are_counted_by_what_they_wait_for() {
     let db = TestDb::new();
     let (leave, left) = channel::<()>();
     let left = Mutex::new(left);
-    let hold = move |_: &Context| Ok::<_, BoxError>(left.lock().unwrap().recv()?);
+    let hold = move |_: &Context| Ok::<_, BoxError>(held(&*left.lock().unwrap())?);
     let scheduler =
         start(&db, |builder| builder.workers(1).handler("hold", hold).handler("bad", |_: &Context| Err::<(), _>("no")));
     let client = scheduler.client();
@@ -509,14 +509,14 @@ fn liveness_ends_while_the_loop_is_blocked_and_when_it_has_stopped() {
     let observer = move |event: &Event| {
         if matches!(event, Event::Finished { .. }) {
             let _ = enter.lock().unwrap().send(());
-            let _ = left.lock().unwrap().recv();
+            let _ = held(&*left.lock().unwrap());
         }
     };
     let scheduler = start(&db, |builder| builder.clock(clock.clone()).handler("work", succeed).observe(observer));
     let alive = |scheduler: &Scheduler| get(scheduler, "/livez", "*/*");
     assert_eq!((alive(&scheduler).code, alive(&scheduler).text), (200, "ok\n".to_owned()));
     scheduler.add(NewTask::once("one", at(NOON)).handler("work")).expect("a task");
-    entered.recv().expect("an event");
+    receive(&entered, "an event");
     let before = scheduler.turns();
     clock.advance(seconds(30));
     assert_eq!(alive(&scheduler).code, 200);

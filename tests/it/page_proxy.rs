@@ -8,7 +8,7 @@ use duly::page::Page;
 use duly::{NewTask, Scheduler};
 
 use crate::disk::tools::{skip_without, succeeds};
-use crate::fixtures::{TestDb, eventually};
+use crate::fixtures::{TestDb, eventually, reap};
 use crate::sidecar::signal;
 
 /// The name of the server in the configuration.
@@ -67,7 +67,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         signal("TERM", &self.process.id().to_string());
-        let _ = self.process.wait();
+        reap(&mut self.process);
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use duly::page::Page;
 use duly::{NewTask, Scheduler};
 
-use crate::fixtures::{TestDb, eventually, far_future, seconds, skip};
+use crate::fixtures::{TestDb, eventually, far_future, patience, seconds, skip};
 #[cfg(target_os = "linux")]
 use crate::page_sidecar::served_by_program;
 
@@ -366,11 +366,12 @@ fn actions_that_wait_for_a_lock_are_refused_and_do_not_delay_pages() {
     thread::scope(|scope| {
         let act = || served.post("/tasks/holder/trigger", &token);
         let actions: Vec<_> = (0..3).map(|_| scope.spawn(act)).collect();
+        let mut pages = 0;
         while actions.iter().any(|action| !action.is_finished()) {
-            let begun = Instant::now();
             assert_eq!(served.get("/").status, 200);
-            assert!(begun.elapsed() < seconds(3), "a page took {:?}", begun.elapsed());
+            pages += u32::from(actions.iter().all(|action| !action.is_finished()));
         }
+        assert!(pages > 0, "a page waited for the actions");
         for action in actions {
             let answer = action.join().unwrap();
             let says_why =

@@ -9,7 +9,7 @@ use duly::{
 };
 use serde::{Serialize, Serializer};
 
-use crate::fixtures::{TestDb, eventually, listen, overdue, seconds, wait_for_status};
+use crate::fixtures::{TestDb, eventually, listen, overdue, patience, wait_for_status};
 
 /// A panic payload that panics when it is dropped, with a payload that does the same.
 struct PanicsOnDrop;
@@ -116,7 +116,7 @@ fn a_panic_of_a_handler_loses_no_worker() {
     wait_for_status(&scheduler, "result", RunStatus::Succeeded);
     assert_works(&scheduler, "next");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'worker_ended'"), "0");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -126,7 +126,7 @@ fn a_panic_of_an_observer_loses_no_worker_and_not_the_loop() {
     let scheduler = one_worker(&db).observe(|_: &Event| std::panic::panic_any(PanicsOnDrop)).start().unwrap();
     assert_works(&scheduler, "first");
     assert_works(&scheduler, "second");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -140,7 +140,7 @@ fn values_of_handlers_may_panic_when_dropped_at_shutdown() {
         .start()
         .unwrap();
     assert_works(&scheduler, "only");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -188,7 +188,7 @@ fn a_worker_that_panics_is_replaced_and_its_run_settled() {
         let found: Vec<_> = problems.iter().filter(|problem| problem.kind == ProblemKind::WorkerEnded).collect();
         assert!(found.len() == 1 && found[0].to_string().contains("the clock is broken"), "{problems:?}");
         let client = scheduler.client().clone();
-        assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+        assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
         // It was a worker of that scheduler.
         let problems = client.check(&Limits::default()).unwrap();
         assert!(problems.iter().all(|problem| problem.kind != ProblemKind::WorkerEnded), "{problems:?}");

@@ -41,7 +41,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use postgres::{Client, NoTls};
 
-use crate::fixtures::skip;
+use crate::fixtures::{end, skip};
 pub(crate) use crate::postgres::own_server::{OwnServer, is_installed};
 pub(crate) use crate::postgres::server::address;
 use crate::postgres::server::{Guard, folders, programs, start};
@@ -130,8 +130,7 @@ fn the_server_of_the_tests_ends_with_their_process() {
     assert_ne!(theirs, PathBuf::from(&folder));
     let pid = std::fs::read_to_string(theirs.join("data/postmaster.pid")).expect("a server");
     let pid = pid.lines().next().expect("a pid").to_owned();
-    other.kill().expect("its end");
-    other.wait().expect("its end");
+    end(&mut other);
     crate::fixtures::eventually("the server of a killed process ends", || !theirs.exists());
     crate::fixtures::eventually("its process ends", || !Path::new("/proc").join(&pid).join("exe").exists());
     assert!(Path::new(&folder).join("data/postmaster.pid").exists(), "the server of this process");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use duly::{NewTask, RunStatus};
 
 use crate::disk::tools::{skip_without, succeeds};
-use crate::fixtures::{TestDb, eventually, seconds, wait_for_status};
+use crate::fixtures::{TestDb, end, eventually, exited, seconds, wait_for_status};
 use crate::sidecar::{Gate, Sidecar, processes, shell, signal, wait_for_line, with_gate};
 
 #[test]
@@ -172,15 +172,13 @@ impl Terminal {
     }
 
     fn ends_with(&mut self, code: i32) {
-        eventually("it has ended", || self.script.try_wait().unwrap().is_some());
-        assert_eq!(self.script.wait().unwrap().code(), Some(code), "{}", self.output());
+        assert_eq!(exited(&mut self.script, "it").code(), Some(code), "{}", self.output());
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let _ = self.script.kill();
-        let _ = self.script.wait();
+        end(&mut self.script);
     }
 }
 

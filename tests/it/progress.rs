@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use duly::command::CommandContext;
 use duly::{BoxError, Context, Event, MAX_RESULT_BYTES, NewTask, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, finish, once, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, at, eventually, finish, held, once, overdue, patience, receive, seconds};
 
 const SOON: &str = "2027-03-14T12:00:05Z";
 
@@ -73,11 +73,11 @@ fn progress_is_written_at_most_once_a_second_with_the_newest_text() {
         .handler("work", move |run: &Context| {
             let gate = gate.lock().unwrap();
             run.progress("begun");
-            gate.recv()?;
+            held(&*gate)?;
             for n in 0..10_000 {
                 run.progress(format!("step {n}"));
             }
-            gate.recv()?;
+            held(&*gate)?;
             Ok::<_, BoxError>(())
         })
         .start()
@@ -97,7 +97,7 @@ fn progress_is_written_at_most_once_a_second_with_the_newest_text() {
     // One at once, and one for each second that it took, which on a busy machine may be more than one.
     assert!(written.len() as u64 <= 2 + begin.elapsed().as_secs(), "{written:?}");
     open.send(()).unwrap();
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     assert_eq!(progress(&db), ["words|succeeded|step 9999"]);
     db.assert_sound();
 }
@@ -138,13 +138,13 @@ fn output_of_a_superseded_attempt_is_not_stored() {
         .workers(2)
         .handler("work", move |run: &Context| {
             sender.lock().unwrap().send(run.clone())?;
-            gate.lock().unwrap().recv()?;
+            held(&*gate.lock().unwrap())?;
             Ok::<_, BoxError>(())
         })
         .start()
         .unwrap();
     ["kept", "taken"].iter().for_each(|name| drop(scheduler.add(overdue(name)).unwrap()));
-    let mut running: Vec<Context> = (0..2).map(|_| contexts.recv_timeout(seconds(30)).unwrap()).collect();
+    let mut running: Vec<Context> = (0..2).map(|_| receive(&contexts, "a run")).collect();
     running.sort_by(|one, other| one.task().cmp(other.task()));
     let [kept, taken] = &running[..] else { panic!("two runs") };
     let output = |run: &Context| db.run(run.run_id()).output.unwrap_or_default();
@@ -161,7 +161,7 @@ fn output_of_a_superseded_attempt_is_not_stored() {
     assert_eq!(output(taken), "theirs");
     open.send(()).unwrap();
     open.send(()).unwrap();
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     assert_eq!((output(kept), output(taken)), ("second".to_owned(), "theirs".to_owned()));
 }
 

@@ -204,7 +204,7 @@ mod program {
 
     use serde_json::Value;
 
-    use crate::fixtures::{TestDb, eventually};
+    use crate::fixtures::{TestDb, end, eventually};
     use crate::sidecar::signal;
 
     /// The command, in the folder of `db`.
@@ -313,7 +313,7 @@ mod program {
         let db = TestDb::new();
         let mut child = spawn_selftest(&db, &["--for", "1h"]);
         schedulers(&db, "bench");
-        child.kill().and_then(|()| child.wait()).expect("its end");
+        end(&mut child);
         eventually("its schedulers have ended", || children(&db).is_empty());
     }
 }

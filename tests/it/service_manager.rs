@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use duly::RunStatus;
 
-use crate::fixtures::{TestDb, eventually, far_future, wait_for_status};
+use crate::fixtures::{TestDb, eventually, far_future, patience, wait_for_status};
 use crate::sidecar::{Sidecar, shell, wait_for_line, with_gate};
 
 /// The receiving socket of a service manager.
@@ -40,7 +40,7 @@ impl Manager {
     /// Returns the next message that is no sign of life.
     fn next(&self) -> String {
         loop {
-            let message = self.within(Duration::from_secs(60)).expect("a message");
+            let message = self.within(patience()).expect("a message");
             if message != "WATCHDOG=1" {
                 return message;
             }
@@ -50,7 +50,7 @@ impl Manager {
     /// Waits for signs of life.
     fn signs_of_life(&self, count: usize) {
         for _ in 0..count {
-            assert_eq!(self.within(Duration::from_secs(60)).as_deref(), Some("WATCHDOG=1"));
+            assert_eq!(self.within(patience()).as_deref(), Some("WATCHDOG=1"));
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
-use crate::fixtures::{TestDb, eventually, far_future, overdue, wait_for_status};
+use crate::fixtures::{TestDb, Watched, end, eventually, exited, far_future, overdue, wait_for_status};
 
 /// A task of the handler `command` that is overdue.
 pub(crate) fn command(name: &str, payload: Value) -> NewTask {
@@ -27,6 +27,7 @@ pub(crate) fn shell(name: &str, line: &str) -> NewTask {
 pub(crate) struct Sidecar {
     child: Child,
     log: PathBuf,
+    _watched: Watched,
 }
 
 impl Sidecar {
@@ -71,7 +72,7 @@ impl Sidecar {
             .stderr(File::create_new(&log).expect("a log file"))
             .spawn()
             .expect("the sidecar");
-        Sidecar { child, log }
+        Sidecar { child, log, _watched: Watched::test() }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -95,12 +96,7 @@ impl Sidecar {
 
     /// Waits for its end.
     pub(crate) fn end(&mut self) -> ExitStatus {
-        let mut status = None;
-        eventually("the sidecar has ended", || {
-            status = self.child.try_wait().expect("its status");
-            status.is_some()
-        });
-        status.expect("a status")
+        exited(&mut self.child, "the sidecar")
     }
 
     /// Sends SIGKILL, and waits for its end.
@@ -126,8 +122,7 @@ impl Sidecar {
 
 impl Drop for Sidecar {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
         if std::thread::panicking() {
             // A panic during a panic would abort all tests.
             eprintln!("--- the sidecar's log\n{}", std::fs::read_to_string(&self.log).unwrap_or_default());

@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::fixtures::{TestDb, eventually, overdue, retry_soon, seconds, wait_for_status};
+use crate::fixtures::{TestDb, eventually, overdue, patience, retry_soon, seconds, wait_for_status};
 
 /// A span with its fields, and the events within it.
 #[derive(Debug, Default)]
@@ -166,7 +166,7 @@ fn each_attempt_of_a_closure_has_a_span_with_its_fields_and_its_end() {
         ("error", "no"),
     ];
     assert_eq!(fields("1"), expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn the_span_of_a_snoozed_or_cancelled_attempt_has_the_outcome_that_is_stored() {
     assert_eq!(recorder.of_task("span-once"), ["1 failed: "]);
     let stored = scheduler.attempts(run.id).unwrap();
     assert_eq!(stored.iter().map(|one| one.outcome.as_str()).collect::<Vec<_>>(), ["snoozed", "cancelled"]);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
 
 #[cfg(feature = "tokio")]
@@ -197,7 +197,7 @@ mod of_async_handlers {
     use tokio::sync::Barrier;
 
     use super::{
-        BoxError, Context, Error, RunStatus, Scheduler, TestDb, eventually, overdue, recorder, say, seconds,
+        BoxError, Context, Error, RunStatus, Scheduler, TestDb, eventually, overdue, patience, recorder, say,
         wait_for_status,
     };
 
@@ -235,7 +235,7 @@ mod of_async_handlers {
                 say(&format!("outside {round}"));
                 meeting.wait().await;
             }
-            assert_eq!(scheduler.shutdown_async(seconds(30)).await.unwrap().unfinished, 0);
+            assert_eq!(scheduler.shutdown_async(patience()).await.unwrap().unfinished, 0);
         });
         assert_eq!(recorder.of_task("span-a"), ["1 succeeded: called; span-a 0; span-a 1; span-a 2; dropped"]);
         assert_eq!(recorder.of_task("span-b"), ["1 failed: called; span-b 0; span-b 1; span-b 2; dropped"]);
@@ -271,6 +271,6 @@ mod of_async_handlers {
         wait_for_status(&scheduler, "span-hangs", RunStatus::Dead);
         assert_eq!(recorder.of_task("span-panics"), ["1 panicked: dropped"]);
         assert_eq!(recorder.of_task("span-hangs"), ["1 failed: dropped"]);
-        assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+        assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use duly::testing::ManualClock;
 use duly::{AttemptOutcome, BoxError, Builder, Context, Error, Event, NewTask, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, is_of_sqlite, listen, once, overdue, seconds};
+use crate::fixtures::{
+    NOON, TestDb, at, eventually, held, is_of_sqlite, listen, once, overdue, patience, receive, seconds, turns_pass,
+};
 
 /// A task whose handler ignores requests, with a time limit of 20 ms.
 fn hanging_task(name: &str) -> NewTask {
@@ -24,7 +26,7 @@ fn with_hanging(db: &TestDb) -> (Builder, Receiver<i64>, crossbeam_channel::Send
     let begun = Mutex::new(begun);
     let hang = move |run: &Context| {
         let _ = begun.lock().unwrap().send(run.run_id());
-        let _ = gate.recv();
+        let _ = held(&gate);
         Err::<(), _>("it hung")
     };
     (Scheduler::builder(db.address()).poll(Duration::from_millis(50)).handler("hang", hang), begins, open)
@@ -38,7 +40,7 @@ fn a_healthy_task_misses_nothing_beside_a_hanging_one() {
     let beat = |_: &Context| Ok::<_, Error>(());
     let scheduler = builder.workers(1).handler("beat", beat).observe(observer).start().unwrap();
     scheduler.add(hanging_task("hangs")).unwrap();
-    let run = begins.recv_timeout(seconds(30)).unwrap();
+    let run = receive(&begins, "a start");
     scheduler.add(NewTask::interval("beat", seconds(1)).handler("beat")).unwrap();
     let beats = "SELECT count(*) FROM task_runs WHERE handler = 'beat' AND status = 'succeeded'";
     eventually("it has beaten three times", || db.number::<u32>(beats) >= 3);
@@ -52,7 +54,7 @@ fn a_healthy_task_misses_nothing_beside_a_hanging_one() {
     open.send(()).unwrap();
     eventually("the end of the attempt is recorded", || db.run(run).status == RunStatus::Dead);
     assert_eq!(scheduler.attempts(run).unwrap()[0].outcome, AttemptOutcome::TimedOut);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -63,13 +65,15 @@ fn at_most_the_configured_number_of_workers_is_replaced() {
     let scheduler = builder.workers(2).handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
     scheduler.add_all((0..6).map(|number| hanging_task(&format!("hangs-{number}")))).unwrap();
     for _ in 0..4 {
-        begins.recv_timeout(seconds(30)).unwrap();
+        receive(&begins, "a start");
     }
     scheduler.add(overdue("work").at_most_once()).unwrap();
-    assert!(begins.recv_timeout(Duration::from_millis(600)).is_err(), "two workers, and two in their place");
+    // As many turns as it takes to give back what no worker begins within half a second.
+    turns_pass(&scheduler, 12);
+    assert!(begins.try_recv().is_err(), "two workers, and two in their place");
     assert_eq!(db.count(RunStatus::Running), 4, "no claim without a worker");
     open.send(()).unwrap();
-    begins.recv_timeout(seconds(30)).unwrap();
+    receive(&begins, "a start");
     drop(open);
     eventually("all have ended", || {
         db.ask("SELECT count(*) FROM task_runs WHERE finished_at IS NOT NULL AND status <> 'running'") == "7"
@@ -77,7 +81,7 @@ fn at_most_the_configured_number_of_workers_is_replaced() {
     assert_eq!(db.ask("SELECT status FROM task_runs WHERE handler = 'work'"), "succeeded");
     let timed_out = db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'");
     assert!(timed_out.parse::<u32>().unwrap() >= 4, "{timed_out}");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }
 
@@ -97,7 +101,7 @@ fn the_number_of_workers_is_restored_when_blocked_ones_return() {
     };
     let scheduler = builder.workers(2).handler("work", work).start().unwrap();
     scheduler.add_all((0..2).map(|number| hanging_task(&format!("hangs-{number}")))).unwrap();
-    assert_eq!((0..2).filter(|_| begins.recv_timeout(seconds(30)).is_ok()).count(), 2);
+    (0..2).for_each(|_| _ = receive(&begins, "a start"));
     let succeeded =
         |count: &str| db.ask("SELECT count(*) FROM task_runs WHERE handler = 'work' AND status = 'succeeded'") == count;
     scheduler.add_all((0..20).map(|number| overdue(&format!("during-{number}")).at_most_once())).unwrap();
@@ -115,7 +119,7 @@ fn the_number_of_workers_is_restored_when_blocked_ones_return() {
 fn a_handler_that_stops_on_request_is_not_replaced() {
     let db = TestDb::new();
     let (observer, events) = listen();
-    let stops_on_request = |run: &Context| if run.wait_cancelled(seconds(30)) { Err("out of time") } else { Ok(()) };
+    let stops_on_request = |run: &Context| if run.wait_cancelled(patience()) { Err("out of time") } else { Ok(()) };
     let scheduler = Scheduler::builder(db.address())
         .workers(1)
         .handler("hang", stops_on_request)
@@ -124,7 +128,7 @@ fn a_handler_that_stops_on_request_is_not_replaced() {
         .unwrap();
     scheduler.add(hanging_task("stops")).unwrap();
     eventually("it has ended", || db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'timed_out'") == "1");
-    scheduler.shutdown(seconds(30)).unwrap();
+    scheduler.shutdown(patience()).unwrap();
     assert!(!events.try_iter().any(|event| matches!(event, Event::WorkerHeld { .. })));
 }
 
@@ -139,7 +143,7 @@ fn a_slow_turn_gives_back_nothing_that_it_has_just_handed_over() {
     let (begun, begins) = crossbeam_channel::unbounded();
     let work = move |run: &Context| {
         begun.send(run.run_id())?;
-        Ok::<_, BoxError>(gate.recv()?)
+        Ok::<_, BoxError>(held(&gate)?)
     };
     // The loop emits the event in its turn, which then seems to take a second.
     let slow = clock.clone();
@@ -151,17 +155,16 @@ fn a_slow_turn_gives_back_nothing_that_it_has_just_handed_over() {
     let builder = Scheduler::builder(db.address()).poll(Duration::from_millis(50)).workers(1).clock(clock);
     let scheduler = builder.handler("work", work).observe(observer).start().unwrap();
     scheduler.add_all(["a", "b", "c", "d"].map(once)).unwrap();
-    begins.recv_timeout(seconds(30)).unwrap();
+    receive(&begins, "a start");
     // After its end, the others are claimed in one turn: one begins, two wait.
     open.send(()).unwrap();
-    begins.recv_timeout(seconds(30)).unwrap();
+    receive(&begins, "a start");
     assert_eq!(db.count(RunStatus::Running), 3);
-    let turns = scheduler.turns();
-    eventually("more turns end", || scheduler.turns() > turns + 2);
+    turns_pass(&scheduler, 2);
     assert_eq!(db.count(RunStatus::Running), 3);
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'released'"), "0");
     (0..3).for_each(|_| open.send(()).unwrap());
     eventually("they end", || db.count(RunStatus::Succeeded) == 4);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
 }

@@ -7,7 +7,7 @@ use crossbeam_channel::unbounded;
 use duly::testing::Stepper;
 use duly::{Cancel, Context, NewTask, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{TestDb, at, eventually, minutes, overdue, seconds};
+use crate::fixtures::{TestDb, at, eventually, minutes, overdue, patience, receive, seconds};
 use crate::run_transitions::{BEFORE, Pair, as_is, attempts, result, status};
 
 #[test]
@@ -203,14 +203,14 @@ fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     let scheduler = Scheduler::builder(db.address())
         .handler("work", move |run: &Context| {
             let _ = sender.send((run.attempt(), "begins"));
-            let stopped = run.wait_cancelled(seconds(30));
+            let stopped = run.wait_cancelled(patience());
             let _ = sender.send((run.attempt(), if stopped { "is stopped" } else { "waits in vain" }));
             Err::<(), _>("half is done")
         })
         .start()
         .unwrap();
     scheduler.add(overdue("long")).unwrap();
-    let next = || receiver.recv_timeout(seconds(60)).unwrap();
+    let next = || receive(&receiver, "an event");
     assert_eq!(next(), (1, "begins"));
     // As an owner does that declares this one dead. Then this one claims the run again.
     let recover = "UPDATE task_runs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = run_at";
@@ -224,7 +224,7 @@ fn an_attempt_whose_run_its_owner_claims_again_is_asked_to_stop() {
     assert_eq!(next(), (2, "is stopped"));
     eventually("the run is over", || db.run(1).status == RunStatus::Cancelled);
     assert_eq!(db.rows("SELECT attempt, outcome FROM task_attempts"), ["1|superseded", "2|cancelled"]);
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
 
 #[test]

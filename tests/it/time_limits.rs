@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::testing::ManualClock;
 use duly::{AttemptOutcome, Context, Event, Outcome, RunStatus, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, at, eventually, finish, listen, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, at, eventually, finish, listen, overdue, patience, seconds};
 
 fn run_outcomes(db: &TestDb) -> Vec<String> {
     db.rows(
@@ -23,7 +23,7 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
     let scheduler = Scheduler::builder(db.address())
         .observe(observer)
         .handler("work", |run: &Context| {
-            assert!(run.task() == "quick" || run.wait_cancelled(seconds(30)));
+            assert!(run.task() == "quick" || run.wait_cancelled(patience()));
             if run.task() == "error" { Err("half is sent") } else { Ok(5) }
         })
         .start()
@@ -37,7 +37,7 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
         ])
         .unwrap();
     eventually("all have ended", || db.count(RunStatus::Succeeded) + db.count(RunStatus::Dead) == 3);
-    scheduler.shutdown(seconds(30)).unwrap();
+    scheduler.shutdown(patience()).unwrap();
     assert_eq!(
         run_outcomes(&db),
         [
@@ -121,6 +121,7 @@ mod commands {
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         eventually("the command has ended", || state().contains(") Z "));
         let began = std::time::Instant::now();
+        // The wall clock is the subject: the limit of a command counts by the clock of the system.
         eventually("its time is up", || began.elapsed() > seconds(3));
         sidecar.signal("CONT");
         let run = wait_for_status(&client, "long", RunStatus::Succeeded);

@@ -7,8 +7,8 @@ use duly::testing::Stepper;
 use duly::{Clock, Event, NewTask, Outcome, Retention, RunStatus};
 
 use crate::fixtures::{
-    NOON, TestDb, at, claim, claim_after, finish_all, is_of_sqlite, listen, minutes, once, seconds, step, step_after,
-    succeed,
+    NOON, TestDb, at, claim, claim_after, finish_all, is_of_sqlite, listen, minutes, once, patience, seconds, step,
+    step_after, succeed,
 };
 
 /// Tasks that are due at this instant.
@@ -173,7 +173,8 @@ fn a_long_log_is_truncated_without_waiting_for_readers() {
     stepper.clock().advance(seconds(20));
     let begin = std::time::Instant::now();
     step(&mut stepper, 0);
-    assert!(begin.elapsed() < seconds(4), "it waited for the reader: {:?}", begin.elapsed());
+    // The time is the subject: the busy timeout is five seconds.
+    assert!(begin.elapsed() < patience() / 15, "it waited for the reader: {:?}", begin.elapsed());
     assert!(log() > 16 * 1024 * 1024);
     reader.execute_batch("ROLLBACK").expect("no reader");
     step_after(&mut stepper, seconds(20), 0);

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 
 use duly::{Client, Context, Error, Event, Outcome, Scheduler};
 
-use crate::fixtures::{NOON, TestDb, eventually, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, eventually, held, overdue, receive, receive_until, seconds};
 
 const NEWER: &str =
     "its tables are of version 2, written by a newer duly; this one knows version 1: use the newer program";
@@ -61,18 +61,18 @@ fn a_scheduler_with_newer_tables_stops_after_its_running_attempts() {
         .observe(move |event: &Event| drop(sender.lock().unwrap().send(event.clone())))
         .handler("work", move |run: &Context| {
             let _ = begun.lock().unwrap().send(run.task().to_owned());
-            let _ = gate.lock().unwrap().recv();
+            let _ = held(&*gate.lock().unwrap());
             if run.task() == "fails" { Err("no route to host") } else { Ok("sent") }
         })
         .start()
         .unwrap();
     let client = scheduler.client().clone();
     client.add_all([overdue("fails"), overdue("works")]).unwrap();
-    (0..2).for_each(|_| _ = begins.recv_timeout(seconds(30)).unwrap());
+    (0..2).for_each(|_| _ = receive(&begins, "a start"));
     db.plain().execute_batch(RAISE).unwrap();
     let outlived =
         |event: &Event| matches!(event, Event::NewerSchema { running: 2, reason } if reason.ends_with(NEWER));
-    assert!(receiver.iter().any(|event| outlived(&event)));
+    receive_until(&receiver, "the newer schema", outlived);
     // It stays registered, with a lease, while it has running attempts.
     let lease = || db.ask("SELECT max(locked_until) FROM task_runs");
     let before = lease();

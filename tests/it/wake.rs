@@ -5,7 +5,7 @@ use std::time::Duration;
 use crossbeam_channel::unbounded;
 use duly::{Apply, Cancel, Client, Context, NewTask, RunStatus, Scheduler, SystemClock, Timestamp};
 
-use crate::fixtures::{TestDb, at, minutes, seconds, wait_for_status};
+use crate::fixtures::{TestDb, at, minutes, patience, receive, seconds, wait_for_status};
 
 fn task(name: &str, at: Timestamp) -> NewTask {
     NewTask::once(name, at).handler("work").at_most_once()
@@ -32,7 +32,7 @@ fn a_request_of_the_own_client_wakes_the_scheduler() {
     let client: &Client = scheduler.client();
     let now = || duly::Clock::now(&SystemClock::new()).wall;
     let (past, far) = (at("2020-01-01T00:00:00Z"), now().plus(minutes(60 * 24)));
-    let begins = |name: &str| assert_eq!(receiver.recv_timeout(seconds(30)).as_deref(), Ok(name));
+    let begins = |name: &str| assert_eq!(receive(&receiver, name), name);
     // Its outcome is recorded, and the loop sleeps again.
     let ends = |name: &str, status| wait_for_status(client, name, status);
     let passes = |name: &str| {
@@ -75,5 +75,5 @@ fn a_request_of_the_own_client_wakes_the_scheduler() {
     db.add_in_transaction(client, task("within", past), true);
     client.wake();
     passes("within");
-    assert_eq!(scheduler.shutdown(seconds(30)).unwrap().unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }

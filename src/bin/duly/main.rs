@@ -15,6 +15,12 @@ mod output;
 mod selftest;
 mod workers;
 
+// Waits of the unit tests, shared with the integration tests.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../../tests/it/fixtures/waits.rs"]
+mod waits;
+
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::panic;

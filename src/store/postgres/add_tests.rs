@@ -294,9 +294,10 @@ fn a_task_that_another_transaction_is_about_to_add_is_compared_with_it() {
         let store = &mut database.store;
         let added = threads.spawn(move || store.add(task(), Existing::Refuse, now()));
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%add%' AND state = 'active'";
-        while watch.query_one(waits, &[]).unwrap().get::<_, i64>(0) == 0 {
+        crate::waits::eventually("it waits for the other", || {
             assert!(!added.is_finished());
-        }
+            watch.query_one(waits, &[]).unwrap().get::<_, i64>(0) > 0
+        });
         database.other.batch_execute("COMMIT").unwrap();
         assert_eq!(added.join().unwrap().unwrap().change, Change::Unchanged);
     });

@@ -115,9 +115,9 @@ fn an_item_that_the_server_refuses_is_set_aside_alone() {
 /// Waits until a statement of duly waits for the end of another transaction, or `is_over`.
 fn wait_for_a_lock(other: &mut postgres::Client, is_over: impl Fn() -> bool) {
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event <> 'advisory'";
-    while !is_over() && other.query_one(waits, &[]).unwrap().get::<_, i64>(0) == 0 {
-        std::thread::yield_now();
-    }
+    crate::waits::eventually("a statement waits", || {
+        is_over() || other.query_one(waits, &[]).unwrap().get::<_, i64>(0) > 0
+    });
 }
 
 /// What another program does to a running run or to its task, and what has become of the run after its failure.

@@ -26,7 +26,7 @@ fn send(stream: &mut TcpStream, kind: u8, text: &str) {
 }
 
 fn wait_until(other: &mut postgres::Client, count: &str) {
-    assert!((0..20_000).any(|_| other.query(count, &[]).unwrap()[0].get::<_, i64>(0) > 0), "never: {count}");
+    crate::waits::eventually(count, || other.query(count, &[]).unwrap()[0].get::<_, i64>(0) > 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postgres::Client;
 
-use crate::clock::{Timestamp, since_boot};
+use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
@@ -15,6 +15,7 @@ use crate::store::postgres::server::CLASS;
 use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::turn_tests::{self, NOON, Owner, Turn, edit, outcome, stage, task};
 use crate::store::turn_io::{Done, MAX_ITEMS, MAX_OUTCOMES};
+use crate::waits::eventually;
 
 const TABLES: [&str; 6] =
     ["scheduled_tasks", "task_runs", "task_attempts", "scheduler_instances", "scheduler_events", "scheduler_meta"];
@@ -247,7 +248,7 @@ fn a_task_that_is_added_during_a_turn_is_due_at_once() {
     let done = std::thread::scope(|scope| {
         let turn = scope.spawn(|| owner.try_turn(&Turn { now: NOON, room: 50, ..Turn::default() }).expect("a turn"));
         // It has read what is due, and waits for the row that it has read.
-        wait_until(|| count(&mut other, "pg_locks WHERE NOT granted AND locktype = 'transactionid'") > 0);
+        eventually("a turn waits for the lock", || count(&mut other, "pg_locks WHERE NOT granted AND locktype = 'transactionid'") > 0);
         adding.batch_execute("COMMIT").expect("the end");
         turn.join().expect("a turn")
     });
@@ -298,7 +299,7 @@ fn what_succeeds_while_another_holds_the_lock_ends_at_once_and_the_turn_writes_w
         let status = |other: &mut Client, run: i64| -> String {
             other.query_one("SELECT status FROM task_runs WHERE id = $1", &[&run]).expect("a run").get(0)
         };
-        wait_until(|| status(other, first.run_id) == "succeeded");
+        eventually("its end is stored without the lock", || status(other, first.run_id) == "succeeded");
         assert_eq!(status(other, second.run_id), "running", "its row is locked");
         // The holder of the lock opened this run before it could see the end of the other.
         open_waiting(other, &[first.task_id]);
@@ -323,7 +324,7 @@ fn ends_that_are_stored_take_no_place_in_a_turn() {
             other.batch_execute(if holds_lock { &lock } else { "BEGIN" }).expect("the lock");
             let turn =
                 scope.spawn(|| owner.turn(&Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() }));
-            wait_until(|| !holds_lock || running(&mut other) == 0);
+            eventually("the ends are stored without the lock", || !holds_lock || running(&mut other) == 0);
             other.batch_execute("COMMIT").expect("the end");
             turn.join().expect("a turn")
         });
@@ -375,14 +376,6 @@ fn is_superseded(done: &Done) -> bool {
     done.events.iter().any(|event| matches!(event, Event::Superseded { .. }))
 }
 
-/// Waits until this holds, while a turn waits for the lock.
-fn wait_until(mut holds: impl FnMut() -> bool) {
-    let begun = since_boot();
-    while !holds() {
-        assert!(since_boot() - begun < Duration::from_secs(4), "the turn waits for the lock");
-    }
-}
-
 /// Takes a turn that waits for the lock, which is held until `meanwhile` has returned. `held`: a statement that locks rows too.
 fn turn_behind_a_lock(
     owner: &mut Owner,
@@ -423,7 +416,7 @@ fn a_turn_that_is_not_plain_writes_what_follows_from_stored_ends_as_items() {
     assert_eq!(finished.len(), 500);
     let turn = Turn { now: NOON, finished: &finished, room: 512, ..Turn::default() };
     let done = turn_behind_a_lock(&mut owner, &mut other, "", &turn, |other| {
-        wait_until(|| running(other) == 0);
+        eventually("the ends are stored without the lock", || running(other) == 0);
         open_waiting(other, &[finished[0].claim.task_id, finished[499].claim.task_id]);
     });
     // 250 outcomes, and 250 beside them: 32 runs are opened and claimed apart, because one waits and is claimed with them.
@@ -496,7 +489,7 @@ fn of_two_attempts_of_a_run_only_the_one_that_holds_the_claim_ends_it() {
     finished.push(Finished { claim: Arc::new(again), ..finished[0].clone() });
     other.batch_execute("SET duly.store = 'on'; UPDATE task_runs SET attempt = 2").expect("another attempt");
     let turn = Turn { now: NOON, finished: &finished, ..Turn::default() };
-    let done = turn_behind_a_lock(&mut owner, &mut other, "", &turn, |other| wait_until(|| running(other) == 0));
+    let done = turn_behind_a_lock(&mut owner, &mut other, "", &turn, |other| eventually("the ends are stored without the lock", || running(other) == 0));
     assert_eq!((ends(&done), is_superseded(&done)), (1, true), "{:?}", done.events);
     let superseded = "SELECT attempt FROM task_attempts WHERE outcome = 'superseded'";
     assert_eq!(other.query_one(superseded, &[]).expect("an attempt").get::<_, i64>(0), 1);

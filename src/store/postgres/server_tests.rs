@@ -136,13 +136,12 @@ fn the_time_is_that_after_the_lock() {
     });
 }
 
-/// Waits until a session waits for an advisory lock of this database, at most some seconds.
+/// Waits until a session waits for an advisory lock of this database.
 pub(super) fn wait_for_waiter(holder: &mut Server) {
     let schema = holder.address().schema().to_owned();
     let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
                  AND objid = (SELECT oid FROM pg_namespace WHERE nspname = $1)";
-    let waiting = |holder: &mut Server| holder.query(waits, &[&schema]).unwrap()[0].get::<_, i64>(0) > 0;
-    assert!((0..20_000).any(|_| waiting(holder)), "nobody waits");
+    crate::waits::eventually("a session waits", || holder.query(waits, &[&schema]).unwrap()[0].get::<_, i64>(0) > 0);
 }
 
 #[test]

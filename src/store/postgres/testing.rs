@@ -123,7 +123,7 @@ impl TestServer {
     pub(crate) fn down(&mut self, mode: &str) {
         let Some(mut guard) = self.guard.take() else { return };
         writeln!(guard.stdin.take().unwrap(), "{mode}").unwrap();
-        guard.wait().unwrap();
+        crate::waits::exited(&mut guard, "the server");
     }
 
     pub(crate) fn url(&self) -> String {
@@ -255,7 +255,7 @@ impl Pooler {
 
 impl Drop for Pooler {
     fn drop(&mut self) {
-        let _ = (self.process.kill(), self.process.wait());
+        crate::waits::end(&mut self.process);
         let _ = self.home.path();
     }
 }

@@ -426,7 +426,7 @@ impl SqliteStore {
             return Ok(());
         }
         self.in_place()?;
-        self.files.check(&self.connection)
+        self.check_files()
     }
 
     /// As [`SqliteStore::check_in_place`], and fails while the file has a second name. That may be temporary, so the error is no
@@ -436,7 +436,7 @@ impl SqliteStore {
             return Ok(());
         }
         let metadata = self.in_place()?;
-        self.files.check(&self.connection)?;
+        self.check_files()?;
         match file_aliases::hard_links(&self.path, &metadata) {
             Some(reason) => Err(Error::store("share one log with every program that opens the file", reason).into()),
             None => Ok(()),
@@ -463,6 +463,17 @@ impl SqliteStore {
     /// Renames the log of a damaged file, so that no program applies it to the file that is at the path now.
     pub(crate) fn set_log_aside(&self) {
         self.files.set_log_aside();
+    }
+
+    /// Compares the file and its log with what they were. If the file is moved between the two looks, its log is missing at the path:
+    /// the second look in its place names the cause.
+    fn check_files(&self) -> Result<(), Fault> {
+        let fault = match self.files.check(&self.connection) {
+            Ok(()) => return Ok(()),
+            Err(fault) => fault,
+        };
+        self.in_place()?;
+        Err(fault)
     }
 
     fn in_place(&self) -> Result<Metadata> {

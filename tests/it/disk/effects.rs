@@ -11,7 +11,7 @@ use duly::{BoxError, Context, Scheduler};
 use crate::disk::injected::each;
 use crate::disk::soon;
 use crate::disk::tools::{arguments, has_strace, injected, skip_without};
-use crate::fixtures::{TestDb, eventually, overdue, seconds};
+use crate::fixtures::{TestDb, eventually, overdue, patience};
 
 /// The file on which a scheduler in another process runs.
 const FILE: &str = "DULY_TEST_DISK_FILE";
@@ -52,7 +52,7 @@ fn scheduler_entry() {
     let builder = Scheduler::builder(file).workers(1).poll(Duration::from_millis(20)).handler("pay", pay);
     let Ok(scheduler) = builder.handler("import", import).start() else { return };
     eventually("nothing is left to do", || scheduler.is_idle().unwrap_or_default());
-    assert_eq!(scheduler.shutdown(seconds(30)).expect("a shutdown in order").unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).expect("a shutdown in order").unfinished, 0);
 }
 
 /// The effect is done once, with and without a check; its rows are committed with the outcome, and as often.

@@ -11,7 +11,7 @@ use rusqlite::{Connection, Statement};
 
 use crate::disk::all;
 use crate::disk::tools::{run_test, this_program};
-use crate::fixtures::{NOON, TestDb, at, listen, overdue, seconds};
+use crate::fixtures::{NOON, TestDb, at, held, listen, overdue, patience, receive};
 
 /// Enough for everything here, and soon filled.
 const HEAP: i64 = 24 * 1024 * 1024;
@@ -129,18 +129,18 @@ fn an_outcome_without_memory_is_recorded_later() {
         .observe(observer)
         .handler("work", move |_: &Context| {
             let _ = begun.lock().unwrap().send(());
-            let _ = opened.lock().unwrap().recv_timeout(seconds(60));
+            let _ = held(&*opened.lock().unwrap());
             Ok::<_, Error>("y".repeat(20_000))
         })
         .start()
         .expect("a scheduler");
     scheduler.add(overdue("long")).expect("a task");
-    begins.recv_timeout(seconds(60)).expect("it begins");
+    receive(&begins, "it begins");
     let connection = Connection::open_in_memory().expect("a connection");
     let held_memory = HeldMemory::fill(&connection, 16);
     gate.send(()).expect("a handler that waits");
     let assert_next = |what: &str| {
-        let found = match receiver.recv_timeout(seconds(60)).unwrap_or_else(|_| panic!("no event: {what}")) {
+        let found = match receive(&receiver, what) {
             Event::Started { .. } => "the start",
             Event::Degraded { .. } => "the refusal",
             Event::Recovered => "its end",
@@ -152,7 +152,7 @@ fn an_outcome_without_memory_is_recorded_later() {
     ["the start", "the refusal"].into_iter().for_each(assert_next);
     drop(held_memory);
     ["its end", "the outcome"].into_iter().for_each(assert_next);
-    assert_eq!(scheduler.shutdown(seconds(60)).expect("a shutdown").unfinished, 0);
+    assert_eq!(scheduler.shutdown(patience()).expect("a shutdown").unfinished, 0);
     assert_eq!(db.ask("SELECT status || attempt || length(result) FROM task_runs"), "succeeded120002");
     db.assert_sound();
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::fixtures::{TestDb, eventually};
+use crate::fixtures::{TestDb, end, eventually, reap};
 use crate::sidecar::signal;
 
 /// Reports that a tool is missing or not permitted, and what covers the case instead. In CI it must not be missing.
@@ -39,13 +39,11 @@ pub(crate) fn may_attach() -> bool {
                 |mut strace| {
                     use std::io::{BufRead, BufReader};
                     let line = BufReader::new(strace.stderr.take().expect("a pipe")).lines().next();
-                    let _ = strace.kill();
-                    let _ = strace.wait();
+                    end(&mut strace);
                     line.is_some_and(|line| line.is_ok_and(|line| line.ends_with(" attached")))
                 },
             );
-        let _ = sleeper.kill();
-        let _ = sleeper.wait();
+        end(&mut sleeper);
         watching == Some(true)
     })
 }
@@ -106,7 +104,7 @@ impl Drop for Strace {
     fn drop(&mut self) {
         // Detaches; the process continues.
         signal("INT", &self.child.id().to_string());
-        let _ = self.child.wait();
+        reap(&mut self.child);
     }
 }
 

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use duly::executor::Orphan;
 use duly::{Event, RunStatus, Scheduler};
 
 use crate::executor::{Hands, builder};
 use crate::fixtures::{
-    Process, TestDb, eventually, listen, minutes, overdue, retry_soon, seconds, set_mode, test_process, wait_for_status,
+    Process, TestDb, end, eventually, listen, minutes, overdue, patience, retry_soon, seconds, set_mode, test_process,
+    wait_for_status,
 };
 
 /// The variable that holds the database of another process.
@@ -52,7 +52,7 @@ fn scheduler_entry() {
     std::fs::rename(file_of_pids.with_extension("new"), file_of_pids).expect("the pids");
     std::io::stdin().read_line(&mut String::new()).expect("the end of the standard input");
     for (_, mut worker) in workers {
-        worker.kill().and_then(|()| worker.wait()).expect("an end");
+        end(&mut worker);
     }
 }
 
@@ -190,6 +190,6 @@ fn a_run_that_ends_leaves_the_file_of_its_worker_and_no_link() {
     assert_eq!(shared(), 1);
     drop(input);
     assert_eq!(shared(), 0);
-    assert!(scheduler.shutdown(Duration::from_secs(30)).is_ok());
+    assert!(scheduler.shutdown(patience()).is_ok());
     db.assert_sound();
 }

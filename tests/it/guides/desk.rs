@@ -300,7 +300,7 @@ impl Desk {
         for mut scheduler in self.schedulers.drain(..) {
             if scheduler.try_wait().is_ok_and(|ended| ended.is_none()) {
                 signal("TERM", &scheduler.id().to_string());
-                let ended = scheduler.wait().expect("its end");
+                let ended = crate::fixtures::exited(&mut scheduler, "a scheduler");
                 assert!(ended.success() || std::thread::panicking(), "{}: a scheduler ended with {ended}", self.page);
             }
         }

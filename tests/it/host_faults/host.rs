@@ -89,8 +89,7 @@ impl Host {
 
     /// Ends all its processes at once.
     pub(crate) fn power_off(&mut self) {
-        let _ = self.init.kill();
-        let _ = self.init.wait();
+        crate::fixtures::end(&mut self.init);
     }
 
     /// The end of what its schedulers have logged.

@@ -38,8 +38,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
+        crate::fixtures::end(&mut self.holder);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use fastrand::Rng;
 
+use crate::waits::patience;
+
 /// Characters that mean something to one reader or another, or to none.
 const ODD: &str = "\0\n\r\t \u{1b}\u{7f}\"'\\%~-+*/,#=@[]{}().:;_<>|&$!?^`0159AaZzTLW\u{e9}\u{130}\u{17f}\u{200e}\u{202e}\u{feff}\u{fffd}\u{1f600}";
 
@@ -22,7 +24,7 @@ pub(crate) fn each(usual: u64, mut case: impl FnMut(&mut Mutator)) {
     }
 }
 
-/// As `each`, for code that might hang: a case that takes longer than a minute fails, and its thread is abandoned.
+/// As `each`, for code that might hang: a case that takes longer than the longest wait fails, and its thread is abandoned.
 pub(crate) fn each_in_time(usual: u64, mut case: impl FnMut(&mut Mutator) + Send + 'static) {
     let (begun, begins) = std::sync::mpsc::channel();
     let loops = std::thread::spawn(move || {
@@ -33,13 +35,16 @@ pub(crate) fn each_in_time(usual: u64, mut case: impl FnMut(&mut Mutator) + Send
     });
     let mut newest = None;
     loop {
-        match begins.recv_timeout(std::time::Duration::from_secs(60)) {
+        match begins.recv_timeout(patience()) {
             Ok(seed) => newest = Some(seed),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it hangs: DULY_SEED={newest:?}"),
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
         }
     }
-    if let Err(panic) = loops.join() {
+    // It has dropped its sender: this does not wait.
+    #[allow(clippy::disallowed_methods)]
+    let ended = loops.join();
+    if let Err(panic) = ended {
         std::panic::resume_unwind(panic);
     }
 }

@@ -86,7 +86,7 @@ impl Browser {
             skip("no chromedriver");
             return None;
         };
-        let mut driver = Process(driver);
+        let mut driver = Process::of(driver);
         let mut lines = BufReader::new(driver.0.stdout.take().expect("a pipe")).lines();
         let port = lines.find_map(|line| {
             let line = line.expect("a line of chromedriver");

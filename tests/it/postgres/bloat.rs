@@ -9,7 +9,7 @@ use duly::{Client, Context, Error, NewTask, Retention, Scheduler};
 use postgres::Client as Session;
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{eventually, skip};
+use crate::fixtures::{eventually, patience, skip};
 use crate::postgres::server::{address, programs, start};
 
 /// Tasks that fall due in a second, besides the recurring ones, of which each runs once a second.
@@ -135,7 +135,7 @@ fn the_tables_stay_bounded_while_tasks_come_and_go() {
             show((round + 1) * seconds, seen[0], seen[seen.len() - 1]);
         }
     }
-    scheduler.shutdown(Duration::from_secs(60)).expect("an end");
+    scheduler.shutdown(patience()).expect("an end");
     if as_shipped {
         judge(&seen, length.history);
     }

@@ -142,7 +142,7 @@ fn a_run_that_another_owner_has_taken_is_not_finished() {
             send.send(matches!(refused, Some(Error::Superseded { .. }))).expect("a test that waits");
             ended
         }));
-        assert!(ends.iter().all(|is_superseded| is_superseded));
+        assert!(ends.try_iter().all(|is_superseded| is_superseded));
         assert_eq!(called.load(Ordering::SeqCst) > 0, !before);
         // The other owner is dead, and the next attempt is superseded too.
         let found = shop.found();

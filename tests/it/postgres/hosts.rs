@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::{Client, Clock, Context, Error, EventFilter, NewTask, Now, RunStatus, Scheduler, SystemClock};
 
-use crate::fixtures::eventually;
+use crate::fixtures::{eventually, patience};
 use crate::postgres::database;
 
 /// The clock of a host that is behind, or ahead if `ahead` says so.
@@ -69,6 +69,6 @@ fn hosts_whose_clocks_differ_by_hours_behave_as_one() {
     let of_clock: Vec<_> = events.iter().filter(|event| event.kind.contains("clock")).collect();
     assert!(of_clock.is_empty(), "{of_clock:?}");
     for host in hosts {
-        host.shutdown(Duration::from_secs(30)).unwrap();
+        host.shutdown(patience()).unwrap();
     }
 }

@@ -11,18 +11,24 @@ use postgres::NoTls;
 use tempfile::TempDir;
 
 use crate::fixtures::on_server::{self, OWNERS, holders, key_of_owner};
-use crate::fixtures::{NOON, eventually, listen, seconds, test_process};
+use crate::fixtures::{NOON, Watched, end, eventually, listen, patience, receive, seconds, test_process};
 use crate::postgres::database;
 
 /// A schema on a server, and the folders of some hosts.
 struct Hosts {
     address: String,
     home: TempDir,
+    _watched: Watched,
 }
 
 impl Hosts {
     fn new() -> Option<Self> {
-        Some(Hosts { address: database()?, home: tempfile::tempdir().expect("a temporary folder") })
+        Some(Hosts::at(database()?))
+    }
+
+    fn at(address: String) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        Hosts { address, home, _watched: Watched::test() }
     }
 
     /// A scheduler on a host that polls every second.
@@ -220,7 +226,7 @@ fn the_state_folder_of_another_host_proves_no_death() {
     for (other_boot, name) in [(false, "b"), (true, "c")] {
         let clock = noon();
         let schema = format!("{}_{name}", hosts.address);
-        let hosts = Hosts { address: schema, home: tempfile::tempdir().expect("a temporary folder") };
+        let hosts = Hosts::at(schema);
         let mut first = hosts.start("a", &clock);
         let (run, owner) = claimed(&mut first);
         copy_files(&hosts.home.path().join("a"), &hosts.home.path().join(name), other_boot);
@@ -325,8 +331,7 @@ fn a_frozen_process_keeps_its_runs_and_a_killed_one_loses_them() {
     assert_eq!(status(&client, run), RunStatus::Running);
     assert_eq!(hosts.holders(&owner).len(), 1, "the server cannot know");
 
-    child.kill().expect("its end");
-    child.wait().expect("its end");
+    end(&mut child);
     eventually("the server has freed its lock", || hosts.holders(&owner).is_empty());
     pass(&clock, 100, &mut [&mut second]);
     let found = client.run(run).expect("a run").expect("a run");
@@ -358,8 +363,8 @@ fn a_change_by_another_process_wakes_a_scheduler() {
     let client = Client::open(&hosts.address).expect("a client");
     client.add(NewTask::manual("digest").handler("work")).expect("a task");
     let run = client.trigger("digest").expect("a run");
-    assert_eq!(begun.recv_timeout(Duration::from_secs(60)).expect("the run"), run);
-    scheduler.shutdown(seconds(30)).expect("a shutdown");
+    assert_eq!(receive(&begun, "the run"), run);
+    scheduler.shutdown(patience()).expect("a shutdown");
 }
 
 /// As an application that writes by SQL: nothing is notified.
@@ -382,6 +387,6 @@ fn without_a_notification_polling_runs_everything() {
         hosts.schema()
     );
     hosts.session().batch_execute(&insert).expect("a task");
-    begun.recv_timeout(Duration::from_secs(60)).expect("the run");
-    scheduler.shutdown(seconds(30)).expect("a shutdown");
+    receive(&begun, "the run");
+    scheduler.shutdown(patience()).expect("a shutdown");
 }

@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{NOON, TestDb, eventually, number};
+use crate::fixtures::{Arrivals, NOON, TestDb, eventually, exited, number, patience, receive};
 use crate::postgres::database;
 use crate::postgres::migrate::TABLES;
 
@@ -118,11 +118,11 @@ fn assert_equal(path: &Path, address: &str) {
                 });
             });
             rows_of_file(&file, table, |row| {
-                let other = receiver.recv().unwrap_or_else(|_| panic!("{} ends before {row:?}", table.0));
+                let other = receive(&receiver, &format!("{} as in {row:?}", table.0));
                 assert!(row.iter().copied().eq(other.iter().map(Option::as_deref)), "{}: {row:?}, {other:?}", table.0);
                 compared += 1;
             });
-            assert!(receiver.recv().is_err(), "{} has more rows on the server", table.0);
+            assert_eq!(receiver.within(patience()), Err(false), "{} has more rows on the server", table.0);
         });
         assert!(compared > 0, "no row in {}", table.0);
     }
@@ -176,7 +176,7 @@ fn killed(mut program: Child, mut reached: impl FnMut() -> bool) {
     };
     assert!(ended.is_none_or(|status| status.success()), "{ended:?}");
     let _ = program.kill();
-    program.wait().expect("its end");
+    exited(&mut program, "the migration");
 }
 
 /// Waits until the server has undone what a killed migration did.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use duly::{BoxError, Client, Context, Limits, NewTask, Retention, RunFilter, RunStatus, Scheduler};
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{eventually, skip};
+use crate::fixtures::{eventually, eventually_counts, patience, skip};
 use crate::postgres::server::{Guard, address, programs, start};
 
 /// Nothing is analysed but by the test. The plans of a parallel scan are of the same tables.
@@ -173,7 +173,11 @@ fn work_of_a_scheduler(address: &str, home: &Path, server: &Server, round: u32, 
     let ended = format!(
         "SELECT count(*) FROM task_runs WHERE id > {runs} AND handler = 'work' AND status IN ('succeeded', 'dead')"
     );
-    eventually("all runs have ended", || count(&ended) > rounds * 320);
+    let number = usize::try_from(rounds * 320 + 1).expect("a number");
+    let reader = std::cell::RefCell::new(&mut count);
+    eventually_counts("all runs have ended", number, || {
+        usize::try_from((reader.borrow_mut())(&ended)).expect("a count")
+    });
     // The oldest run of each task.
     if runs == RUNS {
         let keep = Retention { once: Duration::from_secs(200 * 86_400), least_runs: 9 - round, ..Retention::default() };
@@ -191,7 +195,7 @@ fn work_of_a_scheduler(address: &str, home: &Path, server: &Server, round: u32, 
         assert_eq!(count(lost), rounds * 30, "the runs of the lost owner are recovered");
     }
     eventually("a heartbeat", || String::from_utf8_lossy(&server.unread()).contains("SET seen_at = greatest"));
-    scheduler.shutdown(Duration::from_secs(60)).expect("an end");
+    scheduler.shutdown(patience()).expect("an end");
 }
 
 /// Uses tasks whose runs have ended, and which retention reaches late.

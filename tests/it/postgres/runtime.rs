@@ -2,7 +2,7 @@
 
 use duly::{Client, Context, NewTask, Scheduler};
 
-use crate::fixtures::{overdue, seconds, wait_for_status};
+use crate::fixtures::{overdue, patience, wait_for_status};
 use crate::postgres::database;
 
 /// All that a client does, and its end, on the threads that drive a runtime.
@@ -33,7 +33,7 @@ fn a_scheduler_starts_and_ends_on_a_thread_of_a_runtime() {
         let scheduler = Scheduler::builder(&address).handler("work", handler).start().expect("a scheduler");
         scheduler.add(overdue("task")).expect("a task");
         wait_for_status(scheduler.client(), "task", duly::RunStatus::Succeeded);
-        assert_eq!(scheduler.shutdown(seconds(30)).expect("its end").unfinished, 0);
+        assert_eq!(scheduler.shutdown(patience()).expect("its end").unfinished, 0);
         // Its end is a drop.
         drop(Scheduler::builder(&address).handler("work", handler).start().expect("a scheduler"));
     });

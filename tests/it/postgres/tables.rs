@@ -7,7 +7,7 @@ use duly::{Client, Error, NewTask, Outcome, RunFilter};
 use postgres::NoTls;
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{NOON, at, claim, finish_all, once, skip};
+use crate::fixtures::{NOON, at, claim, finish_all, joined, once, skip};
 use crate::sql::{present_time, turn};
 
 const POSTGRES: &str = include_str!("../../../schema.postgres.sql");
@@ -46,7 +46,7 @@ fn the_tables_are_created_once_and_examined() {
         })
         .collect();
     for thread in threads {
-        thread.join().expect("a thread").expect("a task");
+        joined(thread, "a client").expect("a thread").expect("a task");
     }
     let client = Client::open_existing(&address).expect("the tables");
     assert_eq!(client.tasks().expect("the tasks").len(), 20);

@@ -216,7 +216,7 @@ fn a_task_whose_run_begins_meanwhile_is_not_deleted() {
         observer.query_one(waits, &[&pid]).expect("a row").get::<_, i64>(0) == 1
     });
     both.server.batch_execute("COMMIT").expect("a commit");
-    let error = deletes.join().expect("a thread").expect_err("its run has begun");
+    let error = crate::fixtures::joined(deletes, "the DELETE").expect("a thread").expect_err("its run has begun");
     assert_eq!(said(&error), "the task has a running run: cancel it, or pause the task and wait");
     let left = both.in_postgres();
     assert_eq!(left.iter().filter(|row| row.contains(" task_id=1 ") || row.contains(" name=due ")).count(), 2);

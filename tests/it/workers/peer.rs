@@ -1,5 +1,8 @@
 //! duly's side of the protocol: starts a worker, writes messages to it, and checks each message that it writes.
 
+// Each wait has a deadline of the case; a thread waits for the process, and is waited for in this way.
+#![allow(clippy::disallowed_methods)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;

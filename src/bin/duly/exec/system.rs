@@ -225,7 +225,8 @@ fn pid(number: u32) -> Option<Pid> {
     i32::try_from(number).ok().filter(|number| *number > 1).and_then(Pid::from_raw)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
@@ -240,6 +241,6 @@ mod tests {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
         assert_eq!(named(child.id()), format!(r"a\n\u{{1b}}[2Jb (pid {})", child.id()));
         drop(child.stdin.take());
-        child.wait().unwrap();
+        crate::waits::exited(&mut child, "the shell");
     }
 }

@@ -235,6 +235,7 @@ impl<W: Write, F: Fn(u64) -> String> Writer<W, F> {
 #[cfg(test)]
 mod tests {
     use super::{LINES, LogQueue};
+    use crate::waits::{held, receive};
     use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
     use std::io::{self, Write};
 
@@ -248,7 +249,7 @@ mod tests {
     impl Write for Gated {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.begun.send(());
-            let _ = self.gate.recv();
+            let _ = held(&self.gate);
             let _ = self.taken.send(String::from_utf8_lossy(bytes).trim_end().to_owned());
             Ok(bytes.len())
         }
@@ -269,7 +270,7 @@ mod tests {
         // The first line is being written until the gate opens; the others wait, and seven exceed the capacity.
         write!(log, "line {}", 0).unwrap();
         writeln!(log, ".").unwrap();
-        begins.recv().unwrap();
+        receive(&begins, "the first line");
         for number in 1..=LINES + 7 {
             writeln!(log, "line {number}.").unwrap();
         }
@@ -293,7 +294,7 @@ mod tests {
         let blocks = queue.blocks("it");
         blocks.send(b"1\n2\n".to_vec(), 2);
         blocks.send(b"3\n".to_vec(), 1);
-        begins.recv().unwrap();
+        receive(&begins, "the first line");
         queue.finish(None);
         assert_eq!((queue.lost(), lines.len()), (3, 0));
         drop(open);

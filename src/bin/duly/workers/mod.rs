@@ -135,16 +135,17 @@ impl Drop for Workers {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
-    use std::time::Duration;
 
-    use duly::{Clock, NewTask, Scheduler, SystemClock};
+    use duly::{NewTask, Scheduler};
 
     use crate::exec::environment::Environment;
     use crate::exec::guard::Guard;
+    use crate::waits::{eventually, joined};
     use crate::workers::options::WorkerOptions;
     use crate::workers::times::Times;
     use crate::workers::{Place, Workers};
@@ -179,15 +180,6 @@ mod tests {
         (workers, scheduler)
     }
 
-    fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-        let clock = SystemClock::new();
-        let until = clock.now().monotonic + Duration::from_secs(60);
-        while !holds() {
-            assert!(clock.now().monotonic < until, "waited in vain until {what}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
     #[test]
     fn copies_share_the_runs() {
         let home = tempfile::tempdir().unwrap();
@@ -207,7 +199,7 @@ mod tests {
         assert_eq!(results, ["1", "2"]);
         assert!(workers.are_settled() && workers.problems().is_empty() && workers.running() == 0);
         workers.end();
-        workers.threads.drain(..).for_each(|thread| thread.join().unwrap());
+        workers.threads.drain(..).for_each(|thread| joined(thread, "a worker").unwrap());
         assert!(workers.have_ended() && !workers.was_cut_short());
     }
 
