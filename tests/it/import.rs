@@ -125,19 +125,23 @@ fn a_command_gets_the_shell_the_input_the_variables_and_the_home_that_the_cronta
     assert_eq!(entries(&document, "remarks"), [remark]);
 }
 
+/// Imports a crontab of one entry, and returns what its command prints. `HERE` stands for the folder.
+#[cfg(target_os = "linux")]
+pub(crate) fn output_of_imported(source: &str, crontab: &str) -> String {
+    let db = TestDb::new();
+    let here = std::fs::canonicalize(db.home()).unwrap().display().to_string();
+    write(&db, "crontab", &crontab.replace("HERE", &here));
+    stdout_of(duly(&db, &["import", source, "crontab"]));
+    stdout_of(duly(&db, &["trigger", &db.ask("SELECT name FROM scheduled_tasks")]));
+    assert!(duly(&db, &["run", "--until-idle"]).status.success());
+    db.ask("SELECT output FROM task_runs").replace(&here, "HERE")
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn imported_tasks_run_as_under_cron() {
-    let db = TestDb::new();
-    let text =
-        format!("SHELL=/bin/bash\nHOME={}\nWORD=a b\n@daily echo \"$0 $WORD $PWD\"; cat%in%put\n", db.home().display());
-    write(&db, "crontab", &text);
-    stdout_of(duly(&db, &["import", "crontab", "crontab"]));
-    let name = db.ask("SELECT name FROM scheduled_tasks");
-    stdout_of(duly(&db, &["trigger", &name]));
-    assert!(duly(&db, &["run", "--until-idle"]).status.success());
-    let home = db.home().display();
-    assert_eq!(db.ask("SELECT output FROM task_runs"), format!("/bin/bash a b {home}\nin\nput\n"));
+    let crontab = "SHELL=/bin/bash\nHOME=HERE\nWORD=a b\n@daily echo \"$0 $WORD $PWD\"; cat%in%put\n";
+    assert_eq!(output_of_imported("crontab", crontab), "/bin/bash a b HERE\nin\nput\n");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use duly::{Apply, Done, NewTask};
 
-use crate::fixtures::{TestDb, advance_and_step, exited, minutes};
+use crate::fixtures::{TestDb, advance_and_step, minutes};
 
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 

@@ -25,6 +25,12 @@ fn nanoclaw(path: &Path) -> Connection {
     connection
 }
 
+/// Imports a database of NanoClaw, and returns the report.
+fn import(db: &TestDb, arguments: &[&str]) -> Value {
+    let line = [&["import", "nanoclaw", "--json"], arguments].concat();
+    serde_json::from_str(&stdout_of(duly(db, &line))).expect("one document")
+}
+
 /// `next` and `last`: SQL.
 fn insert_row(connection: &Connection, id: &str, kind: &str, value: &str, next: &str, last: &str, status: &str) {
     let insert = format!(
@@ -60,8 +66,7 @@ fn tasks_are_imported_or_refused_with_a_reason() {
         insert_row(&source, id, kind, value, next, last, status);
     }
     drop(source);
-    let line = ["import", "nanoclaw", "messages.db", "--json", "--", "node", "run-task.js"];
-    let import = || -> Value { serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document") };
+    let import = || import(&db, &["messages.db", "--", "node", "run-task.js"]);
     let first = import();
     let imported = ["1-cron00", "2-every0", "3-once00", "4-other0", "5-late00", "6-paused"];
     assert_eq!(entries(&first, "tasks"), imported.map(|id| format!("task-{id}: added")));
@@ -129,10 +134,7 @@ fn a_task_that_became_invalid_is_not_pruned_and_a_completed_one_is() {
     ] {
         insert_row(&source, id, kind, value, far, "NULL", "active");
     }
-    let import = || -> Value {
-        let line = ["import", "nanoclaw", "messages.db", "--prune", "--json", "--", "true"];
-        serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document")
-    };
+    let import = || import(&db, &["messages.db", "--prune", "--", "true"]);
     import();
     let rows = db.tasks();
     source.execute_batch("UPDATE scheduled_tasks SET schedule_value = 'soon', next_run = NULL").unwrap();
@@ -176,9 +178,7 @@ fn a_database_in_use_is_read_with_its_wal_and_not_written() {
         names
     };
     let import = || {
-        let file = path.to_str().expect("UTF-8");
-        let line = ["import", "nanoclaw", file, "--dry-run", "--json", "--", "true"];
-        let document: Value = serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document");
+        let document = import(&db, &[path.to_str().expect("UTF-8"), "--dry-run", "--", "true"]);
         document["tasks"].as_array().unwrap().len()
     };
     let source = nanoclaw(&path);
@@ -221,8 +221,7 @@ fn what_the_migration_of_nanoclaw_accepts_is_imported() {
     ] {
         insert_row(&source, id, kind, value, next, "NULL", "active");
     }
-    let line = ["import", "nanoclaw", "messages.db", "--json", "--", "true"];
-    let imported: Value = serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document");
+    let imported = import(&db, &["messages.db", "--", "true"]);
     let refused = |id: &str, value: &str| {
         format!("{id}: expected milliseconds, as in 300000, or one unit, as in 30m, found \"{value}\"")
     };
@@ -270,20 +269,12 @@ fn session(db: &TestDb, group: &str, session: &str) -> Connection {
 }
 
 /// `due`, `recurrence` and `series`: SQL.
-fn insert_message(
-    connection: &Connection,
-    id: &str,
-    series: &str,
-    status: &str,
-    due: &str,
-    recurrence: &str,
-    content: &str,
-) {
+fn insert_message(to: &Connection, id: &str, series: &str, status: &str, due: &str, recurrence: &str, content: &str) {
     let insert = format!(
         "INSERT INTO messages_in (id, series_id, kind, timestamp, status, process_after, recurrence, content)
          VALUES (?1, {series}, 'task', '2026-02-01 10:00:00', ?2, {due}, {recurrence}, ?3)"
     );
-    connection.execute(&insert, [id, status, content]).expect("a row");
+    to.execute(&insert, [id, status, content]).expect("a row");
 }
 
 #[test]
@@ -315,8 +306,7 @@ fn tasks_of_the_sessions_of_nanoclaw_2_are_imported_or_refused_with_a_reason() {
     insert_message(&other, "all", "'all'", "pending", "NULL", yearly, all);
     insert_message(&other, "skip", "'skip'", "pending", "NULL", yearly, skip);
 
-    let line = ["import", "nanoclaw", "v2-sessions", "--prune", "--json", "--", "node", "run-task.js"];
-    let import = || -> Value { serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document") };
+    let import = || import(&db, &["v2-sessions", "--prune", "--", "node", "run-task.js"]);
     let first = import();
     let imported = ["brief-1a2b", "paused", "gap", "failed", "forked", "off-grid", "once", "late", "all", "skip"];
     assert_eq!(entries(&first, "tasks"), imported.map(|id| format!("{id}: added")));
@@ -404,21 +394,11 @@ fn tasks_are_imported_for_a_handler() {
     insert_row(&source, "daily", "cron", "0 13 * * *", "NULL", "NULL", "active");
     insert_row(&source, "paused", "interval", "300000", "NULL", "NULL", "paused");
     let session = session(&db, "ag-1", "sess-1");
-    insert_message(
-        &session,
-        "brief",
-        "'brief'",
-        "pending",
-        "NULL",
-        "'0 9 1 1 *'",
-        r#"{"prompt":"p","script":"exit 0"}"#,
-    );
+    let content = r#"{"prompt":"p","script":"exit 0"}"#;
+    insert_message(&session, "brief", "'brief'", "pending", "NULL", "'0 9 1 1 *'", content);
     let stored =
         || db.rows("SELECT name, handler, payload, concurrency_key, status FROM scheduled_tasks ORDER BY name");
-    let import = |file: &str, target: &[&str]| -> Value {
-        let line = [&["import", "nanoclaw", file, "--json"], target].concat();
-        serde_json::from_str(&stdout_of(duly(&db, &line))).expect("one document")
-    };
+    let import = |file: &str, target: &[&str]| import(&db, &[&[file], target].concat());
     for file in ["messages.db", "v2-sessions"] {
         import(file, &["--", "node", "run-task.js"]);
     }

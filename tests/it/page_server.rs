@@ -4,12 +4,11 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::Instant;
 
 use duly::page::Page;
 use duly::{NewTask, Scheduler};
 
-use crate::fixtures::{TestDb, eventually, far_future, patience, seconds, skip};
+use crate::fixtures::{TestDb, eventually, far_future, seconds, skip};
 #[cfg(target_os = "linux")]
 use crate::page_sidecar::served_by_program;
 
@@ -32,8 +31,15 @@ impl Served {
         Self::new(Page::on("127.0.0.1:0"))
     }
 
+    /// With the task `holder`, whose page has a form with the token.
     fn with_actions() -> Self {
-        Self::new(Page::on("127.0.0.1:0").actions())
+        Self::acting_on("127.0.0.1:0")
+    }
+
+    fn acting_on(address: &str) -> Self {
+        let served = Self::new(Page::on(address).actions());
+        served.scheduler.add(NewTask::manual("holder").handler("elsewhere")).unwrap();
+        served
     }
 
     /// Sends a request with the right `Host`. `lines`: further headers.
@@ -66,6 +72,12 @@ impl Served {
     fn actions(&self) -> Vec<String> {
         self.db.rows("SELECT task_id, run_id, detail FROM scheduler_events WHERE kind = 'action' ORDER BY id")
     }
+}
+
+/// An address for one test, on which nothing answers once it has ended: a port of 127.0.0.1 that becomes free may be given to another
+/// test at once.
+pub(crate) fn own_address(host: u8) -> String {
+    format!("127.0.0.{}:0", if cfg!(target_os = "linux") { host } else { 1 })
 }
 
 #[derive(Debug)]
@@ -267,9 +279,7 @@ fn every_answer_has_the_headers_that_bind_a_browser() {
 fn an_action_leaves_one_event_that_names_the_page() {
     let served = Served::with_actions();
     let (db, client) = (&served.db, served.scheduler.client());
-    for name in ["holder", "report/daily:x@y"] {
-        client.add(NewTask::manual(name).handler("elsewhere")).unwrap();
-    }
+    client.add(NewTask::manual("report/daily:x@y").handler("elsewhere")).unwrap();
     let id = client.task("report/daily:x@y").unwrap().unwrap().id;
     let task = "/tasks/report%2Fdaily%3Ax%40y";
     let leads_to = |answer: Answer, page: &str| {
@@ -296,9 +306,7 @@ fn an_action_leaves_one_event_that_names_the_page() {
 fn a_refused_action_leaves_nothing() {
     let served = Served::with_actions();
     let client = served.scheduler.client();
-    for name in ["holder", "digest"] {
-        client.add(NewTask::manual(name).handler("elsewhere")).unwrap();
-    }
+    client.add(NewTask::manual("digest").handler("elsewhere")).unwrap();
     client.trigger("digest").unwrap();
     let (token, before) = (served.token(), served.db.rows("SELECT * FROM scheduler_events"));
     let other = token.replace(|digit: char| digit == token.chars().next().unwrap(), "x");
@@ -336,9 +344,7 @@ fn a_refused_action_leaves_nothing() {
 fn an_action_whose_event_cannot_be_written_is_not_performed() {
     let served = Served::with_actions();
     let client = served.scheduler.client();
-    for name in ["holder", "digest"] {
-        client.add(far_future(name).handler("elsewhere")).unwrap();
-    }
+    client.add(far_future("digest").handler("elsewhere")).unwrap();
     let run = client.trigger("digest").unwrap();
     let fault = "CREATE TRIGGER fault BEFORE INSERT ON scheduler_events WHEN NEW.kind = 'action' BEGIN \
                  SELECT RAISE(ABORT, 'no space for events'); END";
@@ -359,7 +365,6 @@ fn an_action_whose_event_cannot_be_written_is_not_performed() {
 #[test]
 fn actions_that_wait_for_a_lock_are_refused_and_do_not_delay_pages() {
     let served = Served::with_actions();
-    served.scheduler.add(NewTask::manual("holder").handler("elsewhere")).unwrap();
     let token = format!("token={}", served.token());
     let other = served.db.plain();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -387,8 +392,7 @@ fn actions_that_wait_for_a_lock_are_refused_and_do_not_delay_pages() {
 
 #[test]
 fn the_page_of_a_scheduler_that_stopped_by_itself_reports_it() {
-    let served = Served::with_actions();
-    served.scheduler.add(NewTask::manual("holder").handler("elsewhere")).unwrap();
+    let served = Served::acting_on(&own_address(2));
     let token = format!("token={}", served.token());
     std::fs::remove_file(served.db.file()).unwrap();
     eventually("the scheduler stops", || served.scheduler.has_stopped());
@@ -416,7 +420,7 @@ fn a_page_starts_and_ends_within_a_runtime() {
     let mut several = tokio::runtime::Builder::new_multi_thread();
     for runtime in [single.enable_all(), several.enable_all()] {
         runtime.build().unwrap().block_on(async {
-            let served = Served::with_actions();
+            let served = Served::acting_on(&own_address(3));
             assert_eq!(served.get("/").status, 200);
             let address = served.address;
             drop(served);
@@ -469,7 +473,7 @@ fn descriptors(process: u32) -> usize {
 #[test]
 fn a_thousand_idle_and_dripping_connections_do_not_block_the_page() {
     let db = TestDb::new();
-    let (mut sidecar, address) = served_by_program(&db);
+    let (mut sidecar, address) = served_by_program(&db, "127.0.0.1:0");
     let before = descriptors(sidecar.pid());
     let mut held = Vec::new();
     for n in 0..1000 {
@@ -509,7 +513,7 @@ fn a_process_without_descriptors_serves_again_when_it_has_some() {
         return skip("no prlimit");
     }
     let db = TestDb::new();
-    let (mut sidecar, address) = served_by_program(&db);
+    let (mut sidecar, address) = served_by_program(&db, "127.0.0.1:0");
     let limit = |count: usize| {
         let arguments = ["--pid", &sidecar.pid().to_string(), &format!("--nofile={count}:")];
         assert!(std::process::Command::new("prlimit").args(arguments).status().unwrap().success());

@@ -6,12 +6,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
 use crate::fixtures::{TestDb, eventually, patience, seconds};
+use crate::page_server::own_address;
 use crate::sidecar::Sidecar;
 
 /// Starts `duly run` with the page, and returns the address that its log shows.
-pub(crate) fn served_by_program(db: &TestDb) -> (Sidecar, SocketAddr) {
+pub(crate) fn served_by_program(db: &TestDb, address: &str) -> (Sidecar, SocketAddr) {
     drop(db.client());
-    let sidecar = Sidecar::start(db, &["--http", "127.0.0.1:0"]);
+    let sidecar = Sidecar::start(db, &["--http", address]);
     let mut address = None;
     eventually("the address is logged", || {
         let log = sidecar.log();
@@ -36,7 +37,7 @@ fn request(address: SocketAddr, path: &str) -> TcpStream {
 #[test]
 fn a_signal_ends_the_page_in_order_while_connections_are_open() {
     let db = TestDb::new();
-    let (mut sidecar, address) = served_by_program(&db);
+    let (mut sidecar, address) = served_by_program(&db, &own_address(4));
     let connect = || TcpStream::connect(address).expect("a connection");
     // Silent ones, some with half a request, one that waits for its next request, and streams.
     let mut open: Vec<TcpStream> = (0..20).map(|_| connect()).collect();

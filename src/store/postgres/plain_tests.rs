@@ -248,7 +248,9 @@ fn a_task_that_is_added_during_a_turn_is_due_at_once() {
     let done = std::thread::scope(|scope| {
         let turn = scope.spawn(|| owner.try_turn(&Turn { now: NOON, room: 50, ..Turn::default() }).expect("a turn"));
         // It has read what is due, and waits for the row that it has read.
-        eventually("a turn waits for the lock", || count(&mut other, "pg_locks WHERE NOT granted AND locktype = 'transactionid'") > 0);
+        eventually("a turn waits for the lock", || {
+            count(&mut other, "pg_locks WHERE NOT granted AND locktype = 'transactionid'") > 0
+        });
         adding.batch_execute("COMMIT").expect("the end");
         turn.join().expect("a turn")
     });
@@ -489,7 +491,9 @@ fn of_two_attempts_of_a_run_only_the_one_that_holds_the_claim_ends_it() {
     finished.push(Finished { claim: Arc::new(again), ..finished[0].clone() });
     other.batch_execute("SET duly.store = 'on'; UPDATE task_runs SET attempt = 2").expect("another attempt");
     let turn = Turn { now: NOON, finished: &finished, ..Turn::default() };
-    let done = turn_behind_a_lock(&mut owner, &mut other, "", &turn, |other| eventually("the ends are stored without the lock", || running(other) == 0));
+    let done = turn_behind_a_lock(&mut owner, &mut other, "", &turn, |other| {
+        eventually("the ends are stored without the lock", || running(other) == 0)
+    });
     assert_eq!((ends(&done), is_superseded(&done)), (1, true), "{:?}", done.events);
     let superseded = "SELECT attempt FROM task_attempts WHERE outcome = 'superseded'";
     assert_eq!(other.query_one(superseded, &[]).expect("an attempt").get::<_, i64>(0), 1);

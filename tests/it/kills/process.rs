@@ -11,7 +11,7 @@ use rusqlite::Connection;
 
 use crate::dst_nights;
 use crate::evidence::{UNSHARE, first_process_in, scheduler_in};
-use crate::fixtures::{TestDb, eventually, test_process};
+use crate::fixtures::{TestDb, eventually, reap, test_process};
 use crate::kills::handlers::{FOLDER, HANDLERS, LEASE, WORKERS};
 use crate::kills::journal::NUMBER;
 use crate::sidecar::{kill, processes, signal};
@@ -242,7 +242,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if !self.child.try_wait().is_ok_and(|status| status.is_some()) {
             self.kill_all();
-            let _ = self.child.wait();
+            reap(&mut self.child);
         }
         if std::thread::panicking() {
             let log = self.log();

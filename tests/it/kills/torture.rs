@@ -54,6 +54,8 @@ fn torture(namespaced: bool) {
     while begin.elapsed() < LEAD + length {
         scenario.advance();
         scenario.take_action();
+        // The pace of the faults: nothing waits for it.
+        #[allow(clippy::disallowed_methods)]
         std::thread::sleep(scenario.millis(20, 150));
     }
     scenario.end_faults();
