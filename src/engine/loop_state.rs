@@ -2,6 +2,9 @@
 //! drains, and until when the loop waits. A pure state, without a channel, thread, clock, pool or store: [`LoopState::next`] returns
 //! what is to be carried out, and the shell (`event_loop`) or a test (`duly::testing`) gives back what came of it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +19,7 @@ use crate::store::turn_io::Slots;
 use crate::worker::pool::{QUEUE, Returned};
 
 /// Claims that wait this long for a worker are returned to the queue.
-const UNSTARTED: Duration = Duration::from_millis(500);
+pub(crate) const UNSTARTED: Duration = Duration::from_millis(500);
 /// How long the next outcome of short runs is waited for, to be written with those before it.
 const GATHER: Duration = Duration::from_millis(1);
 /// How long outcomes are gathered in all.
@@ -517,44 +520,5 @@ impl LoopState {
             self.handed.pop_front();
         }
         self.handed.front().map(|(since, _)| *since)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::{GATHER, GATHER_ALL, Gathering, read_ahead};
-    use crate::worker::pool::QUEUE;
-
-    #[test]
-    fn outcomes_that_come_one_by_one_are_not_gathered_for_long() {
-        let (mut gathering, begun) = (Gathering::default(), Duration::from_secs(5));
-        let mut now = begun;
-        // Each comes as late as it may.
-        for _ in 0..500 {
-            let wait = gathering.wait(now);
-            assert!(wait <= GATHER);
-            now += wait;
-        }
-        assert_eq!(now, begun + GATHER_ALL);
-    }
-
-    #[test]
-    fn as_much_is_read_ahead_as_what_finished_shows_to_be_short() {
-        let cases = [
-            // Nothing has finished.
-            (0, Duration::ZERO, 0),
-            // No-ops.
-            (2, Duration::from_micros(20), 32),
-            (100, Duration::from_millis(1), QUEUE),
-            // Two workers end 20 such attempts in 10 ms.
-            (4, Duration::from_millis(4), 20),
-            // Four times what has finished, however long it took.
-            (2, Duration::from_secs(600), 8),
-        ];
-        for (finished, busy, ahead) in cases {
-            assert_eq!(read_ahead(finished, busy, 2), ahead, "{finished} in {busy:?}");
-        }
     }
 }
