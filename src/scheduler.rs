@@ -5,7 +5,7 @@ mod ending;
 mod on_server;
 mod options;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,8 +20,9 @@ use crate::client::wake::Wake;
 #[cfg(feature = "postgres")]
 use crate::clock::since_boot;
 use crate::clock::{Clock, SystemClock};
-use crate::engine::event_loop::{Drain, EventLoop, Order};
+use crate::engine::event_loop::EventLoop;
 use crate::engine::lanes::Lanes;
+use crate::engine::loop_state::{LoopState, Order};
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
@@ -327,7 +328,6 @@ impl Builder {
         let (report, reports) = bounded(1);
         let client = Client::new(own, clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
-        let (in_flight, handed, next_look, waiting) = (0, VecDeque::new(), Duration::ZERO, Waiting::default());
         let now = clock.now();
         let vitals = Arc::new(Vitals::new(now, settings.poll));
         let is_behind = poller.is_behind(now);
@@ -340,26 +340,19 @@ impl Builder {
             None => None,
         };
         let event_loop = EventLoop {
+            state: LoopState::new(lanes, settings.poll, now),
             poller,
             pool,
             clock,
-            settings,
             wake: wake.clone(),
             woken,
             orders,
-            drain: Drain::default(),
-            report,
+            unfinished: report,
             vitals: vitals.clone(),
-            in_flight,
-            handed,
-            next_look,
-            reports: waiting,
-            lanes,
+            reports: Waiting::default(),
             problems: problems.clone(),
             #[cfg(feature = "postgres")]
             keeper,
-            #[cfg(feature = "postgres")]
-            lost_since: None,
         };
         let thread = thread::Builder::new()
             .name("duly-poller".into())

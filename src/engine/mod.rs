@@ -1,10 +1,11 @@
-//! Decides when: one turn at a time (`poller`), and the loop that joins it with the pool (`event_loop`).
+//! Decides when: one turn at a time (`poller`), and the loop that joins it with the pool (`loop_state`; its shell is `event_loop`).
 
 pub(crate) mod event_loop;
 #[cfg(feature = "postgres")]
 pub(crate) mod keeper;
 pub(crate) mod lanes;
 pub(crate) mod log_once;
+pub(crate) mod loop_state;
 pub(crate) mod peers;
 pub(crate) mod poller;
 pub(crate) mod wake_time;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
 
-use crate::engine::event_loop::Order;
+use crate::engine::loop_state::Order;
 use crate::error::{Error, Result};
 use crate::host::panics;
 use crate::scheduler::{Scheduler, Shutdown};

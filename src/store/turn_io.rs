@@ -211,7 +211,7 @@ impl Seen {
 }
 
 /// How many runs may still be claimed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slots {
     /// All of them.
     pub(crate) room: usize,

@@ -59,7 +59,8 @@ pub(crate) struct Returned {
 }
 
 impl Returned {
-    fn add(self, finished: &Finished) -> Self {
+    /// Counts another one.
+    pub(crate) fn add(self, finished: &Finished) -> Self {
         let Returned { all, begun, took } = Returned { all: self.all + 1, ..self };
         match (finished.slot, finished.duration) {
             (Some(_), Some(duration)) => Returned { all, begun: begun + 1, took: took.saturating_add(duration) },

@@ -11,6 +11,7 @@ mod claim_order;
 mod databases;
 mod drain;
 mod effects;
+mod event_loop;
 mod expiry;
 mod faults;
 mod hidden_processes;

@@ -12,8 +12,12 @@ use crate::simulation::scenario::Scenario;
 #[derive(Clone, Debug)]
 pub(crate) struct HandlerCall {
     pub(crate) claim: Arc<Claim>,
-    /// By the monotonic clock.
-    pub(crate) ends_at: Duration,
+    /// How long its handler takes.
+    pub(crate) takes: Duration,
+    /// By the monotonic clock; `None` until a worker or its lane takes it.
+    pub(crate) ends_at: Option<Duration>,
+    /// Its lane beside the workers.
+    pub(crate) lane: Option<usize>,
     pub(crate) outcome: Outcome,
     /// Whether it has noticed that it should stop.
     pub(crate) stopping: bool,
@@ -29,8 +33,8 @@ pub(crate) fn succeeded(claim: &Claim) -> Outcome {
     Outcome::Succeeded { result: Some(format!("{}", claim.attempt)) }
 }
 
-/// Draws duration and outcome of an attempt that begins now.
-pub(crate) fn draw_call(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Duration) -> HandlerCall {
+/// Draws duration and outcome of an attempt.
+pub(crate) fn draw_call(rng: &mut fastrand::Rng, claim: &Arc<Claim>) -> HandlerCall {
     let millis = Duration::from_millis;
     let (short, long) = (millis(rng.u64(..3000)), millis(rng.u64(..1_500_000)));
     let limit = claim.timeout.filter(|limit| !limit.is_zero()).unwrap_or(Duration::from_secs(60));
@@ -54,7 +58,7 @@ pub(crate) fn draw_call(rng: &mut fastrand::Rng, claim: &Arc<Claim>, now: Durati
         _ => (limit + long * 4, failed(FailureKind::Failed, "it took too long", Retry::Backoff)),
     };
     let fault = if claim.handler == LEDGER { Fault::draw(rng) } else { Fault::Nothing };
-    HandlerCall { claim: claim.clone(), ends_at: now + takes, outcome, stopping: false, fault }
+    HandlerCall { claim: claim.clone(), takes, ends_at: None, lane: None, outcome, stopping: false, fault }
 }
 
 impl HandlerCall {
@@ -62,6 +66,12 @@ impl HandlerCall {
     pub(crate) fn calls_real_handler(&self) -> bool {
         self.claim.handler == LEDGER
             && matches!(self.outcome, Outcome::Succeeded { .. } | Outcome::Failed { retry: Retry::Backoff, .. })
+    }
+
+    /// Its handler returns now, or as soon as it is called.
+    pub(crate) fn end_at(&mut self, now: Duration) {
+        self.takes = Duration::ZERO;
+        self.ends_at = self.ends_at.map(|_| now);
     }
 
     pub(crate) fn fails(&self) -> bool {
@@ -73,11 +83,12 @@ impl HandlerCall {
         self.stopping = true;
         match rng.u32(..10) {
             0..6 => {
-                self.ends_at = now + Duration::from_millis(rng.u64(..2000));
+                self.takes = Duration::from_millis(rng.u64(..2000));
+                self.ends_at = self.ends_at.map(|_| now + self.takes);
                 self.outcome = failed(FailureKind::Failed, "stopped", Retry::Backoff);
             }
             6..8 => {
-                self.ends_at = now;
+                self.end_at(now);
                 self.outcome = succeeded(&self.claim);
             }
             _ => {}
@@ -90,13 +101,13 @@ impl Scenario {
         let now = self.now().monotonic;
         let calls = &mut self.schedulers[id].calls;
         if let Some(call) = calls.iter_mut().find(|call| Arc::ptr_eq(&call.claim, claim)) {
-            (call.ends_at, call.outcome) = (now, outcome);
+            call.end_at(now);
+            call.outcome = outcome;
         }
     }
 
     pub(crate) fn draw_call(&mut self, claim: &Arc<Claim>) -> HandlerCall {
-        let now = self.now().monotonic;
-        draw_call(&mut self.rng, claim, now)
+        draw_call(&mut self.rng, claim)
     }
 
     /// Lets handlers notice that their run is to stop.

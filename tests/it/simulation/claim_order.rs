@@ -30,14 +30,14 @@ fn waits(run: &RunRow) -> bool {
 impl History {
     /// Compares the claims of a turn, in their order, with the runs that could have been claimed instead.
     pub(crate) fn check_order(&mut self, step: &Step<'_>, turn: &Turn) -> Check {
-        let handlers = &self.owners[turn.owner].handlers;
+        let handlers = &turn.handlers;
         // It could start before the turn and after it, and so at any moment between.
         let could = |run: &&RunRow| {
             let before = step.before.runs.get(&run.id);
             waits(run)
                 && run.run_at <= step.now
                 && !run.cancel_requested
-                && handlers.contains(&&*run.handler)
+                && handlers.contains(&run.handler)
                 && self.limits.opens_at(&run.handler).is_none_or(|at| at <= step.now)
                 && before.is_some_and(|before| waits(before) && before.attempt == run.attempt)
                 && !step.after.tasks[&run.task].is_halted()

@@ -22,18 +22,20 @@ const ROUNDS: u32 = 6000;
 impl Scenario {
     /// Stops all faults and runs the schedulers until all work is done. Handlers succeed at once from now on.
     pub(crate) fn finish_without_faults(&mut self) -> Check {
+        self.is_calm = true;
         self.release_write_lock();
         self.repair_all()?;
         self.lift_rates()?;
         for scheduler in &mut self.schedulers {
             scheduler.suspended = None;
+            scheduler.in_loop.calm();
         }
         let every = self.running();
         for one in every {
             self.turn(one)?;
         }
         // A scheduler with all handlers, and enough workers for the backlog.
-        let all = |scheduler: &Scheduler| scheduler.stepper.is_some() && scheduler.handlers == HANDLERS.len();
+        let all = |scheduler: &Scheduler| scheduler.takes_on() && scheduler.handlers == HANDLERS.len();
         let is_large = self.history.tables.unfinished().count() > LARGE_BACKLOG;
         if is_large || self.schedulers_where(all).is_empty() {
             let workers = if is_large { MANY_WORKERS } else { self.rng.usize(1..=3) };
@@ -84,7 +86,7 @@ impl Scenario {
     pub(crate) fn finish_quickly(&mut self, one: usize) {
         let now = self.now().monotonic;
         for call in &mut self.schedulers[one].calls {
-            call.ends_at = now;
+            call.end_at(now);
             call.outcome = attempts::succeeded(&call.claim);
             call.fault = Fault::Nothing;
         }

@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use duly::Outcome;
-
 use crate::simulation::attempts;
 use crate::simulation::history::{Action, Check};
-use crate::simulation::scenario::{HANDLERS, Scenario};
+use crate::simulation::scenario::{HANDLERS, Scenario, Scheduler};
 
 const HOUR: i64 = 3_600_000;
 const MAX_SCHEDULERS: usize = 3;
@@ -49,7 +47,7 @@ impl Scenario {
                 self.crash(one, "with runs executing")
             }
             28..36 => self.kill_before_outcome_is_written(),
-            36..44 => self.drain_and_stop(one),
+            36..44 => self.order_to_drain(one),
             44..56 => self.suspend(one),
             56..66 => self.hold_write_lock(),
             66..72 => self.remove_lock_files(),
@@ -63,7 +61,7 @@ impl Scenario {
 
     /// Starts another scheduler; not every one has every handler.
     pub(crate) fn start_scheduler(&mut self) -> Check {
-        if self.running().len() >= MAX_SCHEDULERS {
+        if self.schedulers_where(Scheduler::takes_on).len() >= MAX_SCHEDULERS || self.running().len() > MAX_SCHEDULERS {
             return Ok(());
         }
         let handlers = self.pick(&[&HANDLERS[..], &HANDLERS[..], &["work", "post"], &["work"], &["post", "rare"]]);
@@ -71,13 +69,14 @@ impl Scenario {
     }
 
     pub(crate) fn start_if_none_alive(&mut self) -> Check {
-        if self.running().is_empty() { self.start_scheduler() } else { Ok(()) }
+        if self.schedulers_where(Scheduler::takes_on).is_empty() { self.start_scheduler() } else { Ok(()) }
     }
 
     fn kill_before_outcome_is_written(&mut self) -> Check {
         let busy = self.schedulers_where(|scheduler| scheduler.can_step() && !scheduler.calls.is_empty());
         let Some(one) = self.rng.choice(busy) else { return Ok(()) };
-        let claim = self.schedulers[one].calls[0].claim.clone();
+        let taken = self.schedulers[one].calls.iter().find(|call| call.ends_at.is_some());
+        let Some(claim) = taken.map(|call| call.claim.clone()) else { return Ok(()) };
         self.end_now(one, &claim, attempts::succeeded(&claim));
         self.deliver(one)?;
         if self.schedulers[one].stepper.is_none() {
@@ -87,36 +86,13 @@ impl Scenario {
         self.crash(one, "before an outcome was written")
     }
 
-    /// Drains and stops a scheduler: it claims no more, releases what no handler has begun, and interrupts the rest.
-    fn drain_and_stop(&mut self, one: usize) -> Check {
-        if !self.schedulers[one].can_step() {
+    /// Orders a scheduler to drain: it claims no more, gives back what has not begun, and ends when its handlers have returned.
+    fn order_to_drain(&mut self, one: usize) -> Check {
+        if !self.schedulers[one].takes_on() {
             return Ok(());
         }
-        self.fault("stopped after a drain");
-        let claims: Vec<_> = self.schedulers[one].calls.iter().map(|call| call.claim.clone()).collect();
-        for claim in claims {
-            match self.rng.u32(..3) {
-                0 => self.end_now(one, &claim, Outcome::Released),
-                1 => self.end_now(one, &claim, attempts::succeeded(&claim)),
-                _ => {}
-            }
-        }
-        // What becomes due meanwhile is left to others.
-        for _ in 0..self.rng.u32(1..4) {
-            self.drain(one)?;
-            if self.once_in(2) {
-                let waits = Duration::from_millis(self.rng.u64(..90_000));
-                self.database.advance(waits);
-            }
-        }
-        self.drain(one)?;
-        let scheduler = &mut self.schedulers[one];
-        scheduler.calls.clear();
-        let Some(stepper) = scheduler.stepper.take() else { return Ok(()) };
-        let left = stepper.stop();
-        self.history.died(one);
-        let how = if left.is_ok() { "leaves" } else { "leaves without a last turn" };
-        self.record(&Action::Nothing, &format!("owner {one} {how}"))
+        self.fault("ordered to drain");
+        self.order(one)
     }
 
     pub(crate) fn suspend(&mut self, one: usize) -> Check {

@@ -76,10 +76,12 @@ impl Action {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Turn {
     pub(crate) owner: usize,
     pub(crate) claims: Vec<Arc<Claim>>,
+    /// For which it claims.
+    pub(crate) handlers: Arc<BTreeSet<String>>,
     /// The engine is degraded: writing has failed, and it may write nothing for a while.
     pub(crate) refused: bool,
     /// How long it sleeps after this turn, and how many of its workers are idle.
@@ -150,6 +152,8 @@ pub(crate) struct Attempt {
     pub(crate) took: Option<Duration>,
     /// The wall time at which it returned.
     pub(crate) returned: Option<i64>,
+    /// Whether its loop has taken its end.
+    pub(crate) arrived: bool,
     /// Its owner was alive and was declared dead, as the contract allows: no lock file, and an expired lease.
     pub(crate) taken_over: bool,
 }
@@ -270,6 +274,19 @@ impl History {
             *how = FailureKind::TimedOut;
         }
         (attempt.outcome, attempt.returned) = (Some(outcome), Some(at.wall.as_millis()));
+    }
+
+    /// The loop takes the end of an attempt: its next turn records that.
+    pub(crate) fn arrived(&mut self, claim: &Claim) {
+        self.attempts.get_mut(&(claim.run_id, claim.attempt)).expect("an attempt").arrived = true;
+    }
+
+    /// The loop gives an attempt back, unless its worker has done so.
+    pub(crate) fn given_back(&mut self, claim: &Claim, at: Now) {
+        if self.attempts[&(claim.run_id, claim.attempt)].outcome.is_none() {
+            self.delivered(claim, Outcome::Released, at);
+            self.arrived(claim);
+        }
     }
 
     pub(crate) fn began(&mut self, claim: &Claim, now: Duration) {

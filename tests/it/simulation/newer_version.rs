@@ -1,8 +1,7 @@
 //! The end of some seeds: a newer version migrates the tables while schedulers run. They start nothing more, record the
 //! outcomes of their runs, and stop.
 
-use crate::simulation::attempts;
-use crate::simulation::history::{Action, Check, Turn};
+use crate::simulation::history::{Action, Check};
 use crate::simulation::scenario::Scenario;
 
 /// What a newer version would do.
@@ -41,34 +40,11 @@ impl Scenario {
 
     fn drain_before_newer(&mut self, one: usize) -> Check {
         for round in 0..TURNS {
-            let now = self.now();
-            let scheduler = &mut self.schedulers[one];
-            let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
-            let ended = if round > 0 { std::mem::take(&mut scheduler.calls) } else { Vec::new() };
-            for call in ended {
-                stepper.finish(&call.claim, attempts::succeeded(&call.claim));
-                self.history.delivered(&call.claim, attempts::succeeded(&call.claim), now);
+            if round > 0 {
+                self.finish_quickly(one);
             }
-            let stepped = stepper.step();
-            let at_work = stepper.running().len();
-            // A scheduler that knows only the older tables starts nothing that is due.
-            let (owner, sleeps) = (one, stepper.sleeps());
-            let claims = stepped.as_ref().map_or_else(|_| Vec::new(), Clone::clone);
-            let left = stepped.is_err();
-            if !claims.is_empty() {
-                return Err(format!("owner {one} claims from tables of a newer version"));
-            }
-            let turn = Turn { owner, claims, refused: true, sleeps, idle: 0, free: 0, draining: false, behind: false };
-            self.record(
-                &Action::Turn(turn),
-                &format!("turn of owner {one}, which {}", if left { "leaves" } else { "stays" }),
-            )?;
-            if left && at_work > 0 {
-                return Err(format!("owner {one} stopped while {at_work} of its runs were executing"));
-            }
-            if left {
-                self.schedulers[one].stepper = None;
-                self.history.died(one);
+            self.turn(one)?;
+            if self.schedulers[one].stepper.is_none() {
                 return Ok(());
             }
         }

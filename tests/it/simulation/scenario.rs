@@ -14,8 +14,9 @@ use crate::simulation::attempts::HandlerCall;
 use crate::simulation::claim_order::Order;
 use crate::simulation::databases::Database;
 use crate::simulation::effects::{self, ExpectedEffects, LEDGER, Script};
+use crate::simulation::event_loop::LoopModel;
 use crate::simulation::faults;
-use crate::simulation::history::{Action, Check, History, Owner, Turn};
+use crate::simulation::history::{Action, Check, History, Owner};
 use crate::simulation::retention;
 
 /// Every handler that a task may have.
@@ -34,13 +35,19 @@ pub(crate) struct Scheduler {
     pub(crate) calls: Vec<HandlerCall>,
     /// Stopped by a signal until this monotonic time: the process is alive and does not step.
     pub(crate) suspended: Option<Duration>,
-    refused: Arc<AtomicBool>,
+    pub(crate) refused: Arc<AtomicBool>,
     pub(crate) script: Arc<Mutex<Script>>,
+    pub(crate) in_loop: LoopModel,
 }
 
 impl Scheduler {
     pub(crate) fn can_step(&self) -> bool {
         self.stepper.is_some() && self.suspended.is_none()
+    }
+
+    /// Whether it runs, and was not ordered to drain.
+    pub(crate) fn takes_on(&self) -> bool {
+        self.stepper.is_some() && self.in_loop.ordered.is_none()
     }
 }
 
@@ -56,6 +63,8 @@ pub(crate) struct Scenario {
     pub(crate) write_locked: bool,
     /// The tables are of a newer version.
     pub(crate) is_newer_version: bool,
+    /// Faults have stopped.
+    pub(crate) is_calm: bool,
     pub(crate) turns: u64,
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) named: u64,
@@ -92,6 +101,7 @@ impl Scenario {
             database,
             write_locked: false,
             is_newer_version: false,
+            is_calm: false,
             turns: 0,
             faults: BTreeMap::new(),
             named: 0,
@@ -210,7 +220,8 @@ impl Scenario {
             };
         }
         match builder.start() {
-            Ok(stepper) => {
+            Ok(mut stepper) => {
+                let in_loop = self.begin_loop(&mut stepper, handlers, Duration::from_secs(poll));
                 let name = stepper.owner().to_owned();
                 let lock = self.database.hosts[host].locks.join(&name);
                 let clock_known = self.history.tables.seen_at.unwrap_or_default();
@@ -242,6 +253,7 @@ impl Scenario {
                     suspended: None,
                     refused,
                     script,
+                    in_loop,
                 });
                 self.record(&Action::Nothing, &format!("owner {id} starts"))
             }
@@ -255,70 +267,59 @@ impl Scenario {
         let scheduler = &mut self.schedulers[id];
         scheduler.calls.clear();
         scheduler.suspended = None;
-        if let Some(stepper) = scheduler.stepper.take() {
-            let owner = &self.history.owners[id];
-            self.database.connections.push((owner.host, stepper.crash()));
-            self.database.shell.await_end_of(&owner.name);
-        }
+        let Some(stepper) = scheduler.stepper.take() else { return Ok(()) };
+        let owner = &self.history.owners[id];
+        self.database.connections.push((owner.host, stepper.crash()));
+        self.database.shell.await_end_of(&owner.name);
         self.history.died(id);
         self.record(&Action::Nothing, &format!("owner {id} is killed {when}"))
     }
 
-    /// Steps a scheduler once, with all outcomes that its handlers have returned. Its idle workers begin what it claims.
+    /// Has the loop of a scheduler take all outcomes that its handlers have returned, and go on until it waits. Its idle workers begin
+    /// what it hands over.
     pub(crate) fn turn(&mut self, id: usize) -> Check {
-        self.turn_without_starting(id)?;
+        self.deliver(id)?;
         self.begin(id);
+        self.run_loop(id)?;
         self.stop_cancelled_calls(id);
         Ok(())
     }
 
-    /// Steps a scheduler once; its workers begin nothing of what it claims.
+    /// Has the loop of a scheduler take one turn; nothing of what that claims is handed over.
     pub(crate) fn turn_without_starting(&mut self, id: usize) -> Check {
         self.deliver(id)?;
         self.begin(id);
-        self.turns += 1;
-        let ahead = if self.once_in(6) { self.rng.usize(1..5) } else { 0 };
-        let (uncertainty, now, due_now) = (self.database.uncertainty(), self.now(), self.is_due_now());
-        let scheduler = &mut self.schedulers[id];
-        // An effect fault may have killed it in `deliver`.
-        let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
-        let behind = stepper.now().wall < now.wall && due_now;
-        let free = scheduler.workers.saturating_sub(stepper.running().len());
-        let claims = stepper.claim(ahead).map_err(|error| format!("owner {id} stops: {error}"))?;
-        let action = Action::Turn(Turn {
-            owner: id,
-            claims: claims.clone(),
-            refused: scheduler.refused.load(Ordering::Relaxed),
-            sleeps: stepper.sleeps().saturating_sub(uncertainty),
-            idle: scheduler.workers.saturating_sub(stepper.running().len()),
-            free,
-            draining: false,
-            behind,
-        });
-        self.record(&action, &format!("turn of owner {id}"))?;
-        for (place, claim) in claims.iter().enumerate() {
-            let mut call = self.draw_call(claim);
-            // No worker has begun it, and it is released.
-            if place >= free && self.once_in(2) {
-                (call.ends_at, call.outcome) = (self.now().monotonic + Duration::from_secs(2), Outcome::Released);
-            }
-            self.schedulers[id].calls.push(call);
-        }
-        Ok(())
+        self.take_one_turn(id)
     }
 
-    /// Has idle workers begin the waiting calls, except those that are to be released.
-    fn begin(&mut self, id: usize) {
+    /// Whether something falls due in this very millisecond, and the owner takes the time for one that is earlier.
+    pub(crate) fn is_behind(&self, id: usize) -> bool {
+        let stepper = self.schedulers[id].stepper.as_ref();
+        stepper.is_some_and(|stepper| stepper.now().wall < self.now().wall) && self.is_due_now()
+    }
+
+    /// Has idle workers, and the lanes beside them, take and begin what was handed over. What is to be returned does not begin.
+    pub(crate) fn begin(&mut self, id: usize) {
         let now = self.now().monotonic;
-        let Scheduler { stepper: Some(stepper), workers, calls, .. } = &mut self.schedulers[id] else { return };
-        let attempts = &self.history.attempts;
-        let (begun, waiting): (Vec<&HandlerCall>, Vec<&HandlerCall>) =
-            calls.iter().partition(|call| attempts[&(call.claim.run_id, call.claim.attempt)].began.is_some());
-        let begins = waiting.into_iter().filter(|call| call.outcome != Outcome::Released);
-        let begins: Vec<_> = begins.take(workers.saturating_sub(begun.len())).map(|call| call.claim.clone()).collect();
-        for claim in begins {
-            stepper.begin(&claim);
-            self.history.began(&claim, now);
+        let Scheduler { stepper: Some(stepper), workers, calls, in_loop, .. } = &mut self.schedulers[id] else {
+            return;
+        };
+        let at_work = calls.iter().filter(|call| call.lane.is_none() && call.ends_at.is_some()).count();
+        let mut idle = workers.saturating_sub(at_work);
+        for call in calls.iter_mut().filter(|call| call.ends_at.is_none()) {
+            if call.lane.is_none() {
+                let Some(left) = idle.checked_sub(1) else { continue };
+                idle = left;
+            }
+            call.ends_at = Some(now + call.takes);
+            in_loop.takes(&call.claim);
+            match call.outcome {
+                Outcome::Released => stepper.take_from_queue(&call.claim),
+                _ => {
+                    stepper.begin(&call.claim);
+                    self.history.began(&call.claim, now);
+                }
+            }
         }
     }
 
@@ -327,11 +328,12 @@ impl Scenario {
         let (now, held) = (self.now(), self.write_locked);
         let scheduler = &mut self.schedulers[id];
         // A handler that writes would wait for the lock.
-        let has_ended = |call: &HandlerCall| call.ends_at <= now.monotonic && !(held && call.calls_real_handler());
+        let is_over = |call: &HandlerCall| call.ends_at.is_some_and(|at| at <= now.monotonic);
+        let has_ended = |call: &HandlerCall| is_over(call) && !(held && call.calls_real_handler());
         let (ended, calls): (Vec<_>, Vec<_>) = scheduler.calls.drain(..).partition(has_ended);
         scheduler.calls = calls;
         for call in &ended {
-            if call.calls_real_handler() {
+            if call.calls_real_handler() && !self.is_newer_version {
                 self.run_effect_handler(id, call)?;
             } else if let Some(stepper) = &mut self.schedulers[id].stepper {
                 stepper.finish(&call.claim, call.outcome.clone());
@@ -343,28 +345,6 @@ impl Scenario {
             }
         }
         Ok(())
-    }
-
-    /// One turn of a draining scheduler.
-    pub(crate) fn drain(&mut self, id: usize) -> Check {
-        self.deliver(id)?;
-        self.turns += 1;
-        let uncertainty = self.database.uncertainty();
-        let scheduler = &mut self.schedulers[id];
-        let Some(stepper) = &mut scheduler.stepper else { return Ok(()) };
-        stepper.settle().map_err(|error| format!("owner {id} stops: {error}"))?;
-        let refused = scheduler.refused.load(Ordering::Relaxed);
-        let action = Action::Turn(Turn {
-            owner: id,
-            claims: Vec::new(),
-            refused,
-            sleeps: stepper.sleeps().saturating_sub(uncertainty),
-            idle: 0,
-            free: 0,
-            draining: true,
-            behind: false,
-        });
-        self.record(&action, &format!("owner {id} drains"))
     }
 
     /// Advances the clock and steps some of the schedulers.
@@ -396,8 +376,18 @@ impl Scenario {
             scheduler.suspended = scheduler.suspended.filter(|until| *until > now);
         }
         for one in self.schedulers_where(Scheduler::can_step) {
+            if self.once_in(100) {
+                self.end_worker(one)?;
+            }
+            if !self.schedulers[one].takes_on() && self.once_in(4) {
+                self.order_cut(one)?;
+            }
             if !self.once_in(4) {
                 self.turn(one)?;
+            }
+            // Its caller does not wait for what is unfinished.
+            if self.schedulers[one].in_loop.cut && self.once_in(2) {
+                self.crash(one, "after its deadline")?;
             }
         }
         Ok(())

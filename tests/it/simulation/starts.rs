@@ -35,8 +35,19 @@ impl History {
             let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
             let limit = claim.timeout.filter(|limit| !limit.is_zero());
             let (began, outcome, took, taken_over) = (None, None, None, false);
-            let attempt =
-                Attempt { owner, key, policy, recurring, limit, began, outcome, took, returned: None, taken_over };
+            let attempt = Attempt {
+                owner,
+                key,
+                policy,
+                recurring,
+                limit,
+                began,
+                outcome,
+                took,
+                returned: None,
+                arrived: false,
+                taken_over,
+            };
             if self.attempts.insert((id, number), attempt).is_some() {
                 return Err(format!("attempt {number} of run {id} was claimed twice"));
             }
@@ -107,12 +118,12 @@ impl History {
     /// Checks that an owner with an idle worker wakes at the next instant at which something is due.
     pub(crate) fn check_wakes(&self, step: &Step<'_>) -> Check {
         let Some(turn) = step.turn().filter(|turn| !turn.refused && turn.idle > 0) else { return Ok(()) };
-        let handlers = &self.owners[turn.owner].handlers;
+        let handlers = &turn.handlers;
         // A task that is not planned after the turn was set aside: its zone is unknown here.
         let due = step.after.tasks.values().filter(|task| task.is_active() && task.planned);
         let due = due.filter_map(|task| task.next_run);
         let may_start = |run: &&RunRow| {
-            run.status != RunStatus::Running && run.blocked.is_none() && handlers.contains(&&*run.handler)
+            run.status != RunStatus::Running && run.blocked.is_none() && handlers.contains(&run.handler)
         };
         let starts = step.after.unfinished().filter(may_start);
         let starts = starts.map(|run| run.run_at.max(self.limits.opens_at(&run.handler).unwrap_or_default()));
@@ -134,7 +145,7 @@ impl History {
         else {
             return Ok(());
         };
-        let handlers = &self.owners[turn.owner].handlers;
+        let handlers = &turn.handlers;
         // Runs from the time of a wrong clock may count as older until the next full turn.
         let rewound = |run: &RunRow| self.models.get(&run.task).is_some_and(|model| model.rewound);
         let other = |run: &RunRow| {
@@ -166,7 +177,7 @@ impl History {
                 && run.run_at <= step.now
                 && !behind_stuck(run)
                 && !run.cancel_requested
-                && handlers.contains(&&*run.handler)
+                && handlers.contains(&run.handler)
                 && !(task.is_halted() && run.origin != Origin::Manual)
                 && run.key.as_ref().is_none_or(|key| held.get(key).is_none_or(|n| *n < self.limits.running(key)))
                 && self.limits.opens_at(&run.handler).is_none_or(|at| at <= step.now)

@@ -223,7 +223,7 @@ impl History {
         let name = self.owners[turn.owner].name.clone();
         let delivered = |key: &(i64, u32)| {
             let attempt = &self.attempts[key];
-            attempt.owner == turn.owner && attempt.outcome.is_some()
+            attempt.owner == turn.owner && attempt.outcome.is_some() && attempt.arrived
         };
         let delivered: Vec<_> = self.open.iter().copied().filter(delivered).collect();
         for (id, number) in delivered {
