@@ -55,9 +55,9 @@ const TURNS: u64 = 200;
 const FAULT_TURNS: u64 = 150;
 const FAULTS: u64 = 3;
 /// Seeds of an ordinary test run, and those of them on a server.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 10;
 #[cfg(feature = "postgres")]
-const SEEDS_ON_SERVER: u64 = 2;
+const SEEDS_ON_SERVER: u64 = 1;
 /// So many seeds on a server must meet each kind of its faults.
 #[cfg(feature = "postgres")]
 const MANY_SEEDS: u64 = 400;

@@ -8,10 +8,10 @@ use serde_json::json;
 use crate::disk::tools::succeeds;
 use crate::fixtures::{TestDb, eventually, number, overdue, retry_soon, seconds, skip};
 use crate::kills::handlers::{FINISH, PAY};
-use crate::kills::journal::{self, OF_TASK, probe};
+use crate::kills::journal::{self, Journal, OF_TASK, probe};
 use crate::kills::process::{Kind, Setup};
 use crate::kills::soak::{Fault, Soak, edit};
-use crate::selftest::checker::Expectation;
+use crate::selftest::checker::{Expectation, Line};
 use crate::sidecar::shell;
 
 /// Ends of attempts whose scheduler died.
@@ -260,8 +260,12 @@ fn parallel_clients_break_no_rule_and_start_no_attempt_twice() {
     // SQLite admits writers in no order: on a slow or busy machine some wait the whole five seconds and fail, and have changed nothing.
     let (locked, others): (Vec<_>, Vec<_>) = errors.iter().partition(|text| text.contains("database is locked"));
     assert!(others.is_empty(), "{others:#?}");
-    assert!(locked.len() <= changes * PROGRAMS / 4, "{locked:#?}");
+    assert!(locked.len() <= changes * PROGRAMS / 10, "{locked:#?}");
 
+    // On a slow machine the changes may have ended before a run began.
+    (0..TASKS).for_each(|task| assert!(soak.client.resume(&format!("task-{task}")).is_ok()));
+    let begun = || Journal::read(soak.db.home()).lines.iter().filter(|line| matches!(line, Line::Began { .. })).count();
+    eventually("more runs than tasks have begun", || begun() > TASKS);
     for task in (0..TASKS).map(|task| format!("task-{task}")) {
         soak.client.pause(&task).expect("a pause");
         // Runs of paused tasks would wait.
@@ -274,6 +278,5 @@ fn parallel_clients_break_no_rule_and_start_no_attempt_twice() {
     let refused = log.lines().filter(|line| line.contains("cannot be written"));
     let (locked, others): (Vec<_>, Vec<_>) = refused.partition(|line| line.contains(": database is locked;"));
     assert!(others.is_empty() && locked.len() <= 1 + changes / 4, "{log}");
-    let counts = soak.end();
-    assert!(counts.starts > TASKS, "too few starts: {counts:?}");
+    soak.end();
 }

@@ -35,8 +35,6 @@ pub(crate) enum Scheme {
 }
 
 impl Scheme {
-    pub(crate) const ALL: [Scheme; 2] = [Scheme::Light, Scheme::Dark];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Scheme::Light => "light",
@@ -52,8 +50,6 @@ pub(crate) enum Screen {
 }
 
 impl Screen {
-    pub(crate) const ALL: [Screen; 2] = [Screen::Desk, Screen::Phone];
-
     pub(crate) fn width(self) -> u32 {
         match self {
             Screen::Desk => 1280,

@@ -19,7 +19,7 @@ use crate::postgres::migrate::TABLES;
 /// Runs without `DULY_ROWS`.
 const ROWS: u64 = 2_000;
 /// Killed migrations in each direction without `DULY_ROUNDS`.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 1;
 /// Runs with as much output as a run keeps, and their bytes.
 const LONG: u64 = 300;
 const OUTPUT: u64 = 256 * 1024;

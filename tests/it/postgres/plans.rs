@@ -26,7 +26,7 @@ const LOGGED: &str = "
     ALTER ROLE postgres SET auto_explain.log_nested_statements = on";
 
 /// The number of runs without `DULY_ROWS`. There is one task for ten runs.
-const RUNS: i64 = 200_000;
+const RUNS: i64 = 60_000;
 
 /// Of RUNS runs 2,000 are unfinished, and of TASKS tasks three tenths live. Nothing is due. Foreign keys hold by construction.
 const ROWS: &str = include_str!("plans/rows.sql");
