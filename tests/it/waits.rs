@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
-use crate::fixtures::{LIMIT, TestDb, exited, test_process};
 /// For the mutator, which the program shares.
 pub(crate) use crate::fixtures::patience;
+use crate::fixtures::{LIMIT, TestDb, exited, test_process};
 
 const HANGS: &str = "DULY_TEST_HANGS";
 
