@@ -1,8 +1,8 @@
 # What the scripts of this folder share. They source it, in the root folder of the project.
 # shellcheck shell=bash
 
-# One cause for warnings to be errors: in the scripts, not in Cargo.toml, so that a change that is half written compiles.
-export DULY_CI=1 CARGO_TERM_COLOR=never
+export CARGO_TERM_COLOR=never
+CHANGED=
 
 # Begins a step: prints its name, and how long all steps before it took.
 step() { printf '== %s (after %d:%02d)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60)); }
@@ -90,14 +90,21 @@ optimized() {
 }
 
 # Prints the commit with which a change is compared, if there is one: DULY_BASE; or else where the branch left the one that it follows; or else
-# the commit in .ci/proven, at which every part of .ci/nightly last passed.
+# the commit in .ci/proven, at which all proofs last passed: docs/releasing.md says when it is renewed.
 base() {
     local found
-    found=${DULY_BASE:-}
-    if [ -z "$found" ]; then
-        found=$(git merge-base HEAD '@{upstream}' 2>/dev/null || true)
-        [ "$found" != "$(git rev-parse HEAD 2>/dev/null)" ] || found=
+    if [ -n "${DULY_BASE:-}" ]; then
+        git rev-parse --verify --quiet "$DULY_BASE^{commit}"
+        return
     fi
+    # On a branch that differs in uncommitted files alone, these are the change.
+    if [ -n "$(git rev-parse --quiet --verify '@{upstream}' 2>/dev/null)" ] && [ -n "$(git status --porcelain)" ] &&
+        [ "$(git merge-base HEAD '@{upstream}')" = "$(git rev-parse HEAD)" ]; then
+        echo HEAD
+        return 0
+    fi
+    found=$(git merge-base HEAD '@{upstream}' 2>/dev/null || true)
+    [ "$found" != "$(git rev-parse HEAD 2>/dev/null)" ] || found=
     [ -n "$found" ] || found=$(cat .ci/proven 2>/dev/null || true)
     git cat-file -e "$found^{commit}" 2>/dev/null && echo "$found"
 }
@@ -106,17 +113,16 @@ base() {
 changed() {
     local base
     if base=$(base); then
-        git diff --name-only "$base"
+        git diff --name-only --no-renames "$base"
         git ls-files --others --exclude-standard
     else
         git ls-files --cached --others --exclude-standard
     fi
 }
 
-# Returns whether a changed file matches one of these extended regular expressions.
+# Returns whether a changed file matches one of these extended regular expressions. CHANGED is set before, where an error ends the script.
 touches() {
     local pattern
-    [ -n "${CHANGED+known}" ] || CHANGED=$(changed)
     for pattern in "$@"; do
         grep -qE "$pattern" <<<"$CHANGED" && return 0
     done

@@ -74,7 +74,7 @@ impl EventLoop {
             let sight = self.sight();
             match self.state.next(&sight) {
                 Act::Prepare(prepare) => self.prepare(prepare, sight.now),
-                Act::Register(attempts) => self.register(attempts, sight.now),
+                Act::Register(attempts) => self.register(attempts, self.state.began()),
                 Act::Turn(next) => self.turn(next)?,
                 Act::ReadOrder => match self.orders.try_recv() {
                     Err(TryRecvError::Empty) => self.state.no_order(),

@@ -391,6 +391,11 @@ impl LoopState {
         self.finished.extend(attempt);
     }
 
+    /// Returns when the turn, or what precedes it, began. An owner registers again at this time, so that its heartbeat is due in the turn.
+    pub(crate) fn began(&self) -> Now {
+        self.now
+    }
+
     /// Returns how many attempts the workers have.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight

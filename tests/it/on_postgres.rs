@@ -36,7 +36,7 @@ pub(crate) fn database() -> Option<String> {
 }
 
 #[test]
-#[ignore = "it takes minutes: .ci/run runs it"]
+#[ignore = "it takes minutes: .ci/nightly runs it, and .ci/run if a store changed"]
 fn the_shared_tests_hold_on_postgres() {
     if crate::postgres::database().is_none() {
         return skip("no PostgreSQL");

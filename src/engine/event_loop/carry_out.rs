@@ -28,7 +28,8 @@ impl EventLoop {
             unsettled: self.poller.unsettled(),
             writes_on: self.poller.writes_on(),
             next_replacement: self.pool.next_replacement(),
-            next_check: self.pool.next_check(now.monotonic).into_iter().chain(self.reports.next()).min(),
+            // What a lane may do again since the turn began, the turn has not seen.
+            next_check: self.pool.next_check(self.state.began().monotonic).into_iter().chain(self.reports.next()).min(),
             may_begin,
             must_register,
         }

@@ -260,7 +260,7 @@ fn parallel_clients_break_no_rule_and_start_no_attempt_twice() {
     // SQLite admits writers in no order: on a slow or busy machine some wait the whole five seconds and fail, and have changed nothing.
     let (locked, others): (Vec<_>, Vec<_>) = errors.iter().partition(|text| text.contains("database is locked"));
     assert!(others.is_empty(), "{others:#?}");
-    assert!(locked.len() <= changes * PROGRAMS / 10, "{locked:#?}");
+    assert!(locked.len() <= 4 + changes * PROGRAMS / 50, "{locked:#?}");
 
     // On a slow machine the changes may have ended before a run began.
     (0..TASKS).for_each(|task| assert!(soak.client.resume(&format!("task-{task}")).is_ok()));
@@ -277,6 +277,6 @@ fn parallel_clients_break_no_rule_and_start_no_attempt_twice() {
     let log = soak.schedulers[0].log();
     let refused = log.lines().filter(|line| line.contains("cannot be written"));
     let (locked, others): (Vec<_>, Vec<_>) = refused.partition(|line| line.contains(": database is locked;"));
-    assert!(others.is_empty() && locked.len() <= 1 + changes / 4, "{log}");
+    assert!(others.is_empty() && locked.len() <= 1 + changes / 20, "{log}");
     soak.end();
 }
