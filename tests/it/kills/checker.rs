@@ -22,7 +22,7 @@ pub(crate) struct Rules {
     pub(crate) outcomes: Option<&'static [AttemptOutcome]>,
     /// The number of workers of a scheduler: it can die with no more attempts that count and have not reached their handler.
     pub(crate) workers: Option<usize>,
-    /// At most so many starts in any time shorter than these milliseconds.
+    /// The number of starts, at most, in any period that is shorter than this number of milliseconds.
     pub(crate) rate: Option<(usize, i64)>,
 }
 

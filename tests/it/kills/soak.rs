@@ -94,7 +94,7 @@ impl Soak {
         }
     }
 
-    /// Waits for further lines of the journal: for none, or for some of so many, unless no work is left.
+    /// Waits for further lines of the journal, a random number below `at_most`, unless no work is left.
     pub(crate) fn after_lines(&mut self, at_most: usize) {
         let enough = journal::length(self.db.home()) + self.random.usize(..at_most);
         eventually("enough is done", || journal::length(self.db.home()) >= enough || self.is_over());
