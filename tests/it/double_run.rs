@@ -182,6 +182,7 @@ fn the_page_fits_a_terminal_and_shows_the_main_facts() {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it, and .ci/run if the example changed"]
 fn the_example_prints_the_headline() {
     let Some(example) = example("double_run") else { return };
     let output = Command::new(example).output().expect("the example");
@@ -195,6 +196,7 @@ fn the_example_prints_the_headline() {
 /// The example compares each count with what it expects, and fails if one differs.
 #[cfg(feature = "postgres")]
 #[test]
+#[ignore = "takes long: .ci/nightly runs it, and .ci/run if the example changed"]
 fn on_several_hosts_each_guard_has_its_day_and_duly_starts_once_on_all() {
     let Some(server) = crate::postgres::server() else {
         crate::fixtures::skip("no PostgreSQL");

@@ -34,7 +34,7 @@ pub(crate) use crate::fixtures::waits::Arrivals;
 #[cfg(feature = "tokio")]
 pub(crate) use crate::fixtures::waits::eventually_async;
 pub(crate) use crate::fixtures::waits::{
-    end, eventually, eventually_counts, exited, held, is_night, joined, patience, reap, receive, receive_until,
+    end, eventually, eventually_counts, exited, held, joined, patience, reap, receive, receive_until,
 };
 pub(crate) use crate::fixtures::watchdog::{LIMIT, Watched};
 

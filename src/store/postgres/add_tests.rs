@@ -17,7 +17,6 @@ use crate::store::postgres::server::CLASS;
 use crate::store::postgres::testing::{AtCommit, Proxy, TestServer, shared};
 use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::file::Missing;
-use crate::waits::is_night;
 
 const NOW: i64 = 1_805_025_600_000;
 const HOUR: i64 = 3_600_000;
@@ -149,13 +148,14 @@ fn random_task(random: &mut fastrand::Rng, name: &str) -> Definition {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it, and .ci/run if a store changed"]
 fn the_rows_are_those_of_every_other_way() {
     let Some(server) = shared() else { return };
     let mut pair = Pair::new(server, "add_rows");
     let mut random = fastrand::Rng::with_seed(7);
+    const ADDS: usize = 400;
     let (mut by_one_statement, mut number) = (0, 0);
-    let adds = if is_night() { 400 } else { 120 };
-    for _ in 0..adds {
+    for _ in 0..ADDS {
         let count = if random.bool() { 1 } else { random.usize(2..5) };
         let tasks: Vec<(Definition, Existing)> = (0..count)
             .map(|_| {
@@ -178,8 +178,8 @@ fn the_rows_are_those_of_every_other_way() {
     }
     let rows = pair.one.rows().len();
     assert!(
-        4 * by_one_statement > adds && 2 * rows > adds,
-        "{by_one_statement} of {adds} by one statement, {rows} rows"
+        4 * by_one_statement > ADDS && 2 * rows > ADDS,
+        "{by_one_statement} of {ADDS} by one statement, {rows} rows"
     );
 }
 

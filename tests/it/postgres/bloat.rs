@@ -89,6 +89,7 @@ fn figures(session: &mut Session) -> Figures {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it, and .ci/run if a store changed"]
 fn the_tables_stay_bounded_while_tasks_come_and_go() {
     let Some(programs) = programs() else { return skip("no PostgreSQL") };
     let length = length();

@@ -223,6 +223,7 @@ fn work_of_a_client(address: &str, round: i64, tasks: i64) {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it, and .ci/run if a store changed"]
 fn statements_of_work_go_along_indexes() {
     let Some(programs) = programs() else { return skip("no PostgreSQL") };
     let runs = std::env::var("DULY_ROWS").map_or(RUNS, |rows| rows.parse().expect("a number of runs"));
