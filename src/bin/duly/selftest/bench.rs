@@ -19,9 +19,10 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// Runs the loop and the schedulers for `length`.
 pub(crate) fn bench(folder: &Path, length: Duration, timer: &Timer) -> Result<Vec<Check>, CheckError> {
+    let mut scenario = Scenario::create(folder)?;
     let from = timer.wall().plus(SOON);
     let to = from.plus(length);
-    let mut scenario = Scenario::start(folder, vec![(BENCH.task(from, to), BENCH.expectation(from, to))])?;
+    scenario.start(vec![(BENCH.task(from, to), BENCH.expectation(from, to))])?;
     let (every, takes) = (Duration::from_millis(BENCH.every), Duration::from_millis(BENCH.takes));
     let in_loop = |error| failed("cannot use the table of the loop")(error);
     let mut naive = Naive::new(folder, from, every, takes).map_err(in_loop)?;

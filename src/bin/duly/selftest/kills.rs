@@ -23,10 +23,11 @@ const SOON: Duration = Duration::from_millis(100);
 /// Kills schedulers for `length`, waits until all work is done, and checks the result.
 pub(crate) fn kills(folder: &Path, seed: u64, length: Duration, timer: &Timer) -> Result<Vec<Check>, CheckError> {
     let mut random = fastrand::Rng::with_seed(seed);
+    let mut scenario = Scenario::create(folder)?;
     let from = timer.wall().plus(SOON);
     let to = from.plus(length);
     let grids = GRIDS.iter().map(|grid| (grid.task(from, to), grid.expectation(from, to)));
-    let mut scenario = Scenario::start(folder, grids.chain([tasks::tick(from, to), tasks::manual()]).collect())?;
+    scenario.start(grids.chain([tasks::tick(from, to), tasks::manual()]).collect())?;
     let (begin, mut killed, mut requests) = (timer.elapsed(), 0_usize, 0_usize);
     while timer.elapsed() - begin < length {
         timer.sleep(Duration::from_millis(random.u64(BETWEEN.0..BETWEEN.1)))?;

@@ -35,21 +35,29 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    /// Creates the database with its tasks, and starts two schedulers.
-    pub(crate) fn start(folder: &Path, tasks: Vec<(NewTask, Expectation)>) -> Result<Self, CheckError> {
+    /// Creates the database, which can take seconds on a busy machine: the times of the tasks are chosen afterwards.
+    pub(crate) fn create(folder: &Path) -> Result<Self, CheckError> {
         let journal = OpenOptions::new().append(true).create_new(true).open(folder.join(JOURNAL));
         let journal = journal.map_err(failed("cannot create a file"))?;
         let client = Client::open(folder.join(DATABASE)).map_err(failed("cannot create a database"))?;
+        Ok(Scenario { folder: folder.to_owned(), client, journal, expectations: Vec::new(), schedulers: Vec::new() })
+    }
+
+    /// Adds the tasks, and starts two schedulers.
+    pub(crate) fn start(&mut self, tasks: Vec<(NewTask, Expectation)>) -> Result<(), CheckError> {
         let (tasks, mut expectations): (Vec<_>, Vec<_>) = tasks.into_iter().unzip();
-        client.add_all(tasks).map_err(failed("cannot add tasks"))?;
+        self.client.add_all(tasks).map_err(failed("cannot add tasks"))?;
         for Expectation { task, due, .. } in &mut expectations {
             // Occurrences before the task was added do not count.
-            let added = client.task(task).map_err(failed("cannot read the database"))?;
+            let added = self.client.task(task).map_err(failed("cannot read the database"))?;
             let since = added.map_or(Timestamp::MIN, |task| task.active_since);
             due.iter_mut().for_each(|due| due.retain(|at| *at > since));
         }
-        let schedulers = vec![Process::start(Role::Schedule, folder)?, Process::start(Role::Schedule, folder)?];
-        Ok(Scenario { folder: folder.to_owned(), client, journal, expectations, schedulers })
+        self.expectations = expectations;
+        for _ in 0..2 {
+            self.schedulers.push(Process::start(Role::Schedule, &self.folder)?);
+        }
+        Ok(())
     }
 
     /// Kills one or both schedulers, which must be alive, and starts them again after `pause`.
