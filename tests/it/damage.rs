@@ -199,7 +199,7 @@ fn changes_by_sqlite_are_no_damage() {
     let (db, client) = TestDb::with_client();
     client
         .add(
-            NewTask::interval("often", Duration::from_millis(200))
+            NewTask::interval("often", seconds(1))
                 .handler("command")
                 .payload(serde_json::json!({ "argv": ["true"] })),
         )
