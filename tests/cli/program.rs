@@ -17,14 +17,14 @@ fn duly(folder: &Path, line: &[&str]) -> Output {
     program(folder, line).output().expect("the program")
 }
 
-fn program(folder: &Path, line: &[&str]) -> Command {
+pub(crate) fn program(folder: &Path, line: &[&str]) -> Command {
     let mut program = Command::new(PROGRAM);
     program.args(line).current_dir(folder).env("TZ", "UTC").env_remove("COLUMNS");
     program
 }
 
 /// Exit code, stdout and stderr.
-fn result(output: &Output) -> (i32, String, String) {
+pub(crate) fn result(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().expect("an exit"), text(&output.stdout), text(&output.stderr))
 }

@@ -7,13 +7,13 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{BoxError, Context, Error, Event, NewTask, RunStatus, Scheduler, SystemClock};
+use duly::{BoxError, Context, Error, NewTask, RunStatus, Scheduler, SystemClock};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::async_handlers::{all_final, builder, ended, runtime, waiting};
+use crate::async_handlers::{LeapingClock, all_final, builder, ended, runtime, waiting};
 use crate::fixtures::{
-    REFUSE, TestDb, eventually, eventually_async, eventually_counts, held, joined, listen, overdue, patience, receive,
-    receive_until, retry_soon, seconds, test_process, wait_for_status,
+    TestDb, eventually, eventually_async, eventually_counts, held, joined, overdue, patience, receive, retry_soon,
+    seconds, test_process, wait_for_status,
 };
 use crate::panics::FaultyClock;
 
@@ -58,7 +58,7 @@ fn a_cancelled_attempt_is_not_dropped_at_its_time_limit() {
 /// Another owner counted this one as dead and recovered the run; then this one claims it again.
 #[test]
 fn an_attempt_that_was_superseded_is_asked_to_stop_and_dropped() {
-    let (db, runtime) = (TestDb::new(), runtime());
+    let (db, runtime, clock) = (TestDb::new(), runtime(), LeapingClock::new());
     let alive = Arc::new(());
     let (begun, begins) = channel();
     let (begun, held) = (Mutex::new(begun), alive.clone());
@@ -72,14 +72,14 @@ fn an_attempt_that_was_superseded_is_asked_to_stop_and_dropped() {
             Ok::<_, Error>(())
         }
     };
-    let scheduler = builder(&db, &runtime).async_handler("hang", hang).start().unwrap();
+    let scheduler = builder(&db, &runtime).clock(clock.clone()).async_handler("hang", hang).start().unwrap();
     scheduler.add(overdue("hangs").handler("hang")).unwrap();
     assert_eq!(receive(&begins, "a start"), 1);
     let recover = "UPDATE task_runs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = run_at";
     db.plain().execute_batch(recover).unwrap();
     assert_eq!(receive(&begins, "a start"), 2);
     assert_eq!(Arc::strong_count(&alive), 3, "the first still runs");
-    eventually("the first is dropped", || Arc::strong_count(&alive) == 2);
+    clock.eventually(&scheduler, "the first is dropped", || Arc::strong_count(&alive) == 2);
     eventually("its late outcome is kept", || ended(&db) == ["hangs|succeeded|-|superseded"]);
     assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
@@ -251,26 +251,6 @@ fn a_drop_on_the_only_thread_of_the_runtime_does_not_wait_for_async_handlers() {
     db.assert_sound();
 }
 
-#[test]
-fn a_drop_on_the_only_thread_of_the_runtime_waits_until_an_outcome_is_recorded() {
-    let db = TestDb::new();
-    let own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (observer, events) = listen();
-    let builder = builder(&db, &own).lease(db.short_lease()).observe(observer);
-    own.block_on(async {
-        let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
-        db.execute(REFUSE);
-        scheduler.add(overdue("works")).unwrap();
-        receive_until(&events, "the event", |event| matches!(event, Event::SetAside { .. }));
-        std::thread::scope(|threads| {
-            threads.spawn(|| db.execute("DROP TRIGGER refuse"));
-            drop(scheduler);
-        });
-        assert_eq!(ended(&db), ["works|succeeded|-|-"]);
-    });
-    db.assert_sound();
-}
-
 /// A scheduler that stopped by itself can record no outcome: what it has claimed is left to the next.
 #[test]
 fn what_has_not_begun_does_not_begin_when_the_database_is_gone() {
@@ -344,127 +324,34 @@ fn of_a_killed_process_the_attempts_that_had_not_begun_are_released() {
     db.assert_sound();
 }
 
-/// Counts the turns of the schedulers of this process, which the log shows.
-struct TurnCounter;
-
-static TURNS: AtomicUsize = AtomicUsize::new(0);
-
-impl log::Log for TurnCounter {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        if record.args().to_string().starts_with("turn: ") {
-            TURNS.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn flush(&self) {}
-}
-
-/// Runs `f` in a process of its own, in which [`TURNS`] counts, with a folder for its database.
-fn in_own_process(name: &str, f: impl FnOnce(&TestDb)) {
-    const OWN: &str = "DULY_ASYNC_TURNS";
-    if std::env::var_os(OWN).is_some() {
-        log::set_logger(&TurnCounter).unwrap();
-        log::set_max_level(log::LevelFilter::Trace);
-        return f(&TestDb::new());
-    }
-    let output = test_process(&format!("async_faults::{name}")).env(OWN, "1").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
 #[test]
 fn what_a_crowd_reports_at_once_is_written_together() {
-    in_own_process("what_a_crowd_reports_at_once_is_written_together", |db| {
-        const CROWD: usize = 300;
-        let runtime = runtime();
-        let (go, begun) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
-        let (goes, begins) = (go.clone(), begun.clone());
-        let report = move |run: Context| {
-            let (goes, begins) = (goes.clone(), begins.clone());
-            async move {
-                let going = goes.notified();
-                tokio::pin!(going);
-                going.as_mut().enable();
-                begins.fetch_add(1, Ordering::SeqCst);
-                going.await;
-                run.progress("half");
-                run.cancelled().await;
-                Ok::<_, Error>(())
-            }
-        };
-        let scheduler = builder(db, &runtime).poll(seconds(10)).async_handler("report", report).start().unwrap();
-        scheduler.add_all((0..CROWD).map(|n| overdue(&format!("reports-{n}")).handler("report"))).unwrap();
-        eventually_counts("all have begun", CROWD, || begun.load(Ordering::SeqCst));
-        let before = TURNS.load(Ordering::SeqCst);
-        go.notify_waiters();
-        let reported = "SELECT count(*) FROM task_runs WHERE progress = 'half'";
-        eventually_counts("all have reported", CROWD, || db.number(reported));
-        let turns = TURNS.load(Ordering::SeqCst) - before;
-        assert!(turns <= CROWD / 3, "{turns} turns");
-        scheduler.interrupt();
-        eventually("it has stopped", || scheduler.has_stopped());
-    });
-}
-
-/// One worker that is idle, with a closure to run, limits the async runs of a turn to one only in the first turn.
-#[test]
-fn an_idle_worker_does_not_hold_up_a_crowd() {
-    in_own_process("an_idle_worker_does_not_hold_up_a_crowd", |db| {
-        const CROWD: usize = 400;
-        let runtime = runtime();
-        let begun = Arc::new(AtomicUsize::new(0));
-        let begins = begun.clone();
-        let begin = move |run: Context| {
+    const CROWD: usize = 300;
+    let (db, runtime) = (TestDb::new(), runtime());
+    let (go, begun) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let (goes, begins) = (go.clone(), begun.clone());
+    let report = move |run: Context| {
+        let (goes, begins) = (goes.clone(), begins.clone());
+        async move {
+            let going = goes.notified();
+            tokio::pin!(going);
+            going.as_mut().enable();
             begins.fetch_add(1, Ordering::SeqCst);
-            async move {
-                run.cancelled().await;
-                Ok::<_, Error>(())
-            }
-        };
-        db.client().add_all((0..CROWD).map(|n| overdue(&format!("begins-{n}")).handler("begin"))).unwrap();
-        let builder = builder(db, &runtime).workers(1).poll(seconds(10)).async_handler("begin", begin);
-        let scheduler = builder.handler("work", |_: &Context| Ok::<_, Error>(())).start().unwrap();
-        eventually_counts("all have begun", CROWD, || begun.load(Ordering::SeqCst));
-        let turns = TURNS.load(Ordering::SeqCst);
-        assert!(turns <= 40, "{turns} turns");
-        scheduler.interrupt();
-        eventually("it has stopped", || scheduler.has_stopped());
-    });
-}
-
-/// The workers are busy and closures wait, while the runtime has slots: the loop neither spins nor sleeps through a retry.
-#[test]
-fn a_full_lane_neither_keeps_the_loop_awake_nor_makes_the_other_late() {
-    in_own_process("a_full_lane_neither_keeps_the_loop_awake_nor_makes_the_other_late", |db| {
-        let runtime = runtime();
-        let (open, gate) = crossbeam_channel::bounded::<()>(0);
-        let hold = move |_: &Context| {
-            let _ = held(&gate);
+            going.await;
+            run.progress("half");
+            run.cancelled().await;
             Ok::<_, Error>(())
-        };
-        let fail_once =
-            |run: Context| async move { if run.attempt() == 1 { Err(BoxError::from("again")) } else { Ok(()) } };
-        let builder = builder(db, &runtime).poll(seconds(600)).lease(seconds(3600));
-        let scheduler = builder.handler("hold", hold).async_handler("flaky", fail_once).start().unwrap();
-        let retried = |task: NewTask| {
-            let wait = Duration::from_millis(400);
-            task.retry(duly::RetryPolicy { max_attempts: 2, backoff: wait, max_backoff: wait })
-        };
-        scheduler.add_all((0..6).map(|n| overdue(&format!("holds-{n}")).handler("hold"))).unwrap();
-        eventually("the workers are busy", || db.count(RunStatus::Running) == 2);
-        scheduler.add(retried(overdue("flaky").handler("flaky"))).unwrap();
-        eventually("it waits for its retry", || db.count(RunStatus::Failed) == 1);
-        let before = TURNS.load(Ordering::SeqCst);
-        wait_for_status(&scheduler, "flaky", RunStatus::Succeeded);
-        let turns = TURNS.load(Ordering::SeqCst) - before;
-        assert!(turns <= 10, "{turns} turns");
-        assert_eq!(db.count(RunStatus::Running), 2);
-        drop(open);
-        eventually("all have ended", || all_final(db, 7));
-        assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
-        db.assert_sound();
-    });
+        }
+    };
+    let scheduler = builder(&db, &runtime).poll(seconds(10)).async_handler("report", report).start().unwrap();
+    scheduler.add_all((0..CROWD).map(|n| overdue(&format!("reports-{n}")).handler("report"))).unwrap();
+    eventually_counts("all have begun", CROWD, || begun.load(Ordering::SeqCst));
+    let before = scheduler.turns();
+    go.notify_waiters();
+    let reported = "SELECT count(*) FROM task_runs WHERE progress = 'half'";
+    eventually_counts("all have reported", CROWD, || db.number(reported));
+    let turns = scheduler.turns() - before;
+    assert!(turns <= CROWD as u64 / 3, "{turns} turns");
+    scheduler.interrupt();
+    eventually("it has stopped", || scheduler.has_stopped());
 }

@@ -1,13 +1,14 @@
 //! Async handlers on a tokio runtime: outcomes, panics, time limits, requests to stop, shutdown, a lost runtime, many at once.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::command::CommandContext;
 use duly::{
-    AsyncClient, AsyncJob, BoxError, Builder, Context, Error, FailedAttempt, Failure, JobKind, NewTask, Run, RunStatus,
-    Scheduler, StopReason,
+    AsyncClient, AsyncJob, BoxError, Builder, Client, Clock, Context, Error, FailedAttempt, Failure, JobKind, NewTask,
+    Now, Run, RunStatus, Scheduler, SystemClock,
 };
 use tokio::runtime::Runtime;
 
@@ -18,6 +19,32 @@ use crate::fixtures::{
 
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// The machine's clock, which a test sets forward instead of waiting for the end of a future that does not stop.
+#[derive(Clone)]
+pub(crate) struct LeapingClock(Arc<(SystemClock, AtomicU64)>);
+
+impl LeapingClock {
+    pub(crate) fn new() -> Self {
+        LeapingClock(Arc::new((SystemClock::new(), AtomicU64::new(0))))
+    }
+
+    /// As [`eventually`], and a second passes before each look.
+    pub(crate) fn eventually(&self, client: &Client, what: &str, mut holds: impl FnMut() -> bool) {
+        eventually(what, || {
+            self.0.1.fetch_add(1, Ordering::SeqCst);
+            client.wake();
+            holds()
+        });
+    }
+}
+
+impl Clock for LeapingClock {
+    fn now(&self) -> Now {
+        let (Now { wall, monotonic }, leaps) = (self.0.0.now(), seconds(self.0.1.load(Ordering::SeqCst)));
+        Now { wall: wall + leaps, monotonic: monotonic + leaps }
+    }
 }
 
 /// As [`eventually`], and lets the runtime work meanwhile.
@@ -134,7 +161,7 @@ fn a_missing_runtime_is_an_error_and_the_current_one_is_used() {
 
 #[test]
 fn a_time_limit_resolves_cancelled_and_then_drops_the_future() {
-    let (db, runtime) = (TestDb::new(), runtime());
+    let (db, runtime, clock) = (TestDb::new(), runtime(), LeapingClock::new());
     let (builder, begins) = waiting(builder(&db, &runtime));
     let (held, dropped) = channel::<()>();
     let held = Mutex::new(held);
@@ -147,7 +174,8 @@ fn a_time_limit_resolves_cancelled_and_then_drops_the_future() {
         }
     };
     // The handler goes with the scheduler, its sender too.
-    let scheduler = builder.poll(seconds(60)).async_handler("hang", hang).start().unwrap();
+    let builder = builder.poll(seconds(60)).clock(clock.clone());
+    let scheduler = builder.async_handler("hang", hang).start().unwrap();
     let limit = Duration::from_millis(30);
     scheduler.add(overdue("hangs").handler("hang").timeout(limit).at_most_once()).unwrap();
     scheduler.add(overdue("heeds").handler("wait").timeout(limit).at_most_once()).unwrap();
@@ -163,7 +191,7 @@ fn a_time_limit_resolves_cancelled_and_then_drops_the_future() {
         (RunStatus::Running, RunStatus::Running),
         "and the others not"
     );
-    eventually("the one that does not is dropped", || of("hangs").status == RunStatus::Dead);
+    clock.eventually(&scheduler, "the one that does not is dropped", || of("hangs").status == RunStatus::Dead);
     let error = "it took longer than 30ms: it was asked to stop, did not return within 10s, and was dropped";
     assert_eq!(of("hangs").error.as_deref(), Some(error));
     assert_eq!(ended(&db)[1..], ["hangs|dead|-|timed_out", "heeds|dead|-|timed_out"]);
@@ -176,43 +204,24 @@ fn a_time_limit_resolves_cancelled_and_then_drops_the_future() {
     db.assert_sound();
 }
 
+/// One that does not heed the request is unfinished at the deadline; it ends when its future is dropped.
 #[test]
-fn drain_waits_interrupt_asks_and_a_deadline_cuts() {
-    let (db, runtime) = (TestDb::new(), runtime());
-    let (with_wait, begins) = waiting(builder(&db, &runtime));
-    let scheduler = with_wait.start().unwrap();
-    scheduler.add(overdue("waits").handler("wait")).unwrap();
-    receive(&begins, "a start");
-    scheduler.drain();
-    scheduler.add(overdue("later").handler("wait")).unwrap();
-    turns_pass(&scheduler, 4);
-    assert!(begins.try_recv().is_err(), "a draining scheduler starts nothing");
-    assert!(!scheduler.has_stopped());
-    scheduler.interrupt();
-    eventually("it has stopped", || scheduler.has_stopped());
-    drop(scheduler);
-    let mut attempts = ended(&db);
-    // A turn that was under way may have claimed it, and then gives it back.
-    attempts.retain(|attempt| attempt != "later|queued|-|released");
-    assert_eq!(attempts, ["waits|failed|-|failed"]);
-    let error = db.ask("SELECT error FROM task_runs WHERE status = 'failed'");
-    assert_eq!(error, format!("{:?}", Some(StopReason::Shutdown)));
-
-    // One that does not heed the request is unfinished at the deadline; it ends when its future is dropped.
+fn the_deadline_of_a_shutdown_cuts_a_future() {
+    let (db, runtime, clock) = (TestDb::new(), runtime(), LeapingClock::new());
     let (begun, begins) = channel();
     let begun = Mutex::new(begun);
     let hang = move |_: Context| {
         begun.lock().unwrap().send(()).unwrap();
         std::future::pending::<Result<(), Error>>()
     };
-    let scheduler = builder(&db, &runtime).async_handler("hang", hang).start().unwrap();
-    scheduler.add(overdue("hangs").handler("hang")).unwrap();
+    let scheduler = builder(&db, &runtime).clock(clock.clone()).async_handler("hang", hang).start().unwrap();
+    let client = scheduler.client().clone();
+    client.add(overdue("hangs").handler("hang")).unwrap();
     receive(&begins, "a start");
     assert_eq!(scheduler.shutdown(Duration::from_millis(20)).unwrap().unfinished, 1);
-    let hangs = || ended(&db).into_iter().find(|row| row.starts_with("hangs")).unwrap();
-    assert_eq!(hangs(), "hangs|running|-|-");
-    eventually("its future is dropped", || hangs() == "hangs|failed|-|failed");
-    assert_eq!(db.ask("SELECT forgiven FROM task_runs WHERE handler = 'hang'"), "1", "interrupted");
+    assert_eq!(ended(&db), ["hangs|running|-|-"]);
+    clock.eventually(&client, "its future is dropped", || ended(&db) == ["hangs|failed|-|failed"]);
+    assert_eq!(db.ask("SELECT forgiven FROM task_runs"), "1", "interrupted");
     db.assert_sound();
 }
 
@@ -268,14 +277,14 @@ fn attempts_that_the_runtime_does_not_poll_are_returned_and_start_later() {
 #[test]
 fn effects_are_performed_once_and_finish_commits_with_the_outcome() {
     let (db, runtime) = (TestDb::new(), runtime());
-    let performed = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let performed = Arc::new(std::sync::atomic::AtomicU32::new(0));
     let (counted, table) = (performed.clone(), db.table("imported"));
     let import = move |run: Context| {
         let (counted, table) = (counted.clone(), table.clone());
         async move {
             let count = || async {
                 tokio::task::yield_now().await;
-                Ok(1 + counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst))
+                Ok(1 + counted.fetch_add(1, Ordering::SeqCst))
             };
             let receipt: u32 = run.effect_async("charge", count).await?;
             if run.attempt() == 1 {
@@ -295,7 +304,7 @@ fn effects_are_performed_once_and_finish_commits_with_the_outcome() {
     eventually("it has ended", || all_final(&db, 1));
     assert_eq!(ended(&db), ["import|succeeded|1|failed"]);
     assert_eq!(db.rows("SELECT receipt FROM imported"), ["1"]);
-    assert_eq!(performed.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(performed.load(Ordering::SeqCst), 1);
     assert_eq!(scheduler.effects(1).unwrap().len(), 1, "the intent of the failed one is removed");
     assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
     db.assert_sound();
@@ -378,8 +387,7 @@ fn a_thousand_at_once_need_no_thread_each() {
         db.assert_sound();
         return;
     };
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
     let of_status = |field: &str| {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find(|line| line.starts_with(field)).unwrap();
@@ -404,7 +412,7 @@ fn a_thousand_at_once_need_no_thread_each() {
         }
     };
     let file = std::path::Path::new(&folder).join("agent.db");
-    let client = duly::Client::open(&file).unwrap();
+    let client = Client::open(&file).unwrap();
     client.add_all((0..10_000).map(|n| overdue(&format!("meets-{n}")).handler("meet"))).unwrap();
     let workers = 4;
     let began = std::time::Instant::now();

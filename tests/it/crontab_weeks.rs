@@ -62,7 +62,7 @@ fn minute(text: &str) -> i64 {
 /// Asserts that the imported file starts what cron starts in a week, and returns cron's starts. Cron catches up all missed minutes
 /// of a line within one minute; here an instant has one run.
 fn week(from: &str, until: &str, rome: impl Fn(i64) -> i64) -> BTreeMap<(u64, i64), u32> {
-    let db = TestDb::new();
+    let db = TestDb::brief();
     write(&db, "crontab", CRONTAB);
     let imported = document(&db, &["import", "crontab", "crontab"]);
     let number = |task: &serde_json::Value| (task["name"].as_str().unwrap().to_owned(), task["line"].as_u64().unwrap());

@@ -198,11 +198,7 @@ fn wait_for_heartbeats(db: &TestDb, more: i64) {
 fn changes_by_sqlite_are_no_damage() {
     let (db, client) = TestDb::with_client();
     client
-        .add(
-            NewTask::interval("often", Duration::from_millis(200))
-                .handler("command")
-                .payload(serde_json::json!({ "argv": ["true"] })),
-        )
+        .add(NewTask::interval("often", seconds(1)).handler("command").payload(serde_json::json!({ "argv": ["true"] })))
         .unwrap();
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     let plain = db.plain();

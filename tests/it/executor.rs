@@ -147,39 +147,6 @@ fn outcomes_are_those_of_handlers() {
 }
 
 #[test]
-fn no_limit_is_exceeded_and_each_is_used() {
-    let db = TestDb::new();
-    let (mail, chat) = (Hands::new(3, &["mail"]), Hands::new(7, &["chat"]));
-    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (counted, maximum) = (running.clone(), most.clone());
-    let work = move |run: &Context| {
-        maximum.fetch_max(1 + counted.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
-        run.wait_cancelled(Duration::from_millis(3));
-        counted.fetch_sub(1, Ordering::SeqCst);
-        Ok::<_, Error>(())
-    };
-    let scheduler = builder(&db, &[&mail, &chat]).handler("work", work).start().unwrap();
-    let handlers = ["work", "mail", "chat"];
-    let tasks = (0..120).map(|number| overdue(&format!("task:{number:03}")).handler(handlers[number % 3]));
-    scheduler.add_all(tasks).unwrap();
-    eventually("both are full", || (mail.holds(), chat.holds()) == (3, 7));
-    eventually("the threads go on meanwhile", || {
-        db.ask("SELECT count(*) FROM task_runs WHERE handler = 'work' AND status = 'succeeded'") == "40"
-    });
-    let claimed = "SELECT count(*) FROM task_runs WHERE status = 'running'";
-    assert_eq!(db.ask(claimed), "10", "none is claimed ahead");
-    for _ in 0..40 {
-        mail.take().end(Ok(None));
-        chat.take().end(Ok(None));
-    }
-    eventually_counts("all have ended", 120, || db.count(RunStatus::Succeeded));
-    assert_eq!([&mail, &chat].map(|hands| hands.most.load(Ordering::SeqCst)), [3, 7]);
-    assert!(most.load(Ordering::SeqCst) <= 2);
-    drop(scheduler);
-    db.assert_sound();
-}
-
-#[test]
 fn handlers_may_appear_and_each_name_has_one_place() {
     let db = TestDb::new();
     let (first, second) = (Hands::new(4, &[]), Hands::new(4, &["mail", "work"]));

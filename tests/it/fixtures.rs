@@ -82,15 +82,6 @@ impl TestDb {
         Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder"))
     }
 
-    /// The shortest lease of a scheduler: a second, or what a server needs.
-    pub(crate) fn short_lease(&self) -> Duration {
-        #[cfg(feature = "postgres")]
-        if self.server.is_some() {
-            return seconds(30);
-        }
-        seconds(1)
-    }
-
     fn of(home: TempDir) -> Self {
         TestDb {
             file: home.path().join("agent.db"),

@@ -118,6 +118,8 @@ mod limits;
 mod links;
 /// Lock files that are removed, replaced or overwritten, and unsafe folders.
 mod lock_files;
+/// The loop of a scheduler, step by step.
+mod loop_steps;
 /// Long manifests: killed while they are applied, and edited in one line.
 mod manifests;
 /// Manual tasks: only a request opens a run.

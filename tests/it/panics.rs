@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use duly::{
-    BoxError, Builder, Clock, Context, Event, Handler, Limits, NewTask, Now, ProblemKind, RunStatus, Scheduler,
-    SystemClock,
+    AttemptOutcome, BoxError, Builder, Clock, Context, Event, Handler, Limits, NewTask, Now, ProblemKind, RunStatus,
+    Scheduler, SystemClock,
 };
 use serde::{Serialize, Serializer};
 
@@ -93,6 +93,7 @@ fn assert_works(scheduler: &Scheduler, name: &str) {
 fn a_panic_of_a_handler_loses_no_worker() {
     let db = TestDb::new();
     let scheduler = one_worker(&db)
+        .handler("message", |_: &Context| -> Result<(), BoxError> { panic!("no such chat") })
         .handler("payload", |_: &Context| -> Result<(), BoxError> { std::panic::panic_any(PanicsOnDrop) })
         .handler("error displayed", |_: &Context| Err::<(), _>(PanicsWhenShown))
         .handler("error dropped", |_: &Context| Err::<(), _>(PanicsOnDropOnce))
@@ -103,11 +104,13 @@ fn a_panic_of_a_handler_loses_no_worker() {
         .handler_type("limit", PanicsInTimeout)
         .start()
         .unwrap();
-    for handler in ["payload", "error displayed", "result serialized", "effect", "finish", "limit"] {
+    for handler in ["message", "payload", "error displayed", "result serialized", "effect", "finish", "limit"] {
         let task = handler.replace(' ', "-");
         scheduler.add(due(&task, handler)).unwrap();
         let run = wait_for_status(&scheduler, &task, RunStatus::Dead);
-        assert_eq!(run.error.as_deref(), Some("the handler panicked: without a message"), "{handler}");
+        let message = if handler == "message" { "no such chat" } else { "without a message" };
+        assert_eq!(run.error, Some(format!("the handler panicked: {message}")), "{handler}");
+        assert_eq!(scheduler.attempts(run.id).unwrap()[0].outcome, AttemptOutcome::Panicked, "{handler}");
     }
     // The handler's result is recorded, although the value cannot be dropped.
     scheduler.add(due("error", "error dropped")).unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::ManualClock;
-use duly::{AttemptOutcome, Context, Event, Outcome, RunStatus, Scheduler};
+use duly::{AttemptOutcome, Context, Event, Failure, Outcome, RunStatus, Scheduler};
 
 use crate::fixtures::{NOON, TestDb, at, eventually, finish, listen, overdue, patience, seconds};
 
@@ -23,8 +23,8 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
     let scheduler = Scheduler::builder(db.address())
         .observe(observer)
         .handler("work", |run: &Context| {
-            assert!(run.task() == "quick" || run.wait_cancelled(patience()));
-            if run.task() == "error" { Err("half is sent") } else { Ok(5) }
+            assert!(run.task() == "quick" || run.deadline().is_some() && run.wait_cancelled(patience()));
+            if run.task() == "error" { Err(Failure::give_up("half is sent")) } else { Ok(5) }
         })
         .start()
         .unwrap();
@@ -32,7 +32,8 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
     scheduler
         .add_all([
             overdue("ok").at_most_once().timeout(limit),
-            overdue("error").at_most_once().timeout(limit),
+            // Four attempts are left, but the handler has given up.
+            overdue("error").timeout(limit),
             overdue("quick").at_most_once().timeout(seconds(60)),
         ])
         .unwrap();
@@ -53,6 +54,8 @@ fn a_late_ok_is_a_success_and_a_late_error_a_timeout() {
     let line = event("ok").to_string();
     assert!(line.ends_with("(attempt 1 of 1): it ended late: it took longer than 50ms"), "{line}");
     assert_eq!((event("ok").level(), event("quick").level()), (log::Level::Warn, log::Level::Info));
+    let held = |event: &Event| matches!(event, Event::WorkerHeld { .. });
+    assert!(!events.iter().any(held), "handlers that stop on request hold no worker");
 }
 
 /// Rows written with `finish` are committed after the limit too: it is the same success.

@@ -1,6 +1,7 @@
 //! Steps of the loop that the simulation does not take: more outcomes than a turn writes, another history of the server.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
@@ -9,6 +10,7 @@ use crate::engine::loop_state::{
     Act, GATHER, GATHER_ALL, Gathering, LoopState, NextTurn, Order, STOP_LIMIT, Sight, read_ahead,
 };
 use crate::engine::poller::Turn;
+use crate::model::run::Claim;
 use crate::store::turn_io::Slots;
 use crate::worker::pool::QUEUE;
 
@@ -118,4 +120,33 @@ fn as_much_is_read_ahead_as_what_finished_shows_to_be_short() {
     for (finished, busy, ahead) in cases {
         assert_eq!(read_ahead(finished, busy, 2), ahead, "{finished} in {busy:?}");
     }
+}
+
+/// Claims for two kinds of handlers are as many as the one with fewer free slots may begin: the other may have more to claim.
+#[test]
+fn a_turn_follows_at_once_while_another_lane_may_claim_more() {
+    let mut state = state();
+    let wait = |state: &mut LoopState, claims: i64| {
+        assert!(matches!(state.next(&sight(0)), Act::Prepare(_)));
+        state.recalled(Vec::new(), Vec::new());
+        state.lanes_are(vec![Arc::new(BTreeSet::from(["mail".to_owned()]))], vec![9]);
+        let Act::Turn(next) = state.next(&sight(0)) else { panic!("a turn follows") };
+        let claim = |run| Arc::new(Claim::described(run, 1, "t".to_owned(), "mail".to_owned(), sight(0).now.wall));
+        let claims = (0..claims).map(claim).collect();
+        state.turned(Turn { claims, wake_at: Duration::MAX, ..Turn::default() });
+        loop {
+            match state.next(&sight(0)) {
+                Act::ReadOrder => state.no_order(),
+                Act::CarryOut(_) => {}
+                Act::Wait(until) => {
+                    state.no_order();
+                    return (next.slots.map(|slots| slots.room), until);
+                }
+                other => panic!("expected a wait, found {other:?}"),
+            }
+        }
+    };
+    assert_eq!(wait(&mut state, 2), (Some(2), Duration::ZERO), "mails have seven more slots");
+    assert_eq!(wait(&mut state, 1), (Some(9), Duration::ZERO), "the workers may have more");
+    assert_eq!(wait(&mut state, 0), (Some(2), Duration::from_secs(1)));
 }
