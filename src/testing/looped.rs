@@ -175,9 +175,11 @@ impl Looped {
 }
 
 impl Stepper {
-    /// Has a loop take the turns from now on, with these lanes beside the workers.
+    /// Has a loop take the turns from now on, with these lanes beside the workers. `most`: how many outcomes a turn writes at most, if
+    /// that is not what the store allows.
     #[doc(hidden)]
-    pub fn begin_loop(&mut self, lanes: Vec<LoopLane>) {
+    pub fn begin_loop(&mut self, lanes: Vec<LoopLane>, most: Option<usize>) {
+        most.into_iter().for_each(|most| self.poller.limit_outcomes(most));
         let mut threads = self.handlers.names();
         threads.retain(|name| !lanes.iter().any(|lane| lane.handlers.contains(name)));
         let claiming = Arc::new(threads.clone());

@@ -307,6 +307,9 @@ impl Scenario {
         let at_work = calls.iter().filter(|call| call.lane.is_none() && call.ends_at.is_some()).count();
         let mut idle = workers.saturating_sub(at_work);
         for call in calls.iter_mut().filter(|call| call.ends_at.is_none()) {
+            if in_loop.is_blocked(call.lane) {
+                continue;
+            }
             if call.lane.is_none() {
                 let Some(left) = idle.checked_sub(1) else { continue };
                 idle = left;
@@ -329,7 +332,8 @@ impl Scenario {
         let scheduler = &mut self.schedulers[id];
         // A handler that writes would wait for the lock.
         let is_over = |call: &HandlerCall| call.ends_at.is_some_and(|at| at <= now.monotonic);
-        let has_ended = |call: &HandlerCall| is_over(call) && !(held && call.calls_real_handler());
+        let blocked = |call: &HandlerCall| scheduler.in_loop.is_blocked(call.lane) || held && call.calls_real_handler();
+        let has_ended = |call: &HandlerCall| is_over(call) && !blocked(call);
         let (ended, calls): (Vec<_>, Vec<_>) = scheduler.calls.drain(..).partition(has_ended);
         scheduler.calls = calls;
         for call in &ended {
@@ -384,6 +388,9 @@ impl Scenario {
             }
             if !self.once_in(4) {
                 self.turn(one)?;
+            }
+            if self.schedulers[one].takes_on() && self.once_in(8) {
+                self.order_at_a_bad_moment(one)?;
             }
             // Its caller does not wait for what is unfinished.
             if self.schedulers[one].in_loop.cut && self.once_in(2) {

@@ -226,17 +226,16 @@ impl History {
             attempt.owner == turn.owner && attempt.outcome.is_some() && attempt.arrived
         };
         let delivered: Vec<_> = self.open.iter().copied().filter(delivered).collect();
-        for (id, number) in delivered {
-            let holds = |run: &RunRow| {
-                run.status == RunStatus::Running && run.attempt == number && run.owner.as_deref() == Some(&*name)
-            };
-            let left = step.after.runs.get(&id).is_some_and(|run| holds(run));
-            if left && self.was_stuck(id) {
-                continue;
-            }
-            if left {
-                return Err(format!("attempt {number} of run {id} has ended, and a turn did not record it"));
-            }
+        let is_own = |run: &RunRow| run.status == RunStatus::Running && run.owner.as_deref() == Some(&*name);
+        let is_left =
+            |key: &(i64, u32)| step.after.runs.get(&key.0).is_some_and(|run| is_own(run) && run.attempt == key.1);
+        let waiting: Vec<_> = delivered.iter().filter(|key| is_left(key) && !self.was_stuck(key.0)).collect();
+        let tried = delivered.len() - waiting.len();
+        if let Some((id, number)) = waiting.first().filter(|_| turn.most_outcomes.is_none_or(|most| tried < most)) {
+            return Err(format!("attempt {number} of run {id} has ended, and a turn did not record it"));
+        }
+        for (id, number) in delivered.iter().copied().filter(|key| !is_left(key)) {
+            let holds = |run: &RunRow| is_own(run) && run.attempt == number;
             self.open.remove(&(id, number));
             match step.before.runs.get(&id) {
                 Some(run) if holds(run) => {
