@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duly::testing::{Arrival, LoopLane, LoopOrder, LoopStep, LoopTurn, Stepper};
+use duly::testing::{Arrival, LoopLane, LoopOrder, LoopStep, LoopTurn, Looped, Stepper};
 use duly::{Claim, FailureKind, Now, Outcome, Retry, RunStatus};
 
 use crate::simulation::attempts::HandlerCall;
@@ -136,7 +136,12 @@ impl LoopModel {
 
 impl Scenario {
     /// Draws the lanes of a scheduler, and begins its loop.
-    pub(crate) fn begin_loop(&mut self, stepper: &mut Stepper, handlers: &[&'static str], poll: Duration) -> LoopModel {
+    pub(crate) fn begin_loop(
+        &mut self,
+        stepper: Stepper,
+        handlers: &[&'static str],
+        poll: Duration,
+    ) -> (Looped, LoopModel) {
         let mut lanes = Vec::new();
         for handler in handlers.iter().copied().filter(|handler| ["post", "rare"].contains(handler)) {
             if self.once_in(2) {
@@ -144,17 +149,15 @@ impl Scenario {
             }
         }
         let most_outcomes = if self.once_in(3) { Some(self.rng.usize(1..=3)) } else { None };
-        stepper.begin_loop(
-            lanes.iter().map(|it| LoopLane::new(it.handler, it.limit, it.is_async)).collect(),
-            most_outcomes,
-        );
+        let of_loop = lanes.iter().map(|it| LoopLane::new(it.handler, it.limit, it.is_async)).collect();
+        let mut stepper = Looped::new(stepper, of_loop, most_outcomes);
         let has_threads = handlers.len() > lanes.len();
         let mut model = LoopModel { lanes, poll, has_threads, most_outcomes, ..LoopModel::default() };
         if !self.is_calm && self.once_in(25) {
             stepper.order(LoopOrder::Drain);
             model.ordered = Some(LoopOrder::Drain);
         }
-        model
+        (stepper, model)
     }
 
     /// Orders a scheduler to drain: now, or during its next turn.
@@ -259,7 +262,7 @@ impl Scenario {
         // It begins with a turn.
         let arrivals = if in_loop.turns > 0 { stepper.arrivals() } else { Vec::new() };
         let arrival = self.rng.choice(arrivals).unwrap_or(Arrival::Nothing);
-        for claim in stepper.wake_loop(arrival) {
+        for claim in stepper.wake(arrival) {
             let lane = in_loop.handed.remove(&id_of(&claim)).and_then(|it| it.lane);
             let took = self.history.attempts[&id_of(&claim)].took;
             in_loop.finished.extend(took.filter(|_| lane.is_none() && arrival == Arrival::Outcomes));
@@ -292,7 +295,7 @@ impl Scenario {
     /// Takes a step of the loop. Returns until when it waits, if it does.
     fn step(&mut self, id: usize) -> Check<Option<Duration>> {
         let Some(stepper) = &mut self.schedulers[id].stepper else { return Ok(None) };
-        let step = match stepper.step_loop() {
+        let step = match stepper.step() {
             Ok(step) => step,
             Err(_) if self.is_newer_version => return self.left_newer(id).map(|()| None),
             Err(error) => return Err(format!("owner {id} stops: {error}")),
@@ -546,7 +549,7 @@ impl Scenario {
         if let Some(run) = self.history.tables.unfinished().find(is_own) {
             return Err(format!("owner {id} ends, and run {} is not settled: {run:?}", run.id));
         }
-        let left = stepper.stop();
+        let left = stepper.into_stepper().stop();
         self.history.died(id);
         self.fault("ended after a drain");
         let how = if left.is_ok() { "leaves" } else { "leaves without a last turn" };
