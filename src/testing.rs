@@ -19,7 +19,9 @@ use rusqlite::Connection;
 
 pub use crate::clock::ManualClock;
 #[doc(hidden)]
-pub use looped::{Arrival, LoopLane, LoopOrder, LoopStep, LoopTurn};
+pub use crate::engine::loop_state::Order as LoopOrder;
+#[doc(hidden)]
+pub use looped::{Arrival, LoopLane, LoopStep, LoopTurn, Looped};
 pub use tools::{clock_change_after, fail_first, local_time};
 
 use crate::client::Client;
@@ -93,7 +95,6 @@ pub struct Stepper {
     quiet_until: Option<Duration>,
     /// What a restart begins with.
     again: StepperBuilder,
-    looped: Option<Box<looped::Looped>>,
 }
 
 /// Configures and starts a [`Stepper`].
@@ -343,7 +344,6 @@ impl StepperBuilder {
             wake_at,
             quiet_until,
             again,
-            looped: None,
         })
     }
 }
@@ -469,7 +469,6 @@ impl Stepper {
     #[expect(clippy::expect_used, reason = "a test without a lock file proves nothing")]
     pub fn begin(&mut self, claim: &Arc<Claim>) {
         let now = self.now();
-        self.looped.iter_mut().for_each(|looped| looped.begins(claim));
         if let Entry::Vacant(entry) = self.begun.entry((claim.run_id, claim.attempt)) {
             let begun = self.poller.lock().begin(claim.run_id, claim.attempt, claim.owner.as_deref());
             entry.insert((begun.expect("a lock file that can be written"), now));

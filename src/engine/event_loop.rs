@@ -70,16 +70,20 @@ impl EventLoop {
     }
 
     fn turn_until_drained(&mut self) -> Result<()> {
+        let mut sight = self.sight();
         loop {
-            let sight = self.sight();
             match self.state.next(&sight) {
                 Act::Prepare(prepare) => self.prepare(prepare, sight.now),
                 Act::Register(attempts) => self.register(attempts, self.state.began()),
                 Act::Turn(next) => self.turn(next)?,
-                Act::ReadOrder => match self.orders.try_recv() {
-                    Err(TryRecvError::Empty) => self.state.no_order(),
-                    order => self.ordered(order.ok()),
-                },
+                Act::ReadOrder => {
+                    match self.orders.try_recv() {
+                        Err(TryRecvError::Empty) => self.state.no_order(),
+                        order => self.ordered(order.ok()),
+                    }
+                    // Pool and poller are as they were.
+                    continue;
+                }
                 Act::CarryOut(given) => self.carry_out(given),
                 Act::CompareClock(newest) => self.poller.compare_clock(Some(newest), sight.now),
                 Act::StopAll => self.pool.stop_all(StopReason::Shutdown),
@@ -87,6 +91,7 @@ impl EventLoop {
                 Act::Wait(until) => self.wait(until),
                 Act::End => return Ok(()),
             }
+            sight = self.sight();
         }
     }
 

@@ -31,7 +31,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// An order to the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub enum Order {
     /// Claim nothing more; end when no run is running.
     Drain,
     /// As `Drain`; when no worker and no executor has a run, as `Cut`. For a sender that blocks the runtime on which async handlers

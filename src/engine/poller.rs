@@ -99,6 +99,8 @@ pub(crate) struct Poller {
     observers: Arc<Observers>,
     /// Outcomes that are not written yet, however long that takes.
     outbox: VecDeque<Finished>,
+    /// How many of them a turn writes at most, if a test limits it.
+    limit: Option<usize>,
     /// Those of them that were set aside. Only full turns try them again.
     aside: Vec<Finished>,
     /// Runs that this owner has claimed and not settled.
@@ -168,6 +170,7 @@ impl Poller {
             settings,
             observers: Arc::new(Observers(observers)),
             outbox: VecDeque::new(),
+            limit: None,
             aside: Vec::new(),
             held: HashSet::new(),
             reports: Vec::new(),
@@ -220,11 +223,6 @@ impl Poller {
     /// Returns the id of this owner.
     pub(crate) fn owner(&self) -> &str {
         &self.registration.owner
-    }
-
-    /// Returns how many outcomes a turn takes at most.
-    pub(crate) fn most_outcomes(&self) -> usize {
-        self.store.most_outcomes()
     }
 
     /// Returns how many runs are claimed and not settled. An outcome of a claim under an earlier id counts until it is written.

@@ -61,7 +61,6 @@ impl Stepper {
 
     /// Frees the worker of an attempt. Returns the slot of an attempt that had begun, and when it began.
     pub(super) fn forget(&mut self, claim: &Claim) -> Option<(Place, Now)> {
-        self.looped.iter_mut().for_each(|looped| looped.leaves(claim));
         self.running.retain(|running| running.run_id != claim.run_id || running.attempt != claim.attempt);
         self.begun.remove(&(claim.run_id, claim.attempt))
     }

@@ -1,29 +1,19 @@
-//! The loop of a [`Stepper`](crate::testing::Stepper), for the simulation of this crate: the state of the loop, a pool without threads, and
-//! the orders that wait for it. Hidden, and no part of the public promise.
+//! A [`Stepper`] under the loop of a scheduler, for the simulation of this crate: the state of the loop, a pool without threads, and the
+//! orders that wait for it. Hidden, and no part of the public promise.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Now;
 use crate::engine::lanes::Lanes;
 use crate::engine::loop_state::{Act, Given, LoopState, NextTurn, Order, Prepare, Sight, UNSTARTED};
-use crate::engine::poller::Poller;
 use crate::error::Result;
 use crate::model::finished::{AtWork, Finished, WorkerEnded};
 use crate::model::run::{Claim, Outcome};
 use crate::testing::Stepper;
 use crate::worker::pool::Returned;
-
-/// An order to a loop.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoopOrder {
-    Drain,
-    DrainWorkers,
-    Interrupt,
-    Cut,
-}
 
 /// What ends a wait of a loop.
 #[doc(hidden)]
@@ -93,9 +83,11 @@ impl LoopLane {
     }
 }
 
-/// A loop and its pool.
+/// A stepper whose turns a loop takes, and the pool of that loop.
+#[doc(hidden)]
 #[derive(Debug)]
-pub(super) struct Looped {
+pub struct Looped {
+    stepper: Stepper,
     state: LoopState,
     lanes: Vec<LoopLane>,
     /// Claims that no worker has begun.
@@ -109,24 +101,171 @@ pub(super) struct Looped {
     released: Vec<Arc<Claim>>,
 }
 
+impl Deref for Looped {
+    type Target = Stepper;
+
+    fn deref(&self) -> &Stepper {
+        &self.stepper
+    }
+}
+
+impl DerefMut for Looped {
+    fn deref_mut(&mut self) -> &mut Stepper {
+        &mut self.stepper
+    }
+}
+
 impl Looped {
-    fn sight(&self, now: Now, workers: usize, poller: &Poller) -> Sight {
+    /// Has a loop take the turns from now on, with these lanes beside the workers. `most`: how many outcomes a turn writes at most, if
+    /// that is not what the store allows.
+    pub fn new(mut stepper: Stepper, lanes: Vec<LoopLane>, most: Option<usize>) -> Self {
+        most.into_iter().for_each(|most| stepper.poller.limit_outcomes(most));
+        let mut threads = stepper.handlers.names();
+        threads.retain(|name| !lanes.iter().any(|lane| lane.handlers.contains(name)));
+        let claiming = Arc::new(threads.clone());
+        let state = LoopState::new(Lanes::new(threads), stepper.again.settings.poll, stepper.now());
+        let (queue, orders, ended) = (Vec::new(), VecDeque::new(), Vec::new());
+        let (missing, released) = (0, Vec::new());
+        Looped { stepper, state, lanes, queue, orders, ended, missing, claiming, released }
+    }
+
+    /// Returns the stepper: the loop goes no further.
+    pub fn into_stepper(self) -> Stepper {
+        self.stepper
+    }
+
+    /// Sends an order to the loop.
+    pub fn order(&mut self, order: Order) {
+        self.orders.push_back(order);
+    }
+
+    /// A worker, or a lane, takes this claim, which is not given back any more.
+    pub fn take(&mut self, claim: &Arc<Claim>) {
+        self.queue.retain(|waiting| !Arc::ptr_eq(waiting, claim));
+        let mut beside = self.lanes.iter_mut().flat_map(|lane| &mut lane.running);
+        if let Some((_, since)) = beside.find(|(waiting, _)| Arc::ptr_eq(waiting, claim)) {
+            *since = None;
+        }
+    }
+
+    /// Ends the worker that has begun this attempt, by a panic outside of its handler.
+    pub fn end_worker(&mut self, claim: &Arc<Claim>) {
+        let began = self.stepper.forget(claim).map(|(slot, began)| (began, slot));
+        let at_work = AtWork { claim: Some(claim.clone()), began };
+        self.ended.push(WorkerEnded { at_work, error: "for a test".to_owned(), replaced: false });
+    }
+
+    /// Returns what had not begun and was given back in the last turn, also in one that failed.
+    pub fn given_back(&self) -> &[Arc<Claim>] {
+        &self.released
+    }
+
+    /// Returns what has arrived that the loop has not taken.
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        let has = [
+            (Arrival::Outcomes, !self.stepper.finished.is_empty()),
+            (Arrival::WorkerEnded, !self.ended.is_empty()),
+            (Arrival::Order, !self.orders.is_empty()),
+        ];
+        has.into_iter().filter(|(_, has)| *has).map(|(arrival, _)| arrival).collect()
+    }
+
+    /// Ends the wait of the loop. Returns the attempts whose ends it has taken.
+    pub fn wake(&mut self, arrival: Arrival) -> Vec<Arc<Claim>> {
+        match arrival {
+            Arrival::Nothing => Vec::new(),
+            Arrival::Order => {
+                self.orders.pop_front().into_iter().for_each(|order| self.state.ordered(order));
+                Vec::new()
+            }
+            Arrival::Outcomes => {
+                let Stepper { finished, poller, .. } = &mut self.stepper;
+                let most = poller.most_outcomes().min(finished.len());
+                finished.drain(..most).for_each(|one| self.state.outcome(one));
+                self.returned()
+            }
+            Arrival::WorkerEnded => {
+                let (now, ended) = (self.stepper.now(), std::mem::take(&mut self.ended));
+                let claims = ended.iter().filter_map(|worker| worker.at_work.claim.clone()).collect();
+                for worker in ended {
+                    self.missing += 1;
+                    self.state.worker_ended(worker.finished(now));
+                    self.stepper.poller.worker_ended(worker);
+                }
+                claims
+            }
+        }
+    }
+
+    /// The outcomes that the loop has taken have left workers and lanes. Returns their attempts.
+    fn returned(&mut self) -> Vec<Arc<Claim>> {
+        let mut of_workers = Returned::default();
+        for finished in self.state.outcomes() {
+            let claim = &finished.claim;
+            let of_lane = self.lanes.iter_mut().find_map(|lane| {
+                let at = lane.running.iter().position(|(running, _)| Arc::ptr_eq(running, claim))?;
+                Some(lane.running.swap_remove(at))
+            });
+            of_workers = if of_lane.is_none() { of_workers.add(finished) } else { of_workers };
+        }
+        let claims = self.state.outcomes().iter().map(|one| one.claim.clone()).collect();
+        self.state.returned(of_workers);
+        claims
+    }
+
+    fn sight(&self) -> Sight {
         let beside = |counts: fn(&LoopLane) -> bool| {
             self.lanes.iter().filter(|lane| counts(lane)).map(|lane| lane.running.len()).sum()
         };
         let waiting = self.lanes.iter().filter(|lane| lane.needs_runtime).flat_map(|lane| &lane.running);
         Sight {
-            now,
-            workers: workers.saturating_sub(self.missing),
+            now: self.stepper.now(),
+            workers: self.stepper.workers.saturating_sub(self.missing),
             unstarted: self.queue.len(),
             beside: beside(|_| true),
             beside_runtime: beside(|lane| !lane.needs_runtime),
-            unsettled: poller.unsettled(),
-            writes_on: poller.writes_on(),
+            unsettled: self.stepper.poller.unsettled(),
+            writes_on: self.stepper.poller.writes_on(),
             next_replacement: (self.missing > 0).then_some(Duration::ZERO),
             next_check: waiting.filter_map(|(_, since)| *since).map(|since| since + UNSTARTED).min(),
             may_begin: true,
             must_register: false,
+        }
+    }
+
+    /// Carries out what the loop decides, up to the next step that a test sees.
+    ///
+    /// # Errors
+    /// As [`Stepper::step`].
+    pub fn step(&mut self) -> Result<LoopStep> {
+        loop {
+            let sight = self.sight();
+            match self.state.next(&sight) {
+                Act::Prepare(prepare) => self.prepare(prepare, sight.now),
+                Act::Register(_) => self.state.registered(),
+                Act::Turn(next) => return self.turn(next).map(LoopStep::Turned),
+                Act::ReadOrder => match self.orders.pop_front() {
+                    Some(order) => self.state.ordered(order),
+                    None => self.state.no_order(),
+                },
+                Act::CarryOut(Given { claims, stop, .. }) => {
+                    self.stepper.stopped.extend(stop);
+                    for (lane, claim) in &claims {
+                        match lane {
+                            Some(lane) => self.lanes[*lane].running.push((claim.clone(), Some(sight.now.monotonic))),
+                            None => self.queue.push(claim.clone()),
+                        }
+                    }
+                    if !claims.is_empty() {
+                        return Ok(LoopStep::HandedOver(claims));
+                    }
+                }
+                Act::CompareClock(newest) => self.stepper.poller.compare_clock(Some(newest), sight.now),
+                Act::StopAll => return Ok(LoopStep::StopsAll),
+                Act::Report(unfinished) => return Ok(LoopStep::Reported(unfinished)),
+                Act::Wait(until) => return Ok(LoopStep::Waits(until)),
+                Act::End => return Ok(LoopStep::Ended),
+            }
         }
     }
 
@@ -143,187 +282,24 @@ impl Looped {
         self.state.lanes_are(self.lanes.iter().map(|lane| lane.handlers.clone()).collect(), free);
     }
 
-    /// A worker, or a lane, begins an attempt.
-    pub(super) fn begins(&mut self, claim: &Arc<Claim>) {
-        self.queue.retain(|waiting| !Arc::ptr_eq(waiting, claim));
-        let mut beside = self.lanes.iter_mut().flat_map(|lane| &mut lane.running);
-        if let Some((_, since)) = beside.find(|(waiting, _)| Arc::ptr_eq(waiting, claim)) {
-            *since = None;
-        }
-    }
-
-    /// An attempt ends that may not have begun.
-    pub(super) fn leaves(&mut self, claim: &Claim) {
-        let is_it = |other: &Claim| (other.run_id, other.attempt) == (claim.run_id, claim.attempt);
-        self.queue.retain(|waiting| !is_it(waiting));
-    }
-
-    /// The outcomes of these attempts are the loop's.
-    fn take(&mut self, finished: Vec<Finished>) {
-        finished.into_iter().for_each(|one| self.state.outcome(one));
-        let mut of_workers = Returned::default();
-        for finished in self.state.outcomes() {
-            let claim = &finished.claim;
-            let of_lane = self.lanes.iter_mut().find_map(|lane| {
-                let at = lane.running.iter().position(|(running, _)| Arc::ptr_eq(running, claim))?;
-                Some(lane.running.swap_remove(at))
-            });
-            of_workers = if of_lane.is_none() { of_workers.add(finished) } else { of_workers };
-        }
-        self.state.returned(of_workers);
-    }
-}
-
-impl Stepper {
-    /// Has a loop take the turns from now on, with these lanes beside the workers.
-    #[doc(hidden)]
-    pub fn begin_loop(&mut self, lanes: Vec<LoopLane>) {
-        let mut threads = self.handlers.names();
-        threads.retain(|name| !lanes.iter().any(|lane| lane.handlers.contains(name)));
-        let claiming = Arc::new(threads.clone());
-        let state = LoopState::new(Lanes::new(threads), self.again.settings.poll, self.now());
-        let (queue, orders, ended) = (Vec::new(), VecDeque::new(), Vec::new());
-        let (missing, released) = (0, Vec::new());
-        self.looped = Some(Box::new(Looped { state, lanes, queue, orders, ended, missing, claiming, released }));
-    }
-
-    /// Sends an order to the loop.
-    #[doc(hidden)]
-    pub fn order(&mut self, order: LoopOrder) {
-        let order = match order {
-            LoopOrder::Drain => Order::Drain,
-            LoopOrder::DrainWorkers => Order::DrainWorkers,
-            LoopOrder::Interrupt => Order::Interrupt,
-            LoopOrder::Cut => Order::Cut,
-        };
-        self.looped.iter_mut().for_each(|looped| looped.orders.push_back(order));
-    }
-
-    /// Ends the worker that has begun this attempt, by a panic outside of its handler.
-    #[doc(hidden)]
-    pub fn end_worker(&mut self, claim: &Arc<Claim>) {
-        let began = self.forget(claim).map(|(slot, began)| (began, slot));
-        let at_work = AtWork { claim: Some(claim.clone()), began };
-        let ended = WorkerEnded { at_work, error: "for a test".to_owned(), replaced: false };
-        if let Some(looped) = &mut self.looped {
-            looped.ended.push(ended);
-        }
-    }
-
-    /// A worker takes this claim from the queue, and does not begin it.
-    #[doc(hidden)]
-    pub fn take_from_queue(&mut self, claim: &Arc<Claim>) {
-        self.looped.iter_mut().for_each(|looped| looped.begins(claim));
-    }
-
-    /// Returns what had not begun and was given back in the last turn, also in one that failed.
-    #[doc(hidden)]
-    pub fn given_back(&self) -> &[Arc<Claim>] {
-        self.looped.as_ref().map_or(&[], |looped| &looped.released)
-    }
-
-    /// Returns what has arrived that the loop has not taken.
-    #[doc(hidden)]
-    pub fn arrivals(&self) -> Vec<Arrival> {
-        let Some(looped) = &self.looped else { return Vec::new() };
-        let has = [
-            (Arrival::Outcomes, !self.finished.is_empty()),
-            (Arrival::WorkerEnded, !looped.ended.is_empty()),
-            (Arrival::Order, !looped.orders.is_empty()),
-        ];
-        has.into_iter().filter(|(_, has)| *has).map(|(arrival, _)| arrival).collect()
-    }
-
-    /// Ends the wait of the loop. Returns the attempts whose ends it has taken.
-    #[doc(hidden)]
-    pub fn wake_loop(&mut self, arrival: Arrival) -> Vec<Arc<Claim>> {
-        let (now, most) = (self.now(), self.poller.most_outcomes());
-        let Stepper { looped: Some(looped), finished, poller, .. } = self else { return Vec::new() };
-        match arrival {
-            Arrival::Nothing => Vec::new(),
-            Arrival::Order => {
-                looped.orders.pop_front().into_iter().for_each(|order| looped.state.ordered(order));
-                Vec::new()
-            }
-            Arrival::Outcomes => {
-                let taken: Vec<Finished> = finished.drain(..most.min(finished.len())).collect();
-                let claims = taken.iter().map(|one| one.claim.clone()).collect();
-                looped.take(taken);
-                claims
-            }
-            Arrival::WorkerEnded => {
-                let ended = std::mem::take(&mut looped.ended);
-                let claims = ended.iter().filter_map(|worker| worker.at_work.claim.clone()).collect();
-                for worker in ended {
-                    looped.missing += 1;
-                    looped.state.worker_ended(worker.finished(now));
-                    poller.worker_ended(worker);
-                }
-                claims
-            }
-        }
-    }
-
-    /// Carries out what the loop decides, up to the next step that a test sees.
-    ///
-    /// # Errors
-    /// As [`Stepper::step`].
-    #[doc(hidden)]
-    pub fn step_loop(&mut self) -> Result<LoopStep> {
-        loop {
-            let (now, workers) = (self.now(), self.workers);
-            let Stepper { looped: Some(looped), poller, stopped, .. } = self else { return Ok(LoopStep::Ended) };
-            let sight = looped.sight(now, workers, poller);
-            match looped.state.next(&sight) {
-                Act::Prepare(prepare) => looped.prepare(prepare, now),
-                Act::Register(_) => looped.state.registered(),
-                Act::Turn(next) => return self.turn_of_loop(next).map(LoopStep::Turned),
-                Act::ReadOrder => match looped.orders.pop_front() {
-                    Some(order) => looped.state.ordered(order),
-                    None => looped.state.no_order(),
-                },
-                Act::CarryOut(Given { claims, stop, .. }) => {
-                    stopped.extend(stop);
-                    for (lane, claim) in &claims {
-                        match lane {
-                            Some(lane) => looped.lanes[*lane].running.push((claim.clone(), Some(now.monotonic))),
-                            None => looped.queue.push(claim.clone()),
-                        }
-                    }
-                    if !claims.is_empty() {
-                        return Ok(LoopStep::HandedOver(claims));
-                    }
-                }
-                Act::CompareClock(newest) => poller.compare_clock(Some(newest), now),
-                Act::StopAll => return Ok(LoopStep::StopsAll),
-                Act::Report(unfinished) => return Ok(LoopStep::Reported(unfinished)),
-                Act::Wait(until) => return Ok(LoopStep::Waits(until)),
-                Act::End => return Ok(LoopStep::Ended),
-            }
-        }
-    }
-
-    fn turn_of_loop(&mut self, next: NextTurn) -> Result<LoopTurn> {
+    fn turn(&mut self, next: NextTurn) -> Result<LoopTurn> {
         let NextTurn { now, finished, slots, handlers, claims_for, .. } = next;
-        handlers.into_iter().for_each(|handlers| self.poller.set_handlers(handlers));
-        claims_for.iter().for_each(|handlers| self.poller.claim_for(handlers));
+        let stepper = &mut self.stepper;
+        handlers.into_iter().for_each(|handlers| stepper.poller.set_handlers(handlers));
+        claims_for.iter().for_each(|handlers| stepper.poller.claim_for(handlers));
         let released = finished.iter().filter(|one| one.outcome == Outcome::Released).map(|one| one.claim.clone());
-        let released: Vec<Arc<Claim>> = released.collect();
-        for claim in &released {
-            self.forget(claim);
+        self.released = released.collect();
+        for claim in &self.released {
+            stepper.forget(claim);
         }
-        self.looped.iter_mut().for_each(|looped| looped.released.clone_from(&released));
-        let turn = self.poller.turn(now, finished, slots)?;
-        self.running.extend(turn.claims.iter().cloned());
-        self.wake_at = turn.wake_at;
+        let turn = stepper.poller.turn(now, finished, slots)?;
+        stepper.running.extend(turn.claims.iter().cloned());
+        stepper.wake_at = turn.wake_at;
         let (claims, rest) = (turn.claims.clone(), turn.rest);
-        let mut handlers = Arc::default();
-        if let Some(looped) = &mut self.looped {
-            looped.claiming = claims_for.unwrap_or_else(|| looped.claiming.clone());
-            handlers = looped.claiming.clone();
-            looped.state.turned(turn);
-        }
+        self.claiming = claims_for.unwrap_or_else(|| self.claiming.clone());
+        self.state.turned(turn);
         let (room, idle) = (slots.map(|slots| slots.room), slots.unwrap_or_default().idle);
+        let (released, handlers) = (self.released.clone(), self.claiming.clone());
         Ok(LoopTurn { claims, released, room, idle, handlers, rest })
     }
 }

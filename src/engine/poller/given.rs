@@ -9,6 +9,17 @@ use crate::model::event::Event;
 use crate::model::finished::{Report, WorkerEnded};
 
 impl Poller {
+    /// Returns how many outcomes a turn takes at most.
+    pub(crate) fn most_outcomes(&self) -> usize {
+        let most = self.store.most_outcomes();
+        self.limit.map_or(most, |limit| limit.min(most))
+    }
+
+    /// Has turns write fewer outcomes than the store allows, for tests.
+    pub(crate) fn limit_outcomes(&mut self, most: usize) {
+        self.limit = Some(most);
+    }
+
     /// Sets the handlers whose runs this owner can start, and whose orphans it can end.
     pub(crate) fn set_handlers(&mut self, handlers: BTreeSet<String>) {
         if self.handlers != handlers {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duly::testing::{Arrival, LoopLane, LoopOrder, LoopStep, LoopTurn, Stepper};
+use duly::testing::{Arrival, LoopLane, LoopOrder, LoopStep, LoopTurn, Looped, Stepper};
 use duly::{Claim, FailureKind, Now, Outcome, Retry, RunStatus};
 
 use crate::simulation::attempts::HandlerCall;
@@ -19,6 +19,8 @@ const UNSTARTED: Duration = Duration::from_millis(500);
 /// A loop that has taken as many turns in a row, in which nothing arrived and nothing was claimed, spins.
 const MOST_IDLE_TURNS: u32 = 60;
 const MOST_STEPS: u32 = 500;
+/// A loop reads ahead four times what its workers have just finished, or up to sixteen times if that takes no longer than this.
+const BRIEF: Duration = Duration::from_millis(10);
 
 type Id = (i64, u32);
 
@@ -57,24 +59,35 @@ pub(crate) struct LoopModel {
     claimed: BTreeSet<Id>,
     /// Workers that ended and are not replaced.
     missing: usize,
+    /// How long each attempt took that the workers began and finished since the last turn.
+    finished: Vec<Duration>,
+    /// How many outcomes a turn writes at most, if not as many as the store allows.
+    most_outcomes: Option<usize>,
     /// The first order to drain, and whether an order to cut has followed.
     pub(crate) ordered: Option<LoopOrder>,
     pub(crate) cut: bool,
-    /// An order that arrives during the next turn.
-    during_turn: Option<LoopOrder>,
+    /// An order that arrives during the next turn, and whether an order to cut follows at once.
+    during_turn: Option<(LoopOrder, bool)>,
     /// Whether the loop has certainly read the order to drain.
     obeys: bool,
     asked_to_stop: bool,
     reported: bool,
     /// How long after the last turn the loop may wait.
     longest: Duration,
+    /// The handlers for which the last turn claimed. `None`: it drained.
+    claimed_for: Option<Arc<BTreeSet<String>>>,
 }
 
 impl LoopModel {
     /// Returns how many more attempts the workers (`None`) or a lane can have.
     fn free(&self, lane: Option<usize>, workers: usize) -> usize {
         let limit = lane.map_or(workers.saturating_sub(self.missing), |lane| self.lanes[lane].limit);
-        limit.saturating_sub(self.handed.values().filter(|it| it.lane == lane).count())
+        limit.saturating_sub(self.count(lane))
+    }
+
+    /// Returns how many attempts the workers, or a lane, have.
+    fn count(&self, lane: Option<usize>) -> usize {
+        self.handed.values().filter(|it| it.lane == lane).count()
     }
 
     fn lane_of(&self, handler: &str) -> Option<usize> {
@@ -83,6 +96,26 @@ impl LoopModel {
 
     fn is_async(&self, lane: Option<usize>) -> bool {
         lane.is_some_and(|lane| self.lanes[lane].is_async)
+    }
+
+    /// Whether attempts of this lane neither begin nor return: who has ordered the drain blocks their runtime until the report.
+    pub(crate) fn is_blocked(&self, lane: Option<usize>) -> bool {
+        self.ordered == Some(LoopOrder::DrainWorkers) && !self.reported && self.is_async(lane)
+    }
+
+    /// Returns how many runs the loop may read ahead after what the workers have just finished.
+    fn most_ahead(&self, workers: usize) -> usize {
+        let (count, took) = (self.finished.len(), self.finished.iter().sum::<Duration>());
+        let is_brief =
+            |ahead: &usize| took * u32::try_from(*ahead).expect("a number") <= BRIEF * (workers * count) as u32;
+        (count * 4..=count * 16).rev().find(is_brief).unwrap_or(count * 4)
+    }
+
+    /// Returns the handler of a lane that could begin an attempt, and for which the last turn claimed nothing.
+    fn left_out(&self, handlers: &[&'static str], workers: usize) -> Option<&'static str> {
+        let claimed_for = self.claimed_for.as_ref()?;
+        let is_free = |handler: &str| self.free(self.lane_of(handler), workers) > 0;
+        handlers.iter().copied().find(|handler| is_free(handler) && !claimed_for.contains(*handler))
     }
 
     /// A worker, or its lane, takes an attempt.
@@ -103,37 +136,65 @@ impl LoopModel {
 
 impl Scenario {
     /// Draws the lanes of a scheduler, and begins its loop.
-    pub(crate) fn begin_loop(&mut self, stepper: &mut Stepper, handlers: &[&'static str], poll: Duration) -> LoopModel {
+    pub(crate) fn begin_loop(
+        &mut self,
+        stepper: Stepper,
+        handlers: &[&'static str],
+        poll: Duration,
+    ) -> (Looped, LoopModel) {
         let mut lanes = Vec::new();
         for handler in handlers.iter().copied().filter(|handler| ["post", "rare"].contains(handler)) {
             if self.once_in(2) {
                 lanes.push(Lane { handler, limit: self.rng.usize(1..=4), is_async: self.rng.bool() });
             }
         }
-        stepper.begin_loop(lanes.iter().map(|it| LoopLane::new(it.handler, it.limit, it.is_async)).collect());
+        let most_outcomes = if self.once_in(3) { Some(self.rng.usize(1..=3)) } else { None };
+        let of_loop = lanes.iter().map(|it| LoopLane::new(it.handler, it.limit, it.is_async)).collect();
+        let mut stepper = Looped::new(stepper, of_loop, most_outcomes);
         let has_threads = handlers.len() > lanes.len();
-        let mut model = LoopModel { lanes, poll, has_threads, ..LoopModel::default() };
+        let mut model = LoopModel { lanes, poll, has_threads, most_outcomes, ..LoopModel::default() };
         if !self.is_calm && self.once_in(25) {
             stepper.order(LoopOrder::Drain);
             model.ordered = Some(LoopOrder::Drain);
         }
-        model
+        (stepper, model)
     }
 
     /// Orders a scheduler to drain: now, or during its next turn.
     pub(crate) fn order(&mut self, id: usize) -> Check {
         let order = self.pick(&[LoopOrder::Drain, LoopOrder::DrainWorkers, LoopOrder::Interrupt]);
         let (during_turn, cuts) = (self.rng.bool(), self.once_in(3));
+        self.order_as(id, order, during_turn, cuts)
+    }
+
+    /// Orders a scheduler to end in a moment in which that is difficult, if this is one.
+    pub(crate) fn order_at_a_bad_moment(&mut self, id: usize) -> Check {
+        let Scheduler { calls, in_loop, .. } = &self.schedulers[id];
+        let runs_async = |is_async| calls.iter().any(|call| in_loop.is_async(call.lane) == is_async);
+        if calls.iter().any(|call| call.ends_at.is_none()) {
+            self.fault("ordered to end at once, with claims that have not begun");
+            return self.order_as(id, LoopOrder::Drain, false, true);
+        }
+        if runs_async(true) && runs_async(false) {
+            self.fault("ordered to drain, with handlers that cannot return");
+            self.order_as(id, LoopOrder::DrainWorkers, false, false)?;
+            // The outcomes of its workers are refused, and then the async handlers are all that runs.
+            return if self.rng.bool() && !self.is_calm { self.hold_write_lock() } else { Ok(()) };
+        }
+        Ok(())
+    }
+
+    fn order_as(&mut self, id: usize, order: LoopOrder, during_turn: bool, cuts: bool) -> Check {
         let Scheduler { stepper: Some(stepper), in_loop, .. } = &mut self.schedulers[id] else { return Ok(()) };
         if in_loop.ordered.is_some() {
             return Ok(());
         }
         if during_turn {
-            in_loop.during_turn = Some(order);
-        } else {
-            stepper.order(order);
-            in_loop.ordered = Some(order);
+            in_loop.during_turn = Some((order, cuts));
+            return Ok(());
         }
+        stepper.order(order);
+        in_loop.ordered = Some(order);
         self.record(&Action::Nothing, &format!("owner {id} is ordered: {order:?}"))?;
         if cuts { self.order_cut(id) } else { Ok(()) }
     }
@@ -201,8 +262,10 @@ impl Scenario {
         // It begins with a turn.
         let arrivals = if in_loop.turns > 0 { stepper.arrivals() } else { Vec::new() };
         let arrival = self.rng.choice(arrivals).unwrap_or(Arrival::Nothing);
-        for claim in stepper.wake_loop(arrival) {
-            in_loop.handed.remove(&id_of(&claim));
+        for claim in stepper.wake(arrival) {
+            let lane = in_loop.handed.remove(&id_of(&claim)).and_then(|it| it.lane);
+            let took = self.history.attempts[&id_of(&claim)].took;
+            in_loop.finished.extend(took.filter(|_| lane.is_none() && arrival == Arrival::Outcomes));
             if arrival == Arrival::WorkerEnded {
                 in_loop.missing += 1;
                 let error = "the worker ended before the attempt did: for a test".to_owned();
@@ -232,7 +295,7 @@ impl Scenario {
     /// Takes a step of the loop. Returns until when it waits, if it does.
     fn step(&mut self, id: usize) -> Check<Option<Duration>> {
         let Some(stepper) = &mut self.schedulers[id].stepper else { return Ok(None) };
-        let step = match stepper.step_loop() {
+        let step = match stepper.step() {
             Ok(step) => step,
             Err(_) if self.is_newer_version => return self.left_newer(id).map(|()| None),
             Err(error) => return Err(format!("owner {id} stops: {error}")),
@@ -297,6 +360,14 @@ impl Scenario {
         if idle != expected {
             return Err(format!("a turn of owner {id} for {handlers:?} has {idle} slots, expected {expected}"));
         }
+        let (ahead, in_flight) = (in_loop.most_ahead(scheduler.workers), in_loop.count(None));
+        in_loop.finished.clear();
+        // A turn for lanes beside the workers reads nothing ahead.
+        let most = (scheduler.workers + ahead).saturating_sub(in_flight).max(idle);
+        if let Some(room) = room.filter(|room| *room > most) {
+            return Err(format!("a turn of owner {id} claims up to {room} runs, expected at most {most}"));
+        }
+        in_loop.claimed_for = room.map(|_| handlers.clone());
         let sleeps = stepper.sleeps();
         in_loop.longest = sleeps.max(rest);
         in_loop.claimed.extend(claims.iter().map(|claim| id_of(claim)));
@@ -314,16 +385,13 @@ impl Scenario {
             free: idle,
             draining,
             behind,
+            most_outcomes: in_loop.most_outcomes,
         });
         let what = if draining { "drains" } else { "takes a turn" };
         self.record(&action, &format!("owner {id} {what}"))?;
         // Claims are in flight now, and the scenario may have an order arrive, or time pass: the turn took long.
-        if let Some(order) = during_turn
-            && let Scheduler { stepper: Some(stepper), in_loop, .. } = &mut self.schedulers[id]
-        {
-            stepper.order(order);
-            in_loop.ordered = Some(order);
-            self.record(&Action::Nothing, &format!("owner {id} has been ordered: {order:?}"))?;
+        if let Some((order, cuts)) = during_turn {
+            self.order_as(id, order, false, cuts)?;
         }
         if self.once_in(60) {
             self.database.advance(Duration::from_millis(600));
@@ -387,7 +455,8 @@ impl Scenario {
         let held_up = scheduler.refused.load(Ordering::Relaxed) || own.iter().any(|(run, _)| history.was_stuck(*run));
         let is_taken = |key: &Id| in_loop.handed.get(key).is_some_and(|it| it.is_taken);
         let has_begun = |key: &&Id| history.attempts[*key].began.is_some() || is_taken(key);
-        let most = if held_up { own.len() } else { own.iter().filter(has_begun).count() };
+        let is_left = |key: &&Id| has_begun(key) && !history.attempts[*key].arrived;
+        let most = if held_up { own.len() } else { own.iter().filter(is_left).count() };
         let fewest = in_loop.handed.keys().filter(|key| is_taken(key)).count();
         if !(fewest..=most.max(fewest)).contains(&unfinished) {
             return Err(format!("owner {id} reports {unfinished} unfinished runs, expected {fewest} to {most}"));
@@ -420,6 +489,10 @@ impl Scenario {
         if !in_loop.claimed.is_empty() {
             return Err(format!("owner {id} has claimed {:?}, and waits", in_loop.claimed));
         }
+        let left_out = in_loop.left_out(&self.history.owners[id].handlers, scheduler.workers);
+        if let Some(handler) = left_out.filter(|_| !waits.is_zero()) {
+            return Err(format!("owner {id} waits, and has claimed nothing for {handler:?}, which could begin"));
+        }
         Ok(())
     }
 
@@ -437,9 +510,19 @@ impl Scenario {
             return Err(format!("owner {id} was ordered to interrupt, and its handlers are not asked to stop"));
         }
         let name = stepper.owner();
-        let has_run = self.history.tables.unfinished().any(|run| run.owner.as_deref() == Some(name));
-        if scheduler.calls.is_empty() && !has_run {
+        let own = || self.history.tables.unfinished().filter(|run| run.owner.as_deref() == Some(name));
+        if scheduler.calls.is_empty() && own().next().is_none() {
             return Err(format!("owner {id} was ordered to drain, has no run, and does not end"));
+        }
+        // What runs beside the async handlers, and what is not recorded, is waited for.
+        let is_blocked = |key: &Id| in_loop.handed.get(key).is_some_and(|it| in_loop.is_blocked(it.lane));
+        if !in_loop.handed.is_empty()
+            && in_loop.handed.keys().all(is_blocked)
+            && own().all(|run| is_blocked(&(run.id, run.attempt)))
+        {
+            return Err(format!(
+                "only async handlers of owner {id} run, which cannot return, and it does not cut them"
+            ));
         }
         match in_loop.handed.iter().find(|(_, it)| !it.is_taken) {
             Some(((run, _), _)) => {
@@ -466,7 +549,7 @@ impl Scenario {
         if let Some(run) = self.history.tables.unfinished().find(is_own) {
             return Err(format!("owner {id} ends, and run {} is not settled: {run:?}", run.id));
         }
-        let left = stepper.stop();
+        let left = stepper.into_stepper().stop();
         self.history.died(id);
         self.fault("ended after a drain");
         let how = if left.is_ok() { "leaves" } else { "leaves without a last turn" };

@@ -112,7 +112,7 @@ impl Scenario {
     }
 
     /// Another program begins to write, and keeps the lock.
-    fn hold_write_lock(&mut self) -> Check {
+    pub(crate) fn hold_write_lock(&mut self) -> Check {
         if !self.write_locked && self.database.shell.lock().is_ok() {
             self.write_locked = true;
             self.fault("write lock held");

@@ -93,6 +93,8 @@ pub(crate) struct Turn {
     pub(crate) draining: bool,
     /// Something falls due in this very millisecond, and the owner takes the time for one that is earlier.
     pub(crate) behind: bool,
+    /// How many outcomes it writes at most, if not as many as the store allows.
+    pub(crate) most_outcomes: Option<usize>,
 }
 
 impl Turn {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::testing::Stepper;
+use duly::testing::{Looped, Stepper};
 use duly::{Clock, Event, Now, Outcome, Timestamp};
 
 use crate::simulation::attempts::HandlerCall;
@@ -28,7 +28,7 @@ const LOG_LINES: usize = 40;
 
 /// A scheduler that was started. `stepper` is `None` once it has stopped.
 pub(crate) struct Scheduler {
-    pub(crate) stepper: Option<Stepper>,
+    pub(crate) stepper: Option<Looped>,
     pub(crate) workers: usize,
     /// How many of [`HANDLERS`] it has.
     pub(crate) handlers: usize,
@@ -119,7 +119,9 @@ impl Scenario {
     /// Returns the database for the next seed, unless its tables are of a newer version.
     pub(crate) fn into_database(mut self) -> Option<Database> {
         for (scheduler, owner) in self.schedulers.into_iter().zip(&self.history.owners) {
-            self.database.connections.extend(scheduler.stepper.map(|stepper| (owner.host, stepper.crash())));
+            self.database
+                .connections
+                .extend(scheduler.stepper.map(|stepper| (owner.host, stepper.into_stepper().crash())));
             self.database.shell.await_end_of(&owner.name);
         }
         self.database.observer = Some(self.history.observer.reset());
@@ -220,8 +222,8 @@ impl Scenario {
             };
         }
         match builder.start() {
-            Ok(mut stepper) => {
-                let in_loop = self.begin_loop(&mut stepper, handlers, Duration::from_secs(poll));
+            Ok(stepper) => {
+                let (stepper, in_loop) = self.begin_loop(stepper, handlers, Duration::from_secs(poll));
                 let name = stepper.owner().to_owned();
                 let lock = self.database.hosts[host].locks.join(&name);
                 let clock_known = self.history.tables.seen_at.unwrap_or_default();
@@ -269,7 +271,7 @@ impl Scenario {
         scheduler.suspended = None;
         let Some(stepper) = scheduler.stepper.take() else { return Ok(()) };
         let owner = &self.history.owners[id];
-        self.database.connections.push((owner.host, stepper.crash()));
+        self.database.connections.push((owner.host, stepper.into_stepper().crash()));
         self.database.shell.await_end_of(&owner.name);
         self.history.died(id);
         self.record(&Action::Nothing, &format!("owner {id} is killed {when}"))
@@ -307,18 +309,19 @@ impl Scenario {
         let at_work = calls.iter().filter(|call| call.lane.is_none() && call.ends_at.is_some()).count();
         let mut idle = workers.saturating_sub(at_work);
         for call in calls.iter_mut().filter(|call| call.ends_at.is_none()) {
+            if in_loop.is_blocked(call.lane) {
+                continue;
+            }
             if call.lane.is_none() {
                 let Some(left) = idle.checked_sub(1) else { continue };
                 idle = left;
             }
             call.ends_at = Some(now + call.takes);
             in_loop.takes(&call.claim);
-            match call.outcome {
-                Outcome::Released => stepper.take_from_queue(&call.claim),
-                _ => {
-                    stepper.begin(&call.claim);
-                    self.history.began(&call.claim, now);
-                }
+            stepper.take(&call.claim);
+            if call.outcome != Outcome::Released {
+                stepper.begin(&call.claim);
+                self.history.began(&call.claim, now);
             }
         }
     }
@@ -329,7 +332,8 @@ impl Scenario {
         let scheduler = &mut self.schedulers[id];
         // A handler that writes would wait for the lock.
         let is_over = |call: &HandlerCall| call.ends_at.is_some_and(|at| at <= now.monotonic);
-        let has_ended = |call: &HandlerCall| is_over(call) && !(held && call.calls_real_handler());
+        let blocked = |call: &HandlerCall| scheduler.in_loop.is_blocked(call.lane) || held && call.calls_real_handler();
+        let has_ended = |call: &HandlerCall| is_over(call) && !blocked(call);
         let (ended, calls): (Vec<_>, Vec<_>) = scheduler.calls.drain(..).partition(has_ended);
         scheduler.calls = calls;
         for call in &ended {
@@ -384,6 +388,9 @@ impl Scenario {
             }
             if !self.once_in(4) {
                 self.turn(one)?;
+            }
+            if self.schedulers[one].takes_on() && self.once_in(8) {
+                self.order_at_a_bad_moment(one)?;
             }
             // Its caller does not wait for what is unfinished.
             if self.schedulers[one].in_loop.cut && self.once_in(2) {

@@ -1,5 +1,6 @@
 //! Runs and attempts: which transitions a row may make, and which owner may make them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use duly::{AttemptOutcome, Origin, Outcome, Overlap, Retry, RunStatus};
@@ -226,17 +227,16 @@ impl History {
             attempt.owner == turn.owner && attempt.outcome.is_some() && attempt.arrived
         };
         let delivered: Vec<_> = self.open.iter().copied().filter(delivered).collect();
-        for (id, number) in delivered {
-            let holds = |run: &RunRow| {
-                run.status == RunStatus::Running && run.attempt == number && run.owner.as_deref() == Some(&*name)
-            };
-            let left = step.after.runs.get(&id).is_some_and(|run| holds(run));
-            if left && self.was_stuck(id) {
-                continue;
-            }
-            if left {
-                return Err(format!("attempt {number} of run {id} has ended, and a turn did not record it"));
-            }
+        let is_own = |run: &RunRow| run.status == RunStatus::Running && run.owner.as_deref() == Some(&*name);
+        let is_left =
+            |key: &(i64, u32)| step.after.runs.get(&key.0).is_some_and(|run| is_own(run) && run.attempt == key.1);
+        let waiting: Vec<_> = delivered.iter().filter(|key| is_left(key) && !self.was_stuck(key.0)).collect();
+        let tried = delivered.len() - waiting.len();
+        if let Some((id, number)) = waiting.first().filter(|_| turn.most_outcomes.is_none_or(|most| tried < most)) {
+            return Err(format!("attempt {number} of run {id} has ended, and a turn did not record it"));
+        }
+        for (id, number) in delivered.iter().copied().filter(|key| !is_left(key)) {
+            let holds = |run: &RunRow| is_own(run) && run.attempt == number;
             self.open.remove(&(id, number));
             match step.before.runs.get(&id) {
                 Some(run) if holds(run) => {
@@ -300,15 +300,19 @@ fn check_retry_time(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
 }
 
 /// A draining owner opens no run but those that follow from a death, and leaves waiting runs as they are. A death may pause
-/// its task, which resolves its due occurrences.
+/// its task, which resolves its due occurrences; so does a run of an `on_dead` task with a delay, since its schedule waits for that run.
 fn check_draining(step: &Step<'_>) -> Check {
     let rests = |tables: &Tables, task| tables.tasks.get(&task).is_some_and(|row| row.status == "paused");
-    let paused = |task| rests(step.after, task) && !rests(step.before, task);
+    let on_dead = |run: &RunRow| run.origin == Origin::OnDead;
+    let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|(_, after)| *after);
+    let received: BTreeSet<i64> = new.filter(|run| on_dead(run)).map(|run| run.task).collect();
+    let waits = |task| received.contains(&task) && step.after.tasks.get(&task).is_some_and(|row| row.kind == "delay");
+    let resolved = |task| rests(step.after, task) && !rests(step.before, task) || waits(task);
     for pair in &step.changed {
         let taken_on = match pair {
-            (None, Some(after)) => after.origin != Origin::OnDead && !paused(after.task),
+            (None, Some(after)) => !on_dead(after) && !resolved(after.task),
             (Some(before), Some(after)) => {
-                before.status != RunStatus::Running && before.status != after.status && !paused(after.task)
+                before.status != RunStatus::Running && before.status != after.status && !resolved(after.task)
             }
             _ => false,
         };
