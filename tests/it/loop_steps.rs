@@ -4,36 +4,34 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::testing::{Arrival, LoopLane, LoopOrder, LoopStep, Stepper};
+use duly::testing::{Arrival, LoopLane, LoopOrder, LoopStep, Looped, Stepper};
 use duly::{Claim, Event, NewTask, Outcome, RetryPolicy, RunStatus};
 
 use crate::fixtures::{NOON, REFUSE, TestDb, at, is_of_sqlite, listen, once, seconds};
 
 /// A scheduler with this number of workers, whose loop the test drives.
-fn looped(db: &TestDb, workers: usize, lanes: Vec<LoopLane>) -> Stepper {
+fn looped(db: &TestDb, workers: usize, lanes: Vec<LoopLane>) -> Looped {
     let builder = lanes.iter().flat_map(|lane| &*lane.handlers).fold(db.builder(NOON), |it, name| it.accept(name));
     let builder = builder.accept("work").workers(workers).poll(seconds(10));
-    let mut stepper = builder.start().unwrap();
-    stepper.begin_loop(lanes);
-    stepper
+    Looped::new(builder.start().unwrap(), lanes, None)
 }
 
 /// Carries out what the loop decides until it waits or has ended.
-fn until_it_waits(stepper: &mut Stepper) -> Vec<LoopStep> {
+fn until_it_waits(stepper: &mut Looped) -> Vec<LoopStep> {
     let mut steps = Vec::new();
     while !matches!(steps.last(), Some(LoopStep::Waits(_) | LoopStep::Ended)) {
-        steps.push(stepper.step_loop().unwrap());
+        steps.push(stepper.step().unwrap());
     }
     steps
 }
 
-fn wake(stepper: &mut Stepper, arrival: Arrival) -> Vec<LoopStep> {
-    stepper.wake_loop(arrival);
+fn wake(stepper: &mut Looped, arrival: Arrival) -> Vec<LoopStep> {
+    stepper.wake(arrival);
     until_it_waits(stepper)
 }
 
 /// As [`wake`], and returns what was handed over, and until when the loop waits.
-fn wake_and_take(stepper: &mut Stepper, arrival: Arrival) -> (Vec<Arc<Claim>>, Duration) {
+fn wake_and_take(stepper: &mut Looped, arrival: Arrival) -> (Vec<Arc<Claim>>, Duration) {
     let (mut taken, mut wait) = (Vec::new(), None);
     for step in wake(stepper, arrival) {
         match step {
@@ -100,18 +98,18 @@ fn a_shutdown_without_patience_counts_no_run_that_has_not_begun() {
         let db = TestDb::new();
         let mut stepper = looped(&db, 256, Vec::new());
         stepper.client().add_all((0..255).map(|number| once(&format!("claimed-{number}")))).unwrap();
-        assert!(matches!(stepper.step_loop().unwrap(), LoopStep::Turned(turn) if turn.claims.len() == 255));
+        assert!(matches!(stepper.step().unwrap(), LoopStep::Turned(turn) if turn.claims.len() == 255));
         if are_handed_over {
             assert_eq!(words(&until_it_waits(&mut stepper)), ["hands over 255", "waits"]);
         }
         [LoopOrder::Drain, LoopOrder::Cut].into_iter().for_each(|order| stepper.order(order));
         if are_handed_over {
-            stepper.wake_loop(Arrival::Order);
+            stepper.wake(Arrival::Order);
         }
         assert_eq!(words(&until_it_waits(&mut stepper)), ["drains, returns 255", "drains, returns 0", "ends"]);
         let returned = "SELECT count(*) FROM task_runs WHERE status = 'queued' AND (attempt, forgiven) = (1, 1)";
         assert_eq!(db.ask(returned), "255", "they wait for the next scheduler");
-        stepper.stop().unwrap();
+        stepper.into_stepper().stop().unwrap();
         db.assert_sound();
     }
 }
@@ -124,8 +122,7 @@ fn turns_continue_in_each_poll_interval_while_a_refused_write_is_retried() {
     }
     let (db, (observer, events), poll) = (TestDb::new(), listen(), Duration::from_millis(50));
     let builder = db.builder(NOON).accept("work").observe(observer).poll(poll).lease(seconds(1));
-    let mut stepper = builder.busy_timeout(Duration::ZERO).start().unwrap();
-    stepper.begin_loop(Vec::new());
+    let mut stepper = Looped::new(builder.busy_timeout(Duration::ZERO).start().unwrap(), Vec::new(), None);
     wake(&mut stepper, Arrival::Nothing);
     let other = db.plain();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
