@@ -43,6 +43,12 @@ fn wake_and_take(stepper: &mut Looped, arrival: Arrival) -> (Vec<Arc<Claim>>, Du
     (taken, wait.expect("it waits"))
 }
 
+/// A worker takes this claim, and its handler returns.
+fn finish(stepper: &mut Looped, claim: &Arc<Claim>, outcome: Outcome) {
+    stepper.take(claim);
+    stepper.finish(claim, outcome);
+}
+
 /// The steps in words, without the wait at the end.
 fn words(steps: &[LoopStep]) -> Vec<String> {
     let word = |step: &LoopStep| match step {
@@ -77,7 +83,7 @@ fn an_outcome_that_cannot_be_recorded_is_unfinished() {
             stepper.client().add(once("short")).unwrap();
             let (claims, _) = wake_and_take(&mut stepper, Arrival::Nothing);
             prevent(&db, &stepper);
-            stepper.finish(&claims[0], Outcome::succeeded());
+            finish(&mut stepper, &claims[0], Outcome::succeeded());
             assert_eq!(words(&wake(&mut stepper, Arrival::Outcomes)), ["turn", "waits"]);
             stepper.order(order);
             assert_eq!(words(&wake(&mut stepper, Arrival::Order)), obeyed);
@@ -158,7 +164,7 @@ fn begun_before(once_only: NewTask) -> usize {
             return begun - 5;
         }
         assert!(begun != 4 || queue.len() >= 8, "{} are read ahead", queue.len());
-        stepper.finish(&claim, Outcome::succeeded());
+        finish(&mut stepper, &claim, Outcome::succeeded());
         arrival = Arrival::Outcomes;
     }
     panic!("all others began before it")
@@ -181,12 +187,15 @@ fn a_full_lane_neither_keeps_the_loop_awake_nor_makes_the_other_late() {
     client.add_all((0..6).map(|number| once(&format!("holds-{number}")))).unwrap();
     let (holding, _) = wake_and_take(&mut stepper, Arrival::Nothing);
     assert_eq!(holding.len(), 2);
-    holding.iter().for_each(|claim| stepper.begin(claim));
+    for claim in &holding {
+        stepper.take(claim);
+        stepper.begin(claim);
+    }
     let backoff = Duration::from_millis(400);
     let retry = RetryPolicy { max_attempts: 2, backoff, max_backoff: backoff };
     client.add(NewTask::once("flaky", at(NOON)).handler("flaky").retry(retry)).unwrap();
     let (claims, _) = wake_and_take(&mut stepper, Arrival::Nothing);
-    stepper.finish(&claims[0], Outcome::failed("again"));
+    finish(&mut stepper, &claims[0], Outcome::failed("again"));
     let mut woken = wake_and_take(&mut stepper, Arrival::Outcomes);
     let due = client.run(claims[0].run_id).unwrap().unwrap().run_at;
     let mut turns = 0;
