@@ -15,8 +15,8 @@ const OWNER: &str = "owner";
 const DATABASE: &str = "probe.db";
 /// Increments of each child that counts.
 pub(crate) const TIMES: u32 = 200;
-/// Time for which a child waits for the other one.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which a child waits for the other one: SQLite serves in no order, so on a busy machine until the other has counted to its end.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Creates both files.
 pub(crate) fn create(folder: &Path) -> Result<(), BoxError> {
