@@ -471,7 +471,7 @@ impl Stepper {
         let now = self.now();
         self.looped.iter_mut().for_each(|looped| looped.begins(claim));
         if let Entry::Vacant(entry) = self.begun.entry((claim.run_id, claim.attempt)) {
-            let begun = self.poller.lock().begin(claim.run_id, claim.attempt, claim.owner.as_deref());
+            let begun = self.poller.lock().begin(claim.run_id, claim.attempt, claim.task_id, claim.owner.as_deref());
             entry.insert((begun.expect("a lock file that can be written"), now));
             self.poller.emit(&Event::Started { claim: claim.clone() });
         }
