@@ -276,7 +276,8 @@ CREATE TABLE scheduler_instances (
 -- clock_set. owner_stalled: a live owner did not extend its lease in time; worker_ended: a worker thread panicked (in both,
 -- detail begins with the id of the owner). Of a command whose scheduler died: orphan_unknown (whether it has ended cannot be
 -- known; its run waits), left_group (it has ended, except for a process that left its group and holds its input),
--- declared_gone (a user declared that it has ended; detail is what was recorded of it). action: a user of the status page
+-- declared_gone (a user declared that it has ended; detail is what was recorded of it). restored: the file was restored to an earlier
+-- state, and a new history has begun. action: a user of the status page
 -- triggered or retried (run_id is the new run), paused, resumed or cancelled; detail is 'page: ' and the verb.
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -323,13 +324,16 @@ CREATE TABLE scheduler_alarm_channels (
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
 -- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
 -- zone_data: with which local times were planned. misplanned: rows that a wrong clock has planned and that could not be written since,
--- and the time from which they are planned again.
+-- and the time from which they are planned again. history: a random id of the history of these rows. After the file was restored to an
+-- earlier state, the first scheduler or client that finds that begins another. restored: what it found, until a scheduler records the
+-- event. held: what still runs of the history before, as JSON: of each owner, run, attempt and task; these tasks start nothing.
 CREATE TABLE scheduler_meta (
     key              TEXT PRIMARY KEY,
     value            TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-INSERT INTO scheduler_meta (key, value) VALUES ('program', 'duly'), ('schema_version', '1'), ('probe', 'kept');
+INSERT INTO scheduler_meta (key, value) VALUES
+    ('program', 'duly'), ('schema_version', '1'), ('probe', 'kept'), ('history', lower(hex(randomblob(16))));
 
 -- --------------------------------------------------------------------------------------------------------- indexes --
 

@@ -1,6 +1,7 @@
 //! Decides when: one turn at a time (`poller`), and the loop that joins it with the pool (`loop_state`; its shell is `event_loop`).
 
 pub(crate) mod event_loop;
+pub(crate) mod former;
 #[cfg(feature = "postgres")]
 pub(crate) mod keeper;
 pub(crate) mod lanes;

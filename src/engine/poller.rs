@@ -2,22 +2,25 @@
 //! nothing else: it has no thread, no channel and no clock, so a test can stop it anywhere. Only the poller emits events.
 
 mod claims;
+mod faults;
 mod given;
 mod next_turn;
 #[cfg(feature = "postgres")]
 mod on_server;
 mod quiet;
+mod restored;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
+use crate::engine::former::Former;
 use crate::engine::log_once::LogOnce;
 use crate::engine::peers::Peers;
 use crate::engine::wake_time::{Refusal, WakeTime};
@@ -103,8 +106,10 @@ pub(crate) struct Poller {
     limit: Option<usize>,
     /// Those of them that were set aside. Only full turns try them again.
     aside: Vec<Finished>,
-    /// Runs that this owner has claimed and not settled.
-    held: HashSet<i64>,
+    /// Runs that this owner has claimed and not settled: attempt and task.
+    held: HashMap<i64, (u32, i64)>,
+    /// What was claimed under earlier ids, before the database was restored.
+    former: Former,
     /// Reports on running attempts that are not written yet.
     reports: Vec<Report>,
     /// Workers that ended, which is not recorded yet.
@@ -127,9 +132,9 @@ pub(crate) struct Poller {
     log_once: LogOnce,
     /// Set when the tables are of a newer version: why this owner shuts down.
     newer: Option<Error>,
-    /// How many attempts of earlier ids of this scheduler have an outcome that is not stored.
+    /// On a server: how many attempts of earlier ids of this scheduler have an outcome that is not stored.
     #[cfg(feature = "postgres")]
-    former: usize,
+    former_unstored: usize,
 }
 
 /// The input of a turn that is not kept in the poller.
@@ -172,7 +177,8 @@ impl Poller {
             outbox: VecDeque::new(),
             limit: None,
             aside: Vec::new(),
-            held: HashSet::new(),
+            held: HashMap::new(),
+            former: Former::default(),
             reports: Vec::new(),
             ended: Vec::new(),
             peers,
@@ -188,7 +194,7 @@ impl Poller {
             log_once: LogOnce::default(),
             newer: None,
             #[cfg(feature = "postgres")]
-            former: 0,
+            former_unstored: 0,
         };
         if let Some(before) = other_zone_data {
             poller.emit(&Event::ZoneDataChanged { before, now: poller.registration.zone_data.clone() });
@@ -228,7 +234,9 @@ impl Poller {
     /// Returns how many runs are claimed and not settled. An outcome of a claim under an earlier id counts until it is written.
     pub(crate) fn unsettled(&self) -> usize {
         let unwritten = self.outbox.iter().chain(&self.aside);
-        self.held.len() + unwritten.filter(|finished| finished.claim.is_of_other(self.owner())).count()
+        self.held.len()
+            + self.former.strays.len()
+            + unwritten.filter(|finished| finished.claim.is_of_other(self.owner())).count()
     }
 
     /// Returns whether outcomes are left that the next turn writes.
@@ -256,6 +264,7 @@ impl Poller {
     /// Only if going on would be wrong: the file or its log was removed or replaced, or the file was overwritten; or its tables are
     /// of a newer version, and no run of this owner is left; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
+        let finished = self.drop_former(finished);
         for (claim, slot, event) in finished::split_recorded(finished, &mut self.outbox) {
             self.forget(&claim);
             self.lock.free_slots(slot.into_iter());
@@ -271,6 +280,11 @@ impl Poller {
         }
         if !self.check_clock(now) {
             return Ok(Turn { wake_at: now.monotonic + self.settings.poll, ..Turn::default() });
+        }
+        if self.former.must_register
+            && let Err(error) = self.register_anew(now)
+        {
+            return self.refuse(now, slots, error.into());
         }
         let full = self.clock.monitor.was_wrong(now) || now.monotonic >= self.next_heartbeat;
         if full {
@@ -292,7 +306,8 @@ impl Poller {
             self.peers.look(now.monotonic, full);
         }
         // After a refusal only a write shows whether the database can be written again.
-        let must_write = full || self.has_reports() || self.refused.until().is_some() || self.newer.is_some();
+        let must_write =
+            full || self.has_reports() || self.former.changed || self.refused.until().is_some() || self.newer.is_some();
         if must_write || self.has_work(now, slots) {
             return self.write(now, slots, full);
         }
@@ -395,6 +410,9 @@ impl Poller {
             reports: &self.reports,
             ended: &self.ended,
             dead: &input.dead,
+            held: &self.held,
+            former: &self.former.owners,
+            strays: &self.former.strays,
             stalled: &input.stalled,
             database: self.peers.database(),
             doubts: &input.doubts,
@@ -413,6 +431,7 @@ impl Poller {
         match self.store.turn(&work) {
             Ok(done) => self.apply(now, &input, done),
             Err(Fault::Newer(error)) => self.leave_newer(now, error),
+            Err(Fault::Restored(_)) => self.restored(now, slots),
             Err(fault) => self.refuse(now, slots, fault),
         }
     }
@@ -424,7 +443,7 @@ impl Poller {
         let prune = self.retention_timer.part(now, full && outcomes == 0, calm).filter(|_| !self.draining);
         Input {
             outcomes,
-            dead: self.peers.dead(),
+            dead: self.peers.dead().into_iter().chain(self.former.dead()).collect(),
             stalled: self.peers.stalled(now.monotonic),
             doubts: self.peers.recent_doubts(now.monotonic),
             rewind: self.clock.monitor.was_wrong(now).then(|| self.clock.monitor.newest()),
@@ -438,7 +457,7 @@ impl Poller {
     /// Applies the result of a turn that was committed.
     fn apply(&mut self, now: Now, input: &Input, mut done: Done) -> Result<Turn> {
         self.clear_written(now, input, &mut done);
-        #[cfg(feature = "postgres")]
+        self.former.written(&self.lock);
         self.sign(&mut done.claims);
         self.remember(&done, now);
         self.peers.stalled_reported(&input.stalled);
@@ -448,12 +467,17 @@ impl Poller {
             self.peers.check_not_stopped(std::mem::take(&mut done.not_stopped), now.monotonic);
         }
         for event in &done.events {
-            if let Event::Lost { run, attempt, .. } = event {
+            if let Event::Lost { run, attempt, .. } = event
+                && !self.former.has(*run, *attempt)
+            {
                 self.peers.run_recovered(*run, *attempt);
             }
             self.emit(event);
         }
         for owner in std::mem::take(&mut done.recovered) {
+            if self.former.recovered(&owner) {
+                continue;
+            }
             self.peers.owner_recovered(&owner);
             self.emit(&Event::OwnerLost { owner });
         }
@@ -462,7 +486,7 @@ impl Poller {
             let lost = self.lost_claims(&done.claims, now);
             done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
-        self.held.extend(done.claims.iter().map(|claim| claim.run_id));
+        self.held.extend(done.claims.iter().map(|claim| (claim.run_id, (claim.attempt, claim.task_id))));
         let owner = &self.registration.owner;
         if self.held.len() == self.aside.iter().filter(|finished| !finished.claim.is_of_other(owner)).count()
             && self.outbox.is_empty()
@@ -545,47 +569,6 @@ impl Poller {
         if kept == Some(FileState::Recreated) {
             self.emit(&Event::LockFileRecreated);
         }
-    }
-
-    /// Another program migrated the tables to a newer version: the scheduler claims nothing more, and records what still runs.
-    fn leave_newer(&mut self, now: Now, error: Error) -> Result<Turn> {
-        self.emit(&Event::NewerSchema { reason: error.to_string(), running: self.held.len() });
-        self.newer = Some(error);
-        self.outbox.extend(self.aside.drain(..));
-        self.write(now, Slots::default(), true)
-    }
-
-    /// Handles a turn that was not committed: reports it once, and retries with backoff. A fault that no retry can end stops the
-    /// loop.
-    fn refuse(&mut self, now: Now, slots: Slots, fault: Fault) -> Result<Turn> {
-        self.retention_timer.give_way(now);
-        #[cfg(feature = "postgres")]
-        if fault.is_lost() {
-            // Whether the last turn was committed is unknown: the next one looks up the claims.
-            self.next_heartbeat = now.monotonic;
-        }
-        let (reason, damaged) = (fault.to_string(), fault.is_damage());
-        let refused = Some(if fault.is_busy() { Refused::Busy } else { Refused::Fault });
-        let lasts = self.refused.is_damaged(damaged);
-        let from_outside = matches!(fault, Fault::Damaged(_));
-        // A server that cannot be used now, as while a standby is promoted, may be used again.
-        let may_end = !damaged && self.store.as_file().is_none();
-        if let error @ Error::UnusableDatabase { .. } = self.store.error(fault, "take a turn")
-            && (lasts || !damaged)
-            && !may_end
-        {
-            if from_outside && let Some(file) = self.store.as_file() {
-                file.set_log_aside();
-            }
-            return Err(error);
-        }
-        if self.refused.happened(now.monotonic) {
-            self.emit(&Event::Degraded { reason });
-        }
-        if self.refused.lasts(now.monotonic) {
-            self.lock.degrade();
-        }
-        Ok(Turn { refused, ..self.idle_turn(now, slots) })
     }
 
     pub(crate) fn emit(&self, event: &Event) {

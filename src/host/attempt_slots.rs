@@ -11,7 +11,7 @@
 //! A slot is reused only when the end of its attempt is recorded, so it needs no clearing: no row that is still running
 //! matches it.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -30,41 +30,56 @@ const ALIVE: u8 = b'A';
 const DEGRADED: u8 = b'F';
 /// The first byte for a dead owner whose lock another owner holds.
 const DEAD: u8 = b'D';
-/// Length of a slot in bytes: run, attempt, newline.
-const SLOT: usize = 32;
+/// Length of a slot in bytes: run, attempt, task, newline.
+const SLOT: usize = 53;
 /// The start of the header, after its first byte.
-const FORMAT: &str = " duly-owner-1 ";
+const FORMAT: &str = " duly-owner-2 ";
 
-/// The index of a slot in the file.
-pub(crate) type Place = usize;
+/// A slot in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    index: usize,
+    /// The number of files of earlier ids of this owner.
+    file: usize,
+}
+
+/// The attempts in the slots of a file, each with the id of its task.
+pub(crate) type BegunAttempts = HashMap<(i64, u32), i64>;
 
 /// The owner's own copy of its slots.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     /// The attempt in each slot, from when it begins until its end is recorded.
-    begun: Vec<Option<(i64, u32)>>,
-    free: Vec<Place>,
+    begun: Vec<Option<(i64, u32, i64)>>,
+    free: Vec<usize>,
+    /// The number of files of earlier ids, whose slots are not those of this one.
+    file: usize,
     /// The slots at the last [`Slots::repair`]. A slot that is unchanged since then is certainly written to the file.
-    previous: Vec<Option<(i64, u32)>>,
+    previous: Vec<Option<(i64, u32, i64)>>,
     /// Whether the file says that the owner is degraded.
     degraded: bool,
 }
 
 impl Slots {
     /// Reserves a slot for an attempt that is about to begin. [`write`] writes it to the file.
-    pub(crate) fn take(&mut self, run: i64, attempt: u32) -> Place {
-        let place = self.free.pop().unwrap_or_else(|| {
+    pub(crate) fn take(&mut self, run: i64, attempt: u32, task: i64) -> Place {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.begun.push(None);
             self.begun.len() - 1
         });
-        self.begun[place] = Some((run, attempt));
-        place
+        self.begun[index] = Some((run, attempt, task));
+        Place { index, file: self.file }
     }
 
-    /// Releases a slot for reuse. Repeating it changes nothing.
+    /// Returns the slots of a new file, under the next id of the owner.
+    pub(crate) fn of_next_file(&self) -> Self {
+        Slots { file: self.file + 1, ..Slots::default() }
+    }
+
+    /// Releases a slot for reuse. Repeating it changes nothing. The slot of an earlier file stays.
     pub(crate) fn free(&mut self, place: Place) {
-        if self.begun.get_mut(place).and_then(Option::take).is_some() {
-            self.free.push(place);
+        if place.file == self.file && self.begun.get_mut(place.index).and_then(Option::take).is_some() {
+            self.free.push(place.index);
         }
     }
 
@@ -112,23 +127,24 @@ impl Slots {
             format!("{line:<first$}\n{taken_over_by:<second$}\n", first = IDENTITY - 1, second = HEADER - IDENTITY - 1)
                 .into_bytes();
         for begun in &self.begun {
-            content.extend(begun.map_or([0; SLOT], |(run, attempt)| slot(run, attempt)));
+            content.extend(begun.map_or([0; SLOT], |(run, attempt, task)| slot(run, attempt, task)));
         }
         Ok(content)
     }
 }
 
 /// Writes an attempt into its slot in the file.
-pub(crate) fn write(file: &File, place: Place, run: i64, attempt: u32) -> io::Result<()> {
-    platform::write_at(file, &slot(run, attempt), (HEADER + place * SLOT) as u64)
+pub(crate) fn write(file: &File, place: Place, run: i64, attempt: u32, task: i64) -> io::Result<()> {
+    platform::write_at(file, &slot(run, attempt, task), (HEADER + place.index * SLOT) as u64)
 }
 
-/// Returns `{run:020} {attempt:010}\n`, without the cost of `format!`: it is written before every attempt.
-fn slot(run: i64, attempt: u32) -> [u8; SLOT] {
+/// Returns `{run:020} {attempt:010} {task:020}\n`, without the cost of `format!`: it is written before every attempt.
+fn slot(run: i64, attempt: u32, task: i64) -> [u8; SLOT] {
     let mut slot = [b' '; SLOT];
     digits(&mut slot[..20], run.unsigned_abs());
     digits(&mut slot[21..31], attempt.into());
-    slot[31] = b'\n';
+    digits(&mut slot[32..52], task.unsigned_abs());
+    slot[52] = b'\n';
     slot
 }
 
@@ -179,7 +195,7 @@ pub(crate) enum Content {
     /// The attempts in the slots: all that the workers had begun and whose end was not recorded, and some whose end
     /// was. `None` if unknown: the file is from another boot of the machine or another version of duly, is damaged,
     /// unreadable, or a copy beside a copy of the database. And whether the file is the one that its owner created, in this boot.
-    Slots { begun: Option<HashSet<(i64, u32)>>, is_of_this_boot: bool },
+    Slots { begun: Option<BegunAttempts>, is_of_this_boot: bool },
     /// A copy of the owner's file beside the owner's database: the lock proves nothing.
     Copy,
 }
@@ -205,25 +221,26 @@ pub(crate) fn read(mut file: &File, database: &Path) -> Content {
     identified.unwrap_or(Content::Slots { begun: None, is_of_this_boot: false })
 }
 
-fn attempts_in(slots: &[u8]) -> Option<HashSet<(i64, u32)>> {
+fn attempts_in(slots: &[u8]) -> Option<BegunAttempts> {
     // A slot that was never written holds zeros if a later slot was written.
     let written = slots.chunks(SLOT).filter(|slot| slot.iter().any(|byte| *byte != 0));
     written.map(attempt_in).collect()
 }
 
-fn attempt_in(slot: &[u8]) -> Option<(i64, u32)> {
-    let (run, attempt) = std::str::from_utf8(slot).ok()?.strip_suffix('\n')?.split_once(' ')?;
-    if slot.len() == SLOT { Some((run.parse().ok()?, attempt.parse().ok()?)) } else { None }
+fn attempt_in(slot: &[u8]) -> Option<((i64, u32), i64)> {
+    let slot = std::str::from_utf8(slot).ok().filter(|slot| slot.len() == SLOT)?.strip_suffix('\n')?;
+    let [run, attempt, task] = slot.split(' ').collect::<Vec<_>>().try_into().ok()?;
+    Some(((run.parse().ok()?, attempt.parse().ok()?), task.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::HashMap;
     use std::fs::File;
 
     use std::path::Path;
 
-    use super::{Content, HEADER, Mark, SLOT, Slots, mark_dead, read_mark, write};
+    use super::{BegunAttempts, Content, HEADER, Mark, Place, SLOT, Slots, mark_dead, read_mark, write};
     use crate::host::platform;
 
     /// Takes the role of the database.
@@ -235,7 +252,7 @@ mod tests {
         file
     }
 
-    fn read(file: &File) -> Option<HashSet<(i64, u32)>> {
+    fn read(file: &File) -> Option<BegunAttempts> {
         let Content::Slots { begun, .. } = super::read(file, Path::new(DATABASE)) else { panic!("not a copy") };
         begun
     }
@@ -245,23 +262,33 @@ mod tests {
     fn a_slot_holds_its_attempt_until_the_slot_is_reused() {
         let mut slots = Slots::default();
         let old = file(&slots);
-        assert_eq!(read(&old), Some(HashSet::new()));
+        assert_eq!(read(&old), Some(HashMap::new()));
         let begin = |slots: &mut Slots, run, attempt| {
-            let place = slots.take(run, attempt);
-            write(&old, place, run, attempt).unwrap();
+            let place = slots.take(run, attempt, 3);
+            write(&old, place, run, attempt, 3).unwrap();
             place
         };
         let first = begin(&mut slots, 7, 1);
         begin(&mut slots, i64::MAX, u32::MAX);
-        assert_eq!(read(&old), Some(HashSet::from([(7, 1), (i64::MAX, u32::MAX)])));
+        assert_eq!(read(&old), Some(HashMap::from([((7, 1), 3), ((i64::MAX, u32::MAX), 3)])));
         slots.free(first);
         slots.free(first);
-        assert!(read(&old).unwrap().contains(&(7, 1)), "no running row matches it");
+        assert!(read(&old).unwrap().contains_key(&(7, 1)), "no running row matches it");
         assert_eq!(begin(&mut slots, 9, 2), first);
-        assert_eq!(read(&old), Some(HashSet::from([(9, 2), (i64::MAX, u32::MAX)])));
-        assert_eq!(begin(&mut slots, 10, 1), 2, "freeing a slot twice adds it once");
+        assert_eq!(read(&old), Some(HashMap::from([((9, 2), 3), ((i64::MAX, u32::MAX), 3)])));
+        assert_eq!(begin(&mut slots, 10, 1).index, 2, "freeing a slot twice adds it once");
         // A recreated file holds the same attempts.
         assert_eq!(read(&file(&slots)), read(&old));
+        let mut next = slots.of_next_file();
+        let place = next.take(11, 1, 3);
+        next.free(first);
+        assert_eq!(
+            read(&file(&next)),
+            Some(HashMap::from([((11, 1), 3)])),
+            "the slot of the earlier file is not freed"
+        );
+        next.free(place);
+        assert_eq!(read(&file(&next)), Some(HashMap::new()));
     }
 
     #[test]
@@ -275,7 +302,7 @@ mod tests {
             |file: &File| platform::write_at(file, b" ", 60),
         ] {
             let damaged = file(&Slots::default());
-            write(&damaged, 0, 7, 1).unwrap();
+            write(&damaged, Place::default(), 7, 1, 3).unwrap();
             damage(&damaged).unwrap();
             assert_eq!(read(&damaged), None);
         }
@@ -286,7 +313,7 @@ mod tests {
     fn a_copied_lock_file_proves_nothing() {
         use std::io::Read;
         let mut slots = Slots::default();
-        slots.take(7, 1);
+        slots.take(7, 1, 3);
         let mut own = file(&slots);
         let mut content = Vec::new();
         std::io::Seek::rewind(&mut own).and_then(|()| own.read_to_end(&mut content)).unwrap();
@@ -296,7 +323,7 @@ mod tests {
         assert_eq!(super::read(&copy, Path::new("missing")), Content::Copy, "an error is no evidence");
         let beside_copy = Content::Slots { begun: None, is_of_this_boot: false };
         assert_eq!(super::read(&copy, Path::new("Cargo.lock")), beside_copy, "a copy of the database");
-        let of_owner = Content::Slots { begun: Some(HashSet::from([(7, 1)])), is_of_this_boot: true };
+        let of_owner = Content::Slots { begun: Some(HashMap::from([((7, 1), 3)])), is_of_this_boot: true };
         assert_eq!(super::read(&own, Path::new("Cargo.lock")), of_owner);
         for degraded in [true, false] {
             slots.mark(&copy, degraded).unwrap();

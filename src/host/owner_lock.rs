@@ -4,7 +4,6 @@
 //! releases the lock when the process ends, however it ends, and at no other time: a process that acquires an owner's
 //! lock has proof that the owner is dead. A missing file proves nothing, since cleaners remove files too.
 
-use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
-use crate::host::attempt_slots::{self, Content, Mark, Place, Slots};
+use crate::host::attempt_slots::{self, BegunAttempts, Content, Mark, Place, Slots};
 use crate::host::locked::Locked;
 use crate::host::{folder, platform};
 
@@ -51,8 +50,7 @@ struct Held {
     file: Option<Arc<Locked>>,
     slots: Slots,
     /// The files of earlier ids, whose attempts may still run.
-    #[cfg(feature = "postgres")]
-    former: Vec<Arc<Locked>>,
+    former: Vec<(PathBuf, Arc<Locked>)>,
 }
 
 impl OwnerLock {
@@ -134,17 +132,18 @@ impl OwnerLock {
 
     /// Records in a slot of the file that a worker is about to begin this attempt. The attempt must not begin before:
     /// after a crash, an attempt that is in no slot counts as one that never began. Fails for one that was claimed under an earlier id.
-    pub(crate) fn begin(&self, run: i64, attempt: u32, claimed_by: Option<&str>) -> io::Result<Place> {
+    pub(crate) fn begin(&self, run: i64, attempt: u32, task: i64, claimed_by: Option<&str>) -> io::Result<Place> {
         // Written without holding the mutex of the slots, which the loop needs too.
         let (file, place) = {
             let held = &mut *self.held();
             if claimed_by.is_some_and(|owner| owner != self.id()) {
                 return Err(io::Error::other("it was claimed before this scheduler registered again"));
             }
-            (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt))
+            (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt, task))
         };
         // If the file is recreated meanwhile, the new file already holds the attempt.
-        attempt_slots::write(&file, place, run, attempt).inspect_err(|_| self.free_slots(std::iter::once(place)))?;
+        attempt_slots::write(&file, place, run, attempt, task)
+            .inspect_err(|_| self.free_slots(std::iter::once(place)))?;
         Ok(place)
     }
 
@@ -166,18 +165,20 @@ impl OwnerLock {
 
     /// Continues under another id, with another file. The file of the id that is `registered` stays, and is locked until
     /// [`OwnerLock::release_former`]; that of an id whose registration failed is removed.
-    #[cfg(feature = "postgres")]
     pub(crate) fn change_owner(&self, owner: &str, registered: &str) -> Result<()> {
         let mut held = self.held();
         let (before, old, was_registered) = (self.path(), held.file.clone(), self.id() == registered);
         let set = |path| *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
         set(self.folder.join(owner));
+        let next = held.slots.of_next_file();
+        let slots = std::mem::replace(&mut held.slots, next);
         if let Err(error) = self.create(&mut held) {
             set(before);
+            held.slots = slots;
             return Err(Error::store("take the owner's lock", error));
         }
         if was_registered {
-            held.former.extend(old);
+            held.former.extend(old.map(|file| (before, file)));
         } else {
             let _ = std::fs::remove_file(&before);
         }
@@ -188,6 +189,15 @@ impl OwnerLock {
     #[cfg(feature = "postgres")]
     pub(crate) fn release_former(&self) {
         self.held().former.clear();
+    }
+
+    /// As [`OwnerLock::release_former`], and removes the files: nothing of these owners is left to recover.
+    pub(crate) fn retire_former(&self) {
+        for (path, file) in self.held().former.drain(..) {
+            if names(&path, &file) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -246,7 +256,7 @@ pub(crate) enum Standing {
 pub(crate) struct DeadOwner {
     path: PathBuf,
     lock: Locked,
-    begun: Option<Arc<HashSet<(i64, u32)>>>,
+    begun: Option<Arc<BegunAttempts>>,
     #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "a server's owners may work on other hosts"))]
     is_of_this_boot: bool,
 }
@@ -261,7 +271,7 @@ impl DeadOwner {
 
     /// Returns the attempts that its workers had begun, and perhaps ended: an attempt that is not among them never
     /// began. `None`: unknown.
-    pub(crate) fn begun(&self) -> Option<Arc<HashSet<(i64, u32)>>> {
+    pub(crate) fn begun(&self) -> Option<Arc<BegunAttempts>> {
         self.begun.clone()
     }
 
@@ -323,19 +333,46 @@ fn released(path: PathBuf, lock: Locked, database: &Path) -> Standing {
 /// looked up after this call died between taking its lock and being registered: nothing else of it exists. An unsafe
 /// folder proves no death.
 pub(crate) fn dead_owners(database: &Path) -> Vec<(String, DeadOwner)> {
-    let folder = folder(database);
-    if folder::unsafe_private(&folder, folder::this_user()).is_some() {
-        return Vec::new();
-    }
-    let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
-    let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
-    // The input files of commands and of workers are in the same folder.
-    let owners = names.filter(|name| !name.starts_with("run-") && !name.starts_with("worker-"));
-    let dead = owners.filter_map(|name| match standing(database, &name) {
+    let dead = owners_in(database).into_iter().filter_map(|name| match standing(database, &name) {
         Standing::Dead(dead) => Some((name, dead)),
         _ => None,
     });
     dead.collect()
+}
+
+/// Returns the attempts in the slots of each owner's lock file in the folder of a database, whether the owner is alive or dead: all that
+/// their workers had begun and not ended, and some that have ended. A file that cannot be read, or is of another boot, has none.
+pub(crate) fn begun(database: &Path) -> Vec<(String, BegunAttempts)> {
+    let read = |owner: String| {
+        let file = File::open(folder(database).join(&owner)).ok()?;
+        match attempt_slots::read(&file, database) {
+            Content::Slots { begun, .. } => Some((owner, begun.unwrap_or_default())),
+            Content::Copy => None,
+        }
+    };
+    owners_in(database).into_iter().filter_map(read).collect()
+}
+
+/// Returns whether any owner holds its lock.
+pub(crate) fn any_alive(database: &Path) -> bool {
+    owners_in(database).iter().any(|owner| is_alive(database, owner))
+}
+
+/// Returns whether an owner holds its lock.
+pub(crate) fn is_alive(database: &Path, owner: &str) -> bool {
+    matches!(standing(database, owner), Standing::Alive { .. })
+}
+
+/// Returns the names of the lock files in the folder of a database. An unsafe folder proves nothing.
+fn owners_in(database: &Path) -> Vec<String> {
+    let folder = folder(database);
+    if folder::unsafe_private(&folder, folder::this_user()).is_some() {
+        return Vec::new();
+    }
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    // The input files of commands and of workers, and the record of the history, are in the same folder.
+    names.filter(|name| !name.starts_with("run-") && !name.starts_with("worker-") && !name.contains('.')).collect()
 }
 
 /// The age from which on a temporary lock file is stale: a living owner renames it at once.

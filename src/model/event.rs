@@ -1,16 +1,16 @@
 //! Events as values. The log, counters and tests all consume them. The poller emits them, except the start of an
 //! attempt, which its worker emits, and the cancellation by a client of the same scheduler.
 
-use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::clock::{Timestamp, millis};
 use crate::host::orphan::Orphan;
 use crate::host::panics;
+use crate::model::attempt_json::{attempt, orphan};
 use crate::model::json;
 use crate::model::run::{Claim, RunStatus};
 
@@ -110,6 +110,14 @@ pub enum Event {
     OwnerLost {
         /// Its id.
         owner: String,
+    },
+    /// The file was restored through SQLite, to an earlier state or another database, and this scheduler goes on under another id. What it
+    /// had begun is asked to stop, and counts as lost.
+    Restored {
+        /// The new id of the scheduler.
+        owner: String,
+        /// How many attempts have not returned. Their tasks start nothing until they have.
+        running: usize,
     },
     /// The command of a dead owner's run is still running. The run waits until the command is gone.
     Orphaned {
@@ -266,49 +274,6 @@ pub enum Event {
         /// The number of running runs.
         running: usize,
     },
-}
-
-/// The JSON form of an attempt, of which the rest is not written.
-#[derive(Serialize, Deserialize)]
-struct Attempt<'a> {
-    run: i64,
-    task: Cow<'a, str>,
-    attempt: u32,
-    handler: Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    scheduled_for: Option<Timestamp>,
-}
-
-/// The claim of an attempt, for `#[serde(with)]`.
-mod attempt {
-    use crate::model::event::{Arc, Attempt, Claim, Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(claim: &Arc<Claim>, to: S) -> Result<S::Ok, S::Error> {
-        let Claim { run_id, attempt, task, handler, scheduled_for, .. } = &**claim;
-        let (task, handler) = (task.into(), handler.into());
-        Attempt { run: *run_id, task, attempt: *attempt, handler, scheduled_for: Some(*scheduled_for) }.serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Claim>, D::Error> {
-        let Attempt { run, task, attempt, handler, scheduled_for } = Attempt::deserialize(from)?;
-        let at = scheduled_for.ok_or_else(|| serde::de::Error::missing_field("scheduled_for"))?;
-        Ok(Arc::new(Claim::described(run, attempt, task.into_owned(), handler.into_owned(), at)))
-    }
-}
-
-/// The command of an attempt, for `#[serde(with)]`.
-mod orphan {
-    use crate::model::event::{Attempt, Deserialize, Deserializer, Orphan, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(orphan: &Orphan, to: S) -> Result<S::Ok, S::Error> {
-        let (task, handler) = (orphan.task().into(), orphan.handler().into());
-        Attempt { run: orphan.run_id(), task, attempt: orphan.attempt(), handler, scheduled_for: None }.serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Orphan, D::Error> {
-        let Attempt { run, task, attempt, handler, .. } = Attempt::deserialize(from)?;
-        Ok(Orphan::described(run, attempt, task.into_owned(), handler.into_owned()))
-    }
 }
 
 /// Receives events. [`Event::Started`] is emitted by the worker that begins the attempt; [`Event::Cancelled`], for a
@@ -472,6 +437,17 @@ impl fmt::Display for Event {
                 OneLine(host)
             ),
             Event::OwnerLost { owner } => write!(f, "owner {owner} is dead; its runs are recovered"),
+            Event::Restored { owner, running: 0 } => {
+                write!(f, "the database was restored from a copy: this scheduler goes on as {owner}")
+            }
+            Event::Restored { owner, running } => {
+                let attempts = if *running == 1 { "attempt is" } else { "attempts are" };
+                write!(
+                    f,
+                    "the database was restored from a copy: this scheduler goes on as {owner}; {running} {attempts} of \
+                     before: asked to stop, with no outcome recorded; until they have ended, their tasks start nothing"
+                )
+            }
             Event::PassedOver { task, status, first, last, count, exact } => {
                 let least = if *exact { "" } else { "at least " };
                 let verb = if *status == RunStatus::Skipped { "skipped" } else { "missed" };

@@ -3,6 +3,7 @@
 #[cfg(feature = "page")]
 pub(crate) mod action;
 pub(crate) mod alarm;
+mod attempt_json;
 pub(crate) mod bulk;
 pub(crate) mod declared;
 pub(crate) mod event;

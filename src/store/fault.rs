@@ -11,6 +11,8 @@ pub(crate) enum Fault {
     Newer(Error),
     /// The database was damaged from outside: see [`crate::store::sqlite::damage`].
     Damaged(Error),
+    /// The file was restored through SQLite, to another history than that of the claims: see [`crate::store::sqlite::restore`].
+    Restored(Error),
     /// The database refuses a statement, or cannot be read or written.
     Store(Class, BoxError),
 }
@@ -102,7 +104,7 @@ impl Fault {
     /// Returns the error for the caller. `doing`: the request, as in "claim due runs".
     pub(crate) fn into_error(self, doing: &'static str) -> Error {
         match self {
-            Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) => error,
+            Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) | Fault::Restored(error) => error,
             Fault::Store(_, source) => Error::store(doing, source),
         }
     }
@@ -111,7 +113,9 @@ impl Fault {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) => error.fmt(f),
+            Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) | Fault::Restored(error) => {
+                error.fmt(f)
+            }
             Fault::Store(_, source) => source.fmt(f),
         }
     }

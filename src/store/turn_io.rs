@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::host::attempt_slots::BegunAttempts;
 use crate::host::orphan::{Orphan, Presence};
 #[cfg(feature = "postgres")]
 use crate::host::owner_lock::DeadOwner;
@@ -123,19 +124,32 @@ pub(crate) struct Dead {
 #[derive(Clone, Debug)]
 pub(crate) enum Proof {
     /// This owner acquired its lock. The attempts that its workers had begun, if its slots say so.
-    Lock(Option<Arc<HashSet<(i64, u32)>>>),
+    Lock(Option<Arc<BegunAttempts>>),
     /// Its lease has kept this value. The process that saw it may have slept since, while the owner did not: it is checked again.
     Lease(Option<Timestamp>),
     /// It has no running run, and this was its last heartbeat.
     Silence(Timestamp),
+    /// It is an earlier id of the owner that takes the turn, whose claims the database lacked when it was restored. What may still run of
+    /// it is among [`Work::strays`].
+    Restored,
+}
+
+/// An attempt that an owner has begun, or may begin, under an earlier id, of which the database knew nothing when it was restored.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stray {
+    /// The earlier id.
+    pub(crate) owner: String,
+    pub(crate) run: i64,
+    pub(crate) attempt: u32,
+    pub(crate) task: i64,
 }
 
 impl Dead {
     /// Returns whether this attempt never began. An attempt of which that cannot be known counts as begun.
     pub(crate) fn never_began(&self, lost: &Lost) -> bool {
         match &self.proof {
-            Proof::Lock(Some(begun)) => !begun.contains(&(lost.run, lost.attempt)),
-            Proof::Lock(None) | Proof::Lease(_) | Proof::Silence(_) => false,
+            Proof::Lock(Some(begun)) => !begun.contains_key(&(lost.run, lost.attempt)),
+            Proof::Lock(None) | Proof::Lease(_) | Proof::Silence(_) | Proof::Restored => false,
         }
     }
 }
@@ -256,6 +270,12 @@ pub(crate) struct Work<'a> {
     pub(crate) ended: &'a [WorkerEnded],
     /// Owners that are proved dead.
     pub(crate) dead: &'a [Dead],
+    /// The runs that the owner has claimed and not settled: attempt and task.
+    pub(crate) held: &'a HashMap<i64, (u32, i64)>,
+    /// The earlier ids of the owner, whose attempts are lost because the database was restored.
+    pub(crate) former: &'a [String],
+    /// Their attempts that have not returned.
+    pub(crate) strays: &'a [Stray],
     /// Owners that live and are stalled, which this owner has not reported.
     pub(crate) stalled: &'a [Stalled],
     /// The file that the lock and input files of owners are beside.

@@ -26,7 +26,7 @@ pub(crate) struct ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// Returns the owner that has claimed a run: on a server, perhaps under an earlier id of this scheduler.
+    /// Returns the owner that has claimed a run, perhaps an earlier id of this scheduler.
     fn owner_of<'a>(&'a self, claim: &'a Claim) -> &'a str {
         claim.owner.as_deref().unwrap_or(&self.owner)
     }
@@ -66,7 +66,8 @@ impl Drop for WriteTurn {
 #[derive(Debug)]
 pub(crate) struct WorkerConnection {
     settings: ConnectionSettings,
-    store: Option<Box<dyn Store>>,
+    /// With the owner for whose claims it was opened: after a restore of the file it writes nothing for them.
+    store: Option<(String, Box<dyn Store>)>,
 }
 
 impl WorkerConnection {
@@ -85,7 +86,7 @@ impl WorkerConnection {
         claim: &Claim,
         f: impl FnOnce(&mut dyn Store, &str) -> Result<T, E>,
     ) -> Result<T, E> {
-        let store = opened(&mut self.store, &self.settings)?;
+        let store = opened(&mut self.store, &self.settings, claim)?;
         let _turn = self.settings.queue.wait();
         f(store, self.settings.owner_of(claim))
     }
@@ -97,21 +98,26 @@ impl WorkerConnection {
         claim: &Claim,
         f: impl FnOnce(&mut dyn Store, &str) -> Result<T, E>,
     ) -> Result<T, E> {
-        f(opened(&mut self.store, &self.settings)?, self.settings.owner_of(claim))
+        f(opened(&mut self.store, &self.settings, claim)?, self.settings.owner_of(claim))
     }
 
     /// Fails if the claim is superseded.
     pub(crate) fn check(&mut self, claim: &Claim) -> Result<()> {
-        opened(&mut self.store, &self.settings)?.check_claim(self.settings.owner_of(claim), claim)
+        opened(&mut self.store, &self.settings, claim)?.check_claim(self.settings.owner_of(claim), claim)
     }
 }
 
-fn opened<'a>(store: &'a mut Option<Box<dyn Store>>, settings: &ConnectionSettings) -> Result<&'a mut dyn Store> {
+fn opened<'a>(
+    store: &'a mut Option<(String, Box<dyn Store>)>,
+    settings: &ConnectionSettings,
+    claim: &Claim,
+) -> Result<&'a mut dyn Store> {
+    let owner = settings.owner_of(claim);
     let opened = match store.take() {
-        Some(opened) => opened,
-        None => (settings.open)()?,
+        Some(opened) if opened.0 == owner => opened,
+        _ => (owner.to_owned(), (settings.open)()?),
     };
-    Ok(&mut **store.insert(opened))
+    Ok(&mut *store.insert(opened).1)
 }
 
 impl fmt::Debug for ConnectionSettings {

@@ -77,21 +77,21 @@ impl Attempts {
     /// recorded must not begin, and none may while the folder of the lock files is unsafe or the owner's lease ends soon: it is to be
     /// returned to the queue.
     pub(crate) fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
-        let Claim { run_id, task, attempt, owner, .. } = &**claim;
+        let Claim { run_id, task, attempt, task_id, owner, .. } = &**claim;
         if !self.may_begin() {
             log::warn!("run {run_id} of {task:?} is returned to the queue: the lease of this scheduler ends soon");
             return None;
         }
         let alive = &self.link.alive;
-        let place =
-            match alive.check_folder(now.monotonic).and_then(|()| alive.begin(*run_id, *attempt, owner.as_deref())) {
-                Ok(place) => place,
-                Err(error) => {
-                    let reason = "its start cannot be noted in the lock file";
-                    log::warn!("run {run_id} of {task:?} is returned to the queue: {reason}: {error}");
-                    return None;
-                }
-            };
+        let begin = || alive.begin(*run_id, *attempt, *task_id, owner.as_deref());
+        let place = match alive.check_folder(now.monotonic).and_then(|()| begin()) {
+            Ok(place) => place,
+            Err(error) => {
+                let reason = "its start cannot be noted in the lock file";
+                log::warn!("run {run_id} of {task:?} is returned to the queue: {reason}: {error}");
+                return None;
+            }
+        };
         if claim.read_ahead {
             flag.begin(now);
         }

@@ -455,6 +455,7 @@ mod tests {
 
     use super::Returned;
     use crate::clock::{Now, Timestamp};
+    use crate::host::attempt_slots::Place;
     use crate::model::finished::Finished;
     use crate::model::run::{Claim, Outcome};
 
@@ -462,12 +463,12 @@ mod tests {
     fn an_attempt_that_never_began_does_not_count_as_brief() {
         let at =
             |millis| Now { wall: Timestamp::from_millis(1_805_025_600_000), monotonic: Duration::from_millis(millis) };
-        let finished = |run: i64, outcome: Outcome, slot: Option<usize>| {
+        let finished = |run: i64, outcome: Outcome, slot: Option<Place>| {
             let claim = Claim::described(run, 1, "t".to_owned(), "work".to_owned(), at(0).wall);
             Finished { slot, ..Finished::new(Arc::new(claim), outcome, at(0), at(30)) }
         };
         let returned = [
-            finished(1, Outcome::succeeded(), Some(0)),
+            finished(1, Outcome::succeeded(), Some(Place::default())),
             finished(2, Outcome::Released, None),
             finished(3, Outcome::failed("no handler"), None),
         ];

@@ -154,10 +154,11 @@ impl TestDb {
         self.lock_folder().join("run-1-1")
     }
 
-    /// The names of all files in the folder of the lock files.
+    /// The names of all files in the folder of the lock files, but for the record of the history, which stays.
     pub(crate) fn lock_files(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.lock_folder()).expect("the folder of the lock files");
-        files.map(|file| file.expect("a lock file").file_name().to_string_lossy().into_owned()).collect()
+        let names = files.map(|file| file.expect("a lock file").file_name().to_string_lossy().into_owned());
+        names.filter(|name| name != "history.json").collect()
     }
 
     /// The lines of a text file in the folder; none if there is no such file.

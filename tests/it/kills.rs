@@ -9,6 +9,7 @@ pub(crate) mod checker;
 pub(crate) mod handlers;
 pub(crate) mod journal;
 pub(crate) mod process;
+mod restores;
 pub(crate) mod soak;
 mod soaks;
 mod tasks;

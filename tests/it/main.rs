@@ -207,6 +207,8 @@ mod reload;
 mod reopened;
 /// A day with restarts: each occurrence runs once.
 mod restarts;
+/// A copy is restored while schedulers run: nothing of the history before is mistaken for the rows of the copy.
+mod restores;
 /// Retention deletes expired history, and nothing else.
 mod retention;
 /// Retention under load, and the rows of a crash loop.

@@ -26,6 +26,7 @@ mod on_dead;
 #[cfg(feature = "postgres")]
 mod on_server;
 mod policies;
+mod restores;
 mod retention;
 mod rows;
 mod scenario;

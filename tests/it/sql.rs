@@ -144,11 +144,13 @@ fn a_row_that_sql_inserts_runs_within_the_poll_interval() {
 #[test]
 fn one_turn_plans_an_inserted_row_and_the_next_writes_nothing() {
     for (sql, db, mut stepper) in stages() {
+        // After a change of the schema a transaction finds out whether the file was restored.
+        sql("CREATE TABLE other (x)");
         assert!(turn(&mut stepper).is_empty());
         let before = stepper.transactions();
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "idle");
-        sql("CREATE TABLE other (x); INSERT INTO other VALUES (1)");
+        sql("INSERT INTO other VALUES (1)");
         assert!(turn(&mut stepper).is_empty());
         assert_eq!(stepper.transactions(), before, "a commit of another program is read, and nothing written");
 

@@ -18,15 +18,25 @@ impl Poller {
         self.held.remove(&claim.run_id);
     }
 
+    /// Sets the owner of the claims of this turn: after it has registered under another id, they are not mistaken for its own.
+    pub(super) fn sign(&mut self, claims: &mut [Arc<Claim>]) {
+        if !claims.is_empty() {
+            let owner: Arc<str> = self.registration.owner.as_str().into();
+            claims.iter_mut().for_each(|claim| Arc::make_mut(claim).owner = Some(owner.clone()));
+        }
+    }
+
     /// Returns the runs that this owner holds and another has taken over: their handlers are asked to stop. Claims of which it never
     /// learned, because the answer of a server was lost, are returned to the queue. `new`: those of this turn.
     pub(super) fn lost_claims(&mut self, new: &[Arc<Claim>], now: Now) -> Result<Vec<i64>> {
         let claimed = self.store.claimed_by(&self.registration.owner)?;
         if self.store.as_file().is_some() {
-            return Ok(self.held.difference(&claimed).copied().collect());
+            return Ok(self.held.keys().filter(|run| !claimed.contains(run)).copied().collect());
         }
         let is_new = |run: &i64| new.iter().any(|claim| claim.run_id == *run);
-        let unknown: Vec<i64> = claimed.difference(&self.held).filter(|run| !is_new(run)).copied().collect();
+        let lost = self.held.keys().filter(|run| !claimed.contains(run)).copied().collect();
+        let unknown: Vec<i64> =
+            claimed.into_iter().filter(|run| !self.held.contains_key(run) && !is_new(run)).collect();
         for run in unknown {
             let Some(Run { id, task, handler, attempt, scheduled_for, concurrency_key, .. }) = self.store.run(run)?
             else {
@@ -36,8 +46,8 @@ impl Poller {
             let described = Claim::described(id, attempt, task, handler, scheduled_for);
             let claim = Arc::new(Claim { task_id, concurrency_key, ..described });
             self.outbox.push_back(Finished::new(claim, Outcome::Released, now, now));
-            self.held.insert(run);
+            self.held.insert(run, (attempt, task_id));
         }
-        Ok(self.held.difference(&claimed).copied().collect())
+        Ok(lost)
     }
 }

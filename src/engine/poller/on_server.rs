@@ -1,16 +1,9 @@
 //! An owner on a server: its session, and what it does when the server continues another history.
 
-use std::sync::Arc;
-
 use crate::clock::Now;
-use crate::engine::peers::Peers;
 use crate::engine::poller::Poller;
-use crate::engine::wake_time::WakeTime;
 use crate::error::Result;
-use crate::host::owner_lock;
-use crate::model::run::Claim;
 use crate::store::OwnerSession;
-use crate::store::turn_io::{Registered, Registration};
 
 impl Poller {
     /// Takes the session of this owner, for the thread that keeps it alive.
@@ -29,38 +22,21 @@ impl Poller {
     /// owners is forgotten: the server may lack their last heartbeats, so their leases may end later than it says, but within a full
     /// lease from now.
     pub(crate) fn register_again(&mut self, now: Now, running: usize) -> Result<()> {
-        let mut random = fastrand::Rng::new();
-        let registration = Registration { owner: owner_lock::new_owner(&mut random), ..self.registration.clone() };
-        self.lock.change_owner(&registration.owner, &self.registration.owner)?;
-        let Registered { others, not_stopped, .. } = self.store.register(&registration, random, now.wall)?;
-        let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
-        peers.update(&others, &[], now.monotonic);
-        peers.check_not_stopped(not_stopped, now.monotonic);
-        (self.registration, self.peers, self.horizon) = (registration, peers, WakeTime::default());
-        self.former = running + self.outbox.len() + self.aside.len();
+        self.change_id(now)?;
+        self.former_unstored = running + self.outbox.len() + self.aside.len();
         self.release_former();
-        self.reports.clear();
         self.held.clear();
-        self.next_heartbeat = now.monotonic;
         Ok(())
-    }
-
-    /// Sets the owner of the claims of this turn, if the database is on a server.
-    pub(super) fn sign(&mut self, claims: &mut [Arc<Claim>]) {
-        if !claims.is_empty() && self.store.as_file().is_none() {
-            let owner: Arc<str> = self.registration.owner.as_str().into();
-            claims.iter_mut().for_each(|claim| Arc::make_mut(claim).owner = Some(owner.clone()));
-        }
     }
 
     /// As [`Poller::forget`], for a claim under an earlier id.
     pub(super) fn forget_former(&mut self) {
-        self.former = self.former.saturating_sub(1);
+        self.former_unstored = self.former_unstored.saturating_sub(1);
         self.release_former();
     }
 
     fn release_former(&self) {
-        if self.former == 0 {
+        if self.former_unstored == 0 {
             self.lock.release_former();
         }
     }
@@ -162,7 +138,9 @@ mod tests {
         let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON scheduler_instances BEGIN SELECT raise(ABORT, 'no'); END";
         other.execute_batch(refuse).unwrap();
         let folder = poller.lock().folder().to_owned();
-        let files = || std::fs::read_dir(&folder).unwrap().count();
+        let has_dot = |name: &std::ffi::OsStr| name.as_encoded_bytes().contains(&b'.');
+        let files =
+            || std::fs::read_dir(&folder).unwrap().filter(|file| !has_dot(&file.as_ref().unwrap().file_name())).count();
         for _ in 0..5 {
             poller.register_again(NOON, 1).unwrap_err();
         }
@@ -184,7 +162,9 @@ mod tests {
         assert_ne!(owner, "a-1");
         let standing_of_old = || standing(&database, "a-1");
         assert!(matches!(standing_of_old(), Standing::Alive { .. }), "its handler has not returned");
-        let began = |claim: &Claim| poller.lock().begin(claim.run_id, claim.attempt, claim.owner.as_deref()).is_ok();
+        let began = |claim: &Claim| {
+            poller.lock().begin(claim.run_id, claim.attempt, claim.task_id, claim.owner.as_deref()).is_ok()
+        };
         assert!(!began(&claim), "the claim is lost");
         assert!(began(&Claim { owner: Some(owner.as_str().into()), ..(*claim).clone() }));
         // The server lacks the commit of the claim, and the new owner has made it once more.

@@ -2,6 +2,9 @@
 //!
 //! Never writes to a file that is not duly's, that the path no longer names, or whose tables are of a newer version.
 
+mod copy;
+mod known;
+
 use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -13,7 +16,6 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::error::{BoxError, Error, Result};
 use crate::host::{file_aliases, panics, platform};
-use crate::model::progress_meter::Progress;
 use crate::schedule::Schedules;
 use crate::store::Open;
 use crate::store::fault::Fault;
@@ -22,12 +24,11 @@ use crate::store::sqlite::file::{self, Durability, Missing, Opened};
 use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
+use crate::store::sqlite::restore::{self, Claims, Compared, Held, HighestIds, History, Knowledge, Seen};
 use crate::store::sqlite::{invariants, schema};
 
 /// A write-ahead log larger than this is truncated when the scheduler is idle.
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
-/// Steps of SQLite's virtual machine between two reports of a copy's progress: some milliseconds.
-const STEPS_BETWEEN_LOOKS: i32 = 100_000;
 
 /// The application's function that prepares each connection on which its handlers write.
 pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + Sync;
@@ -57,6 +58,17 @@ pub(crate) trait Backing: Send + std::fmt::Debug {
     fn undone(&mut self, tables: &Transaction<'_>) -> Result<(), Fault>;
 }
 
+/// What a connection is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Requests, which are as good in another history.
+    Requests,
+    /// Claims of one history.
+    Claims,
+    /// Claims of a history that has ended: it writes nothing until an owner registers on it.
+    EndedClaims,
+}
+
 /// What changed rows of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
@@ -82,6 +94,12 @@ pub(crate) struct SqliteStore {
     version: i64,
     /// Whether newer tables are accepted: the owner then writes nothing but outcomes and its lease.
     accepts_newer: bool,
+    /// The history that the last transaction found, and the highest ids; `None` before the first one that writes.
+    known: Option<(History, HighestIds)>,
+    /// The highest ids in the record beside the file, as this connection wrote it last.
+    recorded: HighestIds,
+    /// What the connection is used for, and what follows from a restore.
+    use_: Use,
     /// The state that turns keep; `None` before the first turn.
     memory: Option<Memory>,
     /// The time that a write waits for another connection's.
@@ -136,6 +154,9 @@ impl SqliteStore {
             transactions: 0,
             version: Tables::CURRENT.version,
             accepts_newer: false,
+            known: None,
+            recorded: HighestIds::default(),
+            use_: Use::Requests,
             memory: None,
             busy_timeout: file::BUSY_TIMEOUT,
             backing: None,
@@ -146,7 +167,8 @@ impl SqliteStore {
     pub(crate) fn opener(file: Arc<Path>, durability: Durability, prepare: Option<Arc<Prepare>>) -> Arc<Open> {
         let prepare = Disposed(prepare);
         Arc::new(move || {
-            let store = SqliteStore::open(&file, Missing::Refuse, durability)?;
+            let mut store = SqliteStore::open(&file, Missing::Refuse, durability)?;
+            store.use_ = Use::Claims;
             let Disposed(prepare) = &prepare;
             prepare.as_deref().map_or(Ok(()), |prepare| store.prepare(durability, prepare))?;
             Ok(Box::new(store))
@@ -184,29 +206,74 @@ impl SqliteStore {
         &mut self,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.try_write_items(|tx, schedules, _| f(tx, schedules))
+        self.try_write_items(None, |tx, schedules, _, _| f(tx, schedules))
     }
 
-    /// As [`SqliteStore::try_write`], for a caller that writes item by item.
+    /// As [`SqliteStore::try_write`], for a caller that writes item by item. `expected`: the attempts of the owner that takes its turn.
+    /// The last argument of `f` is what is [`Held`] of an earlier history.
     pub(crate) fn try_write_items<T>(
         &mut self,
-        f: impl FnOnce(&Transaction<'_>, &mut Schedules, Option<&mut (dyn Backing + 'static)>) -> Result<T, Fault>,
+        expected: Option<(&str, &Claims)>,
+        f: impl FnOnce(
+            &Transaction<'_>,
+            &mut Schedules,
+            Option<&mut (dyn Backing + 'static)>,
+            Option<Held>,
+        ) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        self.transactions += 1;
-        self.backing.as_mut().map_or(Ok(()), |backing| backing.fill(&transaction))?;
-        if !self.accepts_newer {
-            schema::check_version(&transaction, &self.path, self.version)?;
-        }
         if let Some(backing) = &mut self.backing {
-            let answer = f(&transaction, &mut self.schedules, Some(backing.as_mut()))?;
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            self.transactions += 1;
+            backing.fill(&transaction)?;
+            if !self.accepts_newer {
+                schema::check_version(&transaction, &self.path, self.version)?;
+            }
+            let answer = f(&transaction, &mut self.schedules, Some(backing.as_mut()), None)?;
             backing.commit(&transaction)?;
             return Ok(answer);
         }
+        let mut transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        self.transactions += 1;
+        let mut seen = Seen::read(&transaction)?;
+        if !self.accepts_newer {
+            schema::compare_version(seen.version.as_deref(), &self.path, self.version)?;
+        }
+        if self.use_ == Use::EndedClaims {
+            return Err(known::ended(&self.path));
+        }
+        if self.known.as_ref().is_none_or(|(known, _)| *known != seen.history) {
+            let known = self.known.as_ref().map(|(known, ids)| (known, *ids));
+            let knowledge = Knowledge { database: &self.path, identity: self.identity, known, expected };
+            let began = match knowledge.compare(&transaction, &seen)? {
+                Compared::GoesOn => None,
+                Compared::WentBack(what) => Some(restore::begin(&transaction, &knowledge, &seen, &what)?),
+            };
+            let is_another = began.is_some() || known.is_some_and(|(known, _)| known.id != seen.history.id);
+            if began.is_some() {
+                transaction.commit()?;
+                transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                seen = Seen::read(&transaction)?;
+            }
+            self.known = None;
+            if is_another {
+                self.ids = Ids::default();
+            }
+            if is_another && self.use_ == Use::Claims {
+                self.use_ = Use::EndedClaims;
+                self.known = Some(began.unwrap_or((seen.history, seen.ids)));
+                return Err(known::ended(&self.path));
+            }
+        }
+        let Seen { history, held, ids, .. } = seen;
+        self.known = Some((history, ids));
         // Rows of other programs may break an invariant; a transaction breaks none that held.
-        let held = cfg!(debug_assertions) && invariants::hold(&transaction);
-        let answer = f(&transaction, &mut self.schedules, None)?;
-        debug_assert!(!held || !invariants::are_broken(&transaction), "{:?}", invariants::broken(&transaction, 1));
+        let held_before = cfg!(debug_assertions) && invariants::hold(&transaction);
+        let answer = f(&transaction, &mut self.schedules, None, held.as_deref().map(Held::parse))?;
+        debug_assert!(
+            !held_before || !invariants::are_broken(&transaction),
+            "{:?}",
+            invariants::broken(&transaction, 1)
+        );
         transaction.commit()?;
         Ok(answer)
     }
@@ -217,6 +284,13 @@ impl SqliteStore {
         &mut self,
         f: impl FnOnce(&Connection, &mut Schedules, &mut Ids, i64) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        // A restore in the moment between this and the statement is found by the next transaction.
+        if self.backing.is_none() {
+            let cookie = restore::cookie(&self.connection)?;
+            if self.known.as_ref().is_none_or(|(known, _)| known.cookie != cookie) {
+                return Err(Error::store("add a task by one statement", "the schema has changed").into());
+            }
+        }
         let before = cfg!(debug_assertions).then(|| self.found(invariants::hold)).transpose()?;
         self.transactions += 1;
         let answer = f(&self.connection, &mut self.schedules, &mut self.ids, self.version)?;
@@ -268,6 +342,7 @@ impl SqliteStore {
     pub(crate) fn reset(&mut self, random: fastrand::Rng) {
         (self.schedules, self.ids, self.memory) = (Schedules::default(), Ids::default(), Some(Memory::new(random)));
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
+        self.use_ = Use::Requests;
     }
 
     /// Takes the state of the last turn, which the caller puts back.
@@ -308,27 +383,6 @@ impl SqliteStore {
         self.backing.as_mut().map_or(Ok(()), |backing| backing.fill(&transaction))?;
         schema::check_version(&transaction, &self.path, self.version)?;
         f(&transaction, &mut self.schedules)
-    }
-
-    /// Writes a snapshot of the whole database into another file, which is empty. Writers do not wait for it. `progress` counts
-    /// the bytes that are written.
-    pub(crate) fn copy_into(&mut self, copy: &Path, progress: &Progress) -> Result<()> {
-        let doing = "copy the database";
-        let store = |error: rusqlite::Error| file::error(&self.path, error.into(), doing);
-        let name = copy.to_str().ok_or_else(|| Error::store(doing, "the name of the copy is not Unicode"))?;
-        let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
-        let pages = number("page_count").and_then(|pages| Ok(pages - number("freelist_count")?)).map_err(store)?;
-        progress.set_total((pages * number("page_size").map_err(store)?).unsigned_abs());
-        let (looks, file) = (progress.clone(), copy.to_owned());
-        // SQLite reports no progress; it calls this function now and then.
-        let look = move || {
-            looks.set_done(std::fs::metadata(&file).map_or(0, |metadata| metadata.len()));
-            false
-        };
-        self.connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(look)).map_err(store)?;
-        let copied = self.connection.execute("VACUUM INTO ?1", [name]);
-        self.connection.progress_handler(0, None::<fn() -> bool>).map_err(store)?;
-        copied.map(|_| ()).map_err(store)
     }
 
     /// Disables the checkpoint when this connection is closed, even if it is the last: a reader changes no byte of the file.
@@ -452,17 +506,9 @@ impl SqliteStore {
         let _ = self.check_in_place();
     }
 
-    /// Records the stamp of a heartbeat that was committed.
-    pub(crate) fn stamped(&self) {
-        if self.backing.is_some() {
-            return;
-        }
-        self.files.stamped(&self.connection);
-    }
-
     /// Renames the log of a damaged file, so that no program applies it to the file that is at the path now.
     pub(crate) fn set_log_aside(&self) {
-        self.files.set_log_aside();
+        _ = self.files.set_log_aside();
     }
 
     /// Compares the file and its log with what they were. If the file is moved between the two looks, its log is missing at the path:
@@ -481,8 +527,16 @@ impl SqliteStore {
         let found = if cfg!(unix) { self.path.symlink_metadata() } else { self.path.metadata() };
         match found {
             Ok(metadata) if platform::identity(&metadata) == self.identity => Ok(metadata),
+            // The log would be applied to the file that is there now.
             Ok(_) => {
-                Err(file::unusable(&self.path, "it was replaced by another file while it was open: start again".into()))
+                let aside = self.files.set_log_aside();
+                let renamed = aside
+                    .as_deref()
+                    .and_then(Path::file_name)
+                    .map(|name| format!(", and its log was renamed {}", name.display()));
+                let renamed = renamed.unwrap_or_default();
+                let reason = format!("it was replaced by another file while it was open{renamed}: start again");
+                Err(file::unusable(&self.path, reason))
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Err(file::unusable(&self.path, format!("it was removed or moved while it was open ({error})")))
@@ -495,8 +549,12 @@ impl SqliteStore {
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        // A file that was moved keeps its log.
-        if self.backing.is_none() && self.in_place().is_ok() && !self.files.may_write_back(&self.connection) {
+        if self.backing.is_some() {
+            return;
+        }
+        // A file that was moved keeps its log. If another one is there, a log of this name is that one's.
+        let is_there = self.path.symlink_metadata().is_ok();
+        if is_there && (self.in_place().is_err() || !self.files.may_write_back(&self.connection)) {
             let _ = self.leave_log();
         }
     }

@@ -19,7 +19,7 @@ use crate::store::sqlite::wal::{self, Generation};
 use crate::store::sqlite::{fault, schema};
 
 /// Device and inode.
-type Identity = (u64, u64);
+pub(crate) type Identity = (u64, u64);
 
 /// The content of the file at the last check. All connections of this process to one file share it; `None`: no scheduler of this
 /// process has the file open.
@@ -81,7 +81,7 @@ struct Facts {
 
 /// The value of the row `stamp` of `scheduler_meta`: the owner that wrote the first stamp, and the number of heartbeats since.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
+pub(crate) struct Stamp {
     lineage: Vec<u8>,
     count: i64,
 }
@@ -139,6 +139,19 @@ impl Files {
         }
     }
 
+    /// Returns device and inode of the log.
+    pub(crate) fn log(&self) -> Option<Identity> {
+        let log = beside(&self.path, "-wal");
+        self.beside.iter().find(|(name, _)| *name == log).map(|(_, identity)| *identity)
+    }
+
+    /// Returns the schema cookie and the stamp that the file had without its log when it was last found sound.
+    pub(crate) fn in_file(&self) -> Option<(i64, String)> {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = record.as_ref()?.base.as_ref().map(|base| &base.file)?;
+        Some((file.cookie, file.stamp.as_ref()?.to_string()))
+    }
+
     /// Fails if the file or its log is damaged. An error during the check is no evidence of damage.
     pub(crate) fn check(&self, connection: &Connection) -> Result<(), Fault> {
         self.check_file(connection)?;
@@ -159,28 +172,17 @@ impl Files {
         }
     }
 
-    /// Renames the log of a file that was found damaged for some seconds, so that no program applies it to the file that is there
-    /// now. From then on no connection of this process uses the file.
-    pub(crate) fn set_log_aside(&self) {
+    /// Renames the log of a file that was found damaged for some seconds, or was replaced, so that no program applies it to the file that
+    /// is there now. From then on no connection of this process uses the file. Returns the new name, if the log was there.
+    pub(crate) fn set_log_aside(&self) -> Option<PathBuf> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(finding) = record.as_mut().and_then(|known| known.finding.as_mut()) {
             finding.lasts = true;
         }
         drop(record);
         let log = beside(&self.path, "-wal");
-        if !self.beside.iter().any(|(name, known)| *name == log && is_ours(name, *known) == Some(true)) {
-            return;
-        }
-        let names = (1..100).map(|number| beside(&self.path, &format!("-wal-aside-{number}")));
-        let Some(aside) = names.into_iter().find(|name| name.symlink_metadata().is_err()) else { return };
-        match std::fs::rename(&log, &aside) {
-            Ok(()) => log::warn!(
-                "the log of {} belongs to the file as it was: it was renamed {}",
-                self.path.display(),
-                aside.display()
-            ),
-            Err(error) => log::warn!("the log of {} cannot be renamed: {error}; remove it", self.path.display()),
-        }
+        let is_ours = self.beside.iter().any(|(name, known)| *name == log && is_ours(name, *known) == Some(true));
+        if is_ours { set_aside(&self.path) } else { None }
     }
 
     /// Returns whether the file is known to be sound. Fails if it is damaged.
@@ -296,6 +298,42 @@ fn write_back(connection: &Connection) {
     let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
 }
 
+/// Renames the log of a database, and removes its index: they belong to another file than the one that is at the path now. Returns the
+/// new name.
+pub(crate) fn set_aside(path: &Path) -> Option<PathBuf> {
+    let log = beside(path, "-wal");
+    let names = (1..100).map(|number| beside(path, &format!("-wal-aside-{number}")));
+    let aside = names.into_iter().find(|name| name.symlink_metadata().is_err())?;
+    // First: a program that opens the file would take the index for that of a log which is missing.
+    let _ = std::fs::remove_file(beside(path, "-shm"));
+    match std::fs::rename(&log, &aside) {
+        Ok(()) => {
+            let (path, aside) = (path.display(), aside.display());
+            log::warn!("the log of {path} belongs to the file as it was: it was renamed {aside}");
+        }
+        Err(error) => {
+            log::warn!("the log of {} cannot be renamed: {error}; remove it", path.display());
+            return None;
+        }
+    }
+    Some(aside)
+}
+
+/// Returns whether the file, without its log, cannot be a later state of that which had this schema cookie and this stamp: its log is that
+/// of another file.
+///
+/// A process that was killed may have written back a part of the log: a change of the schema that is in the log shows nothing.
+pub(crate) fn is_older(path: &Path, (cookie, stamp): (i64, &str)) -> rusqlite::Result<bool> {
+    let now = in_the_file(path)?;
+    let log = beside(path, "-wal");
+    let in_the_log = || wal::highest_cookie(&log, wal::generation(&log)?).ok().flatten();
+    if now.cookie > cookie && in_the_log().is_some_and(|highest| highest >= now.cookie) {
+        return Ok(false);
+    }
+    let follows = now.stamp.is_some_and(|now| now.follows(&Stamp::parse(stamp.as_bytes().to_vec())));
+    Ok(now.cookie < cookie || !follows)
+}
+
 fn shared(identity: Identity) -> Record {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|_, record| record.strong_count() > 0);
@@ -371,15 +409,21 @@ impl Base {
 }
 
 impl Stamp {
-    fn parse(value: Vec<u8>) -> Self {
+    pub(crate) fn parse(value: Vec<u8>) -> Self {
         let (lineage, count) = value.split_at(value.iter().position(|byte| *byte == b' ').unwrap_or(value.len()));
         let count = std::str::from_utf8(count).ok().and_then(|count| count.trim_start().parse().ok()).unwrap_or(0);
         Stamp { lineage: lineage.to_vec(), count }
     }
 
     /// Returns whether it was written later than `before`, or is the same.
-    fn follows(&self, before: &Stamp) -> bool {
+    pub(crate) fn follows(&self, before: &Stamp) -> bool {
         self.lineage == before.lineage && self.count >= before.count
+    }
+}
+
+impl std::fmt::Display for Stamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", String::from_utf8_lossy(&self.lineage), self.count)
     }
 }
 

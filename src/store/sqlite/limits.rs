@@ -28,6 +28,8 @@ pub(crate) struct InForce {
     keys: bool,
     /// The handlers with a rate limit.
     rates: BTreeMap<String, Rate>,
+    /// Keys whose runs wait for attempts of an earlier history.
+    held: BTreeSet<String>,
 }
 
 /// At most `max_starts` starts in any `per` milliseconds.
@@ -51,7 +53,7 @@ impl InForce {
                 rates.insert(handler, rate);
             }
         }
-        Ok(InForce { keys, rates })
+        Ok(InForce { keys, rates, held: BTreeSet::new() })
     }
 
     /// Returns when the next attempt of a handler may start: an instant that may have passed, or `None` if no start limits it.
@@ -94,6 +96,16 @@ impl InForce {
         Ok(())
     }
 
+    /// Sets the keys whose new runs wait.
+    pub(crate) fn hold(&mut self, keys: BTreeSet<String>) {
+        self.held = keys;
+    }
+
+    /// Returns whether runs of a key wait for attempts of an earlier history.
+    pub(crate) fn is_held(&self, key: &str) -> bool {
+        self.held.contains(key)
+    }
+
     /// Returns whether any key has a limit.
     pub(crate) fn has_keys(&self) -> bool {
         self.keys
@@ -109,6 +121,9 @@ impl InForce {
 
     /// As [`InForce::place`], for a new run, which goes behind those that wait. The caller knows that a key without a limit is free.
     pub(crate) fn place_of_new(&self, tx: &Transaction<'_>, key: Option<&str>) -> rusqlite::Result<Place> {
+        if key.is_some_and(|key| self.is_held(key)) {
+            return Ok(Place::Full);
+        }
         let place = self.place(tx, key)?;
         if let (Place::Slot(_), Some(key)) = (place, key)
             && tx.prepare_cached(ANY_WAITS)?.query_row(named_params! { ":key": key }, |row| row.get(0))?

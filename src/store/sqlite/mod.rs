@@ -42,6 +42,7 @@ mod recorded;
 pub(crate) mod registration;
 pub(crate) mod replan;
 mod requests;
+pub(crate) mod restore;
 pub(crate) mod row;
 #[cfg(feature = "page")]
 mod run_view;

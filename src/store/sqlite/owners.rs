@@ -192,7 +192,7 @@ const IS_SILENT: &str = "
 /// Returns whether the proof of an owner's death is still valid in the snapshot of this transaction.
 pub(crate) fn is_dead(tx: &Transaction<'_>, observer: &str, dead: &Dead) -> rusqlite::Result<bool> {
     let seen = match dead.proof {
-        Proof::Lock(_) => return Ok(true),
+        Proof::Lock(_) | Proof::Restored => return Ok(true),
         Proof::Silence(seen) => {
             let named = named_params! { ":owner": dead.owner, ":seen": seen };
             return tx.prepare_cached(IS_SILENT)?.query_row(named, |row| row.get(0));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::store::sqlite::connection::SqliteStore;
-use crate::store::sqlite::{damage, health, owners, prune, replan};
+use crate::store::sqlite::{damage, health, owners, prune, replan, restore};
 use crate::store::turn_io::{ClockEvent, KnownOwners, Registered, Registration};
 
 /// Returns which owners and attempts the tables know.
@@ -27,6 +27,7 @@ pub(crate) fn register(
         let newest_seen = owners::newest_seen(tx)?;
         let now = now.max(Timestamp::MIN);
         damage::stamp(tx, &new.owner)?;
+        restore::report(tx, now)?;
         owners::register(tx, new, now)?;
         // Here, because a scheduler that always crashes early takes no turn in which retention has a part.
         prune::instances(tx, Timestamp::MIN)?;
@@ -35,6 +36,8 @@ pub(crate) fn register(
         let registered = Registered { others, not_stopped, newest_seen, other_zone_data };
         Ok((registered, replan::misplanned(tx)?))
     })?;
+    store.claims();
+    store.stamped();
     let mut memory = store.take_memory();
     memory.clock.planned = misplanned;
     store.put_memory(memory);

@@ -32,7 +32,7 @@ const WATCH: &str = "
         SELECT RAISE(ABORT, 'a run has no such transition');
     END";
 
-/// Checked in every transaction: another program may migrate the tables at any time.
+/// Another program may migrate the tables at any time.
 const STORED: &str = "SELECT value FROM scheduler_meta WHERE key = 'schema_version'";
 
 /// The content of a file.
@@ -96,6 +96,11 @@ pub(crate) fn creates(statement: &str) -> bool {
 /// Fails if another program has migrated the tables beyond this version since they were opened.
 pub(crate) fn check_version(connection: &Connection, path: &Path, known: i64) -> Result<(), Fault> {
     let stored: Option<String> = connection.prepare_cached(STORED)?.query_row([], |row| row.get(0)).optional()?;
+    compare_version(stored.as_deref(), path, known)
+}
+
+/// As [`check_version`], for a version that was read already.
+pub(crate) fn compare_version(stored: Option<&str>, path: &Path, known: i64) -> Result<(), Fault> {
     match stored.and_then(|stored| stored.parse().ok()) {
         Some(version) if version > known => Err(newer(path, version, known)),
         _ => Ok(()),

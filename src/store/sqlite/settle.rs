@@ -18,6 +18,10 @@ use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners, row};
 use crate::store::turn_io::Seen;
 
+/// Why an attempt was lost.
+pub(crate) const DIED: &str = "the scheduler that ran it died";
+pub(crate) const RESTORED: &str = "the database was restored from a copy that was made while it ran";
+
 /// Longest result that is stored, in bytes.
 pub const MAX_RESULT_BYTES: usize = 256 * 1024;
 /// Longest part of a result in the event of a late outcome, in bytes.
@@ -366,12 +370,16 @@ fn keep_last(tx: &Transaction<'_>, task: i64, status: RunStatus, end: &End<'_>) 
 }
 
 /// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts as an attempt.
-pub(crate) fn recover(cx: &mut Change<'_>, fence: &Fence<'_>, random: &mut fastrand::Rng) -> Result<(), Fault> {
+pub(crate) fn recover(
+    cx: &mut Change<'_>,
+    fence: &Fence<'_>,
+    error: &str,
+    random: &mut fastrand::Rng,
+) -> Result<(), Fault> {
     let (tx, now) = (cx.tx, cx.now);
     // The claim as it would be made now: retries use the current settings of the task.
     let Some(claim) = runs::ending(tx, fence.run, now)? else { return Ok(()) };
     let started = started_at(tx, fence.run)?;
-    let error = "the scheduler that ran it died";
     let end = End { started, error: Some(error), ..End::unknown(now) };
     let failure = Failure { how: AttemptOutcome::Lost, retry: Retry::Backoff, end };
     let ended = end_unsuccessfully(cx, fence, &claim, &failure, random)?;

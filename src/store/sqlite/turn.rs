@@ -8,12 +8,12 @@
 mod items;
 mod wrong_clock;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
-use crate::error::{Result, excerpt};
+use crate::error::{Error, Result, excerpt};
 use crate::host::fault_points;
 use crate::host::orphan::Presence;
 use crate::model::event::Event;
@@ -29,9 +29,10 @@ use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
-use crate::store::sqlite::runs::{Claimer, Fence, Success};
+use crate::store::sqlite::restore::Held;
+use crate::store::sqlite::runs::{self, Claimer, Fence, Success};
 use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, settle, tasks};
-use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Slots, Work, presence};
+use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Proof, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
 pub(crate) const SWEEP: usize = 500;
@@ -54,7 +55,7 @@ pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>) -> Result<Done, Fau
     let mut memory = store.take_memory();
     let done = write(store, work, &mut memory);
     store.put_memory(memory);
-    if work.full && done.is_ok() {
+    if done.is_ok() && (work.full || store.has_outgrown_the_record()) {
         store.stamped();
     }
     // Idle retention reads thousands of tasks, which no other turn needs.
@@ -75,7 +76,11 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
     let together = memory.aside.len() == memory.zoneless.len() && !work.newer && !memory.apart;
     let mode = if together { Mode::Together } else { Mode::OneByOne };
     let mut turn = |mode, memory: &mut Memory| {
-        store.try_write_items(|tx, schedules, backing| Turning::new(tx, schedules, work, memory, mode, backing)?.run())
+        store.try_write_items(Some((work.owner, work.held)), |tx, schedules, backing, held| {
+            let mut turning = Turning::new(tx, schedules, work, memory, mode, backing)?;
+            turning.hold_back(held)?;
+            turning.run()
+        })
     };
     let done = match turn(mode, memory) {
         // Rows that are stored elsewhere are read again first.
@@ -116,6 +121,9 @@ struct Turning<'a> {
     done: Done,
     written: Written,
     slots: Slots,
+    /// Tasks of which attempts of an earlier history may still run, and waiting runs that therefore start nothing.
+    held: BTreeSet<i64>,
+    held_runs: HashSet<i64>,
     /// Items that may still be written.
     budget: usize,
 }
@@ -135,7 +143,19 @@ impl<'a> Turning<'a> {
         let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
         let written = Written { blocked, delayed, limits, ..Written::default() };
         let (slots, budget) = (work.slots, MAX_ITEMS);
-        Ok(Turning { tx, schedules, work, memory, mode, backing, done, written, slots, budget })
+        let (held, held_runs) = (BTreeSet::new(), HashSet::new());
+        Ok(Turning { tx, schedules, work, memory, mode, backing, done, written, slots, held, held_runs, budget })
+    }
+
+    /// Holds back the tasks of which attempts of an earlier history may still run.
+    fn hold_back(&mut self, held: Option<Held>) -> Result<(), Fault> {
+        if held.is_some() || !self.work.strays.is_empty() {
+            let Work { database, former, strays, .. } = self.work;
+            let (tasks, keys) = held.unwrap_or_default().update(self.tx, database, former, strays)?;
+            self.held = tasks;
+            self.written.limits.hold(keys);
+        }
+        Ok(())
     }
 
     fn run(mut self) -> Result<Done, Fault> {
@@ -355,7 +375,12 @@ impl<'a> Turning<'a> {
                 break;
             }
             let doubt = self.work.doubts.get(&(lost.run, lost.attempt));
-            let presence = presence(&lost.orphan(self.work.database), doubt.map(String::as_str));
+            // What still runs of an earlier history holds its task back, whatever becomes of the run.
+            let is_restored = matches!(dead.proof, Proof::Restored);
+            let presence = match is_restored {
+                true => Presence::Gone,
+                false => presence(&lost.orphan(self.work.database), doubt.map(String::as_str)),
+            };
             // The slots count only where nothing else shows that the attempt began.
             let never_began = presence == Presence::NoTrace && lost.process.is_none() && dead.never_began(&lost);
             if matches!(presence, Presence::Alive | Presence::Unknown(_)) {
@@ -376,7 +401,8 @@ impl<'a> Turning<'a> {
                         let Lost { run, ref task, attempt, .. } = lost;
                         cx.written.events.push(Event::LeftGroup { run, task: task.clone(), attempt });
                     }
-                    settle::recover(&mut cx, &fence, &mut turn.memory.random)
+                    let why = if is_restored { settle::RESTORED } else { settle::DIED };
+                    settle::recover(&mut cx, &fence, why, &mut turn.memory.random)
                 })?
             {
                 self.set_aside(item, &fault)?;
@@ -387,7 +413,9 @@ impl<'a> Turning<'a> {
             self.done.resting.insert(owner.to_owned());
         } else if all {
             owners::stopped(tx, owner, now)?;
-            owners::record(tx, now, "owner_lost", None, None, Some(owner))?;
+            if !matches!(dead.proof, Proof::Restored) {
+                owners::record(tx, now, "owner_lost", None, None, Some(owner))?;
+            }
             self.done.recovered.push(owner.to_owned());
         }
         Ok(())
@@ -426,8 +454,9 @@ impl<'a> Turning<'a> {
         let (tx, now) = (self.tx, self.work.now);
         let again = if self.work.full { self.memory.retried.len() } else { 0 };
         let limit = (limit + again).min(self.budget);
-        let mut lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len())?;
-        lists.iter_mut().for_each(|list| list.retain(|(_, task)| !self.rests(Item::Task(*task))));
+        let mut lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len() + self.held.len())?;
+        let waits = |task: i64| self.rests(Item::Task(task)) || self.is_held(task);
+        lists.iter_mut().for_each(|list| list.retain(|(_, task)| !waits(*task)));
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
         let chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
@@ -452,26 +481,44 @@ impl<'a> Turning<'a> {
     /// the lists, and claims behind a key with free slots unblock others, so it looks again.
     fn claim(&mut self) -> Result<(), Fault> {
         loop {
-            let before = (self.memory.aside.len(), self.written.claims.len());
+            let before = (self.memory.aside.len() + self.held_runs.len(), self.written.claims.len());
             self.claim_first()?;
             let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
-            if self.slots.room == 0 || self.budget == 0 || (self.memory.aside.len(), claimed) == before {
+            let passed_over = self.memory.aside.len() + self.held_runs.len();
+            if self.slots.room == 0 || self.budget == 0 || (passed_over, claimed) == before {
                 return Ok(());
             }
         }
+    }
+
+    /// Returns whether an attempt of an earlier history holds a task back.
+    fn is_held(&self, task: i64) -> bool {
+        self.held.contains(&task)
+    }
+
+    /// Returns whether an attempt of an earlier history holds back the task or the key of a run.
+    fn is_held_back(&self, run: i64) -> Result<bool, Fault> {
+        let Some(claim) = runs::claimed(self.tx, run, self.work.now)? else { return Ok(false) };
+        let key = claim.concurrency_key.as_deref();
+        Ok(self.is_held(claim.task_id) || key.is_some_and(|key| self.written.limits.is_held(key)))
     }
 
     fn claim_first(&mut self) -> Result<(), Fault> {
         let (tx, now, work) = (self.tx, self.work.now, self.work);
         let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
         let open = self.written.limits.open(tx, work.handlers, now)?;
-        let lists = claim::claimable(tx, &open, now, self.slots.room + self.memory.aside.len())?;
+        let passed_over = self.memory.aside.len() + self.held_runs.len();
+        let lists = claim::claimable(tx, &open, now, self.slots.room + passed_over)?;
         let mut order = std::mem::take(&mut self.memory.claimed);
         let mut runs = claim::by_urgency(lists, &mut order);
         let mut refused = false;
         while self.slots.room > 0
             && let Some((run, handler)) = runs.next()
         {
+            if !self.held.is_empty() && (self.held_runs.contains(&run) || self.is_held_back(run)?) {
+                self.held_runs.insert(run);
+                continue;
+            }
             let claimed = self.written.claims.len();
             self.item(Item::Claim(run), |turn| {
                 let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
@@ -517,6 +564,9 @@ pub(crate) fn look(
 ) -> Result<Option<Done>> {
     if store.data_version().is_ok_and(|version| since == Some(version)) {
         return Ok(None);
+    }
+    if store.may_have_gone_back() {
+        return Err(Error::store("look for changes", "the file may have been restored"));
     }
     store.read("look for changes", |tx, _| {
         let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
