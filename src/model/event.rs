@@ -258,6 +258,13 @@ pub enum Event {
     },
     /// The database can be written again.
     Recovered,
+    /// An attempt could not be started for want of resources. Its run is queued again, and nothing starts for a while.
+    CannotStart {
+        /// What failed.
+        reason: String,
+    },
+    /// Attempts can be started again.
+    StartsAgain,
     /// A newer duly has migrated the tables. No further run starts; after the running ones have ended and are recorded,
     /// the scheduler stops.
     NewerSchema {
@@ -372,10 +379,12 @@ impl Event {
             Event::Started { .. }
             | Event::Snoozed { .. }
             | Event::Recovered
+            | Event::StartsAgain
             | Event::Cancelled { .. }
             | Event::ClockSet { .. } => log::Level::Info,
             Event::Finished { status: RunStatus::Dead, .. }
             | Event::Degraded { .. }
+            | Event::CannotStart { .. }
             | Event::SetAside { .. }
             | Event::WorkerEnded { .. }
             | Event::NewerSchema { .. } => log::Level::Error,
@@ -534,6 +543,14 @@ impl fmt::Display for Event {
                 write!(f, "the database cannot be written: {}; nothing starts until it can, retrying", OneLine(reason))
             }
             Event::Recovered => f.write_str("the database can be written again"),
+            Event::CannotStart { reason } => {
+                write!(
+                    f,
+                    "{}; the run is queued again; nothing starts until that is possible, retrying",
+                    OneLine(reason)
+                )
+            }
+            Event::StartsAgain => f.write_str("attempts can be started again"),
             Event::NewerSchema { reason, running } => {
                 write!(f, "{}; no further run starts; waiting for {running} running", OneLine(reason))
             }
