@@ -20,7 +20,6 @@ use std::time::Duration;
 use crate::clock::{Now, Timestamp};
 use crate::engine::log_once::LogOnce;
 use crate::engine::peers::Peers;
-use crate::engine::start_backoff::StartBackoff;
 use crate::engine::wake_time::{Refusal, WakeTime};
 use crate::engine::wall_clock::WallClock;
 use crate::error::{Error, Result};
@@ -123,10 +122,7 @@ pub(crate) struct Poller {
     /// Whether this owner drains: it takes on no work.
     draining: bool,
     refused: Refusal,
-    starts: StartBackoff,
-    /// Why attempts cannot be started, for others to read; and what the application reports as wrong.
-    cannot_start: Option<String>,
-    problems: Vec<String>,
+    troubles: given::Troubles,
     log_once: LogOnce,
     /// Set when the tables are of a newer version: why this owner shuts down.
     newer: Option<Error>,
@@ -187,9 +183,7 @@ impl Poller {
             retention_timer: RetentionTimer::new(settings.retention, now),
             draining: false,
             refused: Refusal::default(),
-            starts: StartBackoff::default(),
-            cannot_start: None,
-            problems: Vec::new(),
+            troubles: given::Troubles::default(),
             log_once: LogOnce::default(),
             newer: None,
             #[cfg(feature = "postgres")]
@@ -266,16 +260,7 @@ impl Poller {
     /// Only if going on would be wrong: the file or its log was removed or replaced, or the file was overwritten; or its tables are
     /// of a newer version, and no run of this owner is left; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
-        self.follow_starts(&finished, now);
-        let slots = slots.map(|slots| self.starts.admit(now.monotonic, slots));
-        let turn = self.turn_with(now, finished, slots)?;
-        if !turn.claims.is_empty() {
-            self.starts.claimed(now.monotonic);
-        }
-        Ok(turn)
-    }
-
-    fn turn_with(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
+        let slots = self.admit(slots, &finished, now);
         for (claim, slot, event) in finished::split_recorded(finished, &mut self.outbox) {
             self.forget(&claim);
             self.lock.free_slots(slot.into_iter());
@@ -482,6 +467,7 @@ impl Poller {
             let lost = self.lost_claims(&done.claims, now);
             done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
+        self.troubles.claimed(done.claims.len(), now);
         self.held.extend(done.claims.iter().map(|claim| claim.run_id));
         let owner = &self.registration.owner;
         if self.held.len() == self.aside.iter().filter(|finished| !finished.claim.is_of_other(owner)).count()
