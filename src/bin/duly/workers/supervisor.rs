@@ -14,6 +14,7 @@ use crate::exec::guard::Watched;
 use crate::exec::system::{self, Group, is_shortage};
 use crate::workers::attempts::{Ended, Hub};
 use crate::workers::bell::Bell;
+use crate::workers::leader::LeaderOutput;
 use crate::workers::log_lines::WorkerLog;
 use crate::workers::options::WorkerOptions;
 use crate::workers::process::{self, NotStarted, Place, Started};
@@ -245,7 +246,7 @@ impl Supervisor {
                 let input = input.clone();
                 move |worker| worker.write(stdin, &input)
             }),
-            spawn("duly-worker-out", &worker, move |worker| worker.read(stdout)),
+            spawn("duly-worker-out", &worker, move |worker| worker.read(LeaderOutput::new(stdout, pid))),
             spawn("duly-worker-err", &worker, move |worker| worker.log.drain(stderr)),
         ];
         *lock(&self.live) = Some(worker.clone());
@@ -337,6 +338,10 @@ impl Supervisor {
             if let Some(id) = worker.attempts.overdue(awake, self.times.cancel) {
                 let (run, limit) = (id.run, duration_text(self.times.cancel));
                 return End::Because(format!("run {run} had not ended {limit} after its cancel"));
+            }
+            if let Some(id) = worker.attempts.unbegun(awake, self.times.begin) {
+                let (run, limit) = (id.run, duration_text(self.times.begin));
+                return End::Because(format!("it had not begun run {run} {limit} after it was given to it"));
             }
             self.bell.wait(tick);
             let now = clock.now().monotonic;
