@@ -2,7 +2,7 @@
 //! attempt, which its worker emits, and the cancellation by a client of the same scheduler.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use crate::clock::{Timestamp, millis};
 use crate::host::orphan::Orphan;
 use crate::host::panics;
 use crate::model::json;
+use crate::model::one_line::OneLine;
 use crate::model::run::{Claim, RunStatus};
 
 /// An event. Its `Display` is the log line: a single line for any names and errors.
@@ -569,22 +570,6 @@ fn what_next(f: &mut fmt::Formatter<'_>, status: RunStatus, next_attempt: Option
         (_, Some(at)) => write!(f, "; next attempt at {at}"),
         (RunStatus::Dead, None) => f.write_str("; no attempt is left, it is not retried"),
         _ => Ok(()),
-    }
-}
-
-/// Text from any source, displayed with control characters escaped.
-struct OneLine<'a>(&'a str);
-
-impl fmt::Display for OneLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| {
-            // U+2028 and similar characters break lines or reverse text as control characters do.
-            if c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
-                write!(f, "{}", c.escape_default())
-            } else {
-                f.write_char(c)
-            }
-        })
     }
 }
 
