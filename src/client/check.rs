@@ -19,7 +19,7 @@ use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock;
 use crate::host::platform::{self, Writable};
 use crate::host::process::{self, Group};
-use crate::model::health::{Health, Limits, Liveness, Ownerless, Stuck};
+use crate::model::health::{CANNOT_START, Health, Limits, Liveness, Ownerless, Stuck};
 use crate::model::report::Instance;
 use crate::model::run::text_enum;
 use crate::rules::clock_monitor::WAITED_OUT;
@@ -49,7 +49,8 @@ text_enum! {
         Clock = "clock",
         /// There is work, and no scheduler is alive.
         NoScheduler = "no_scheduler",
-        /// A scheduler has not been able to write the database for ten seconds or longer: a full disk, an error of the device, a lock.
+        /// A scheduler has not been able to write the database for ten seconds or longer: a full disk, an error of the device, a lock. Or
+        /// it cannot start attempts, for want of files, descriptors, memory or processes.
         Degraded = "degraded",
         /// A task has been due for too long, or runs that may start are not started.
         Overdue = "overdue",
@@ -262,6 +263,16 @@ impl<'a> Check<'a> {
             let (pid, host) = (one.pid, &one.host);
             let texts = self.health.problems.iter().filter(|(owner, _)| *owner == one.id);
             for (_, text) in texts {
+                if let Some(reason) = text.strip_prefix(CANNOT_START) {
+                    let text = format!(
+                        "the scheduler with pid {pid} on {host} cannot start anything: {}",
+                        excerpt(reason, MAX_REPORTED)
+                    );
+                    let advice = "free what is used up, such as inodes, descriptors, memory or processes; it retries by itself, and no \
+                                  attempt is lost";
+                    self.found.push(problem(ProblemKind::Degraded, text, advice));
+                    continue;
+                }
                 let text = format!("the scheduler with pid {pid} on {host} reports: {}", excerpt(text, MAX_REPORTED));
                 let advice = "see the log of this scheduler; restart it when the cause is removed";
                 self.found.push(problem(ProblemKind::Worker, text, advice));

@@ -129,6 +129,7 @@ pub(crate) struct Poller {
     /// Whether this owner drains: it takes on no work.
     draining: bool,
     refused: Refusal,
+    troubles: given::Troubles,
     log_once: LogOnce,
     /// Set when the tables are of a newer version: why this owner shuts down.
     newer: Option<Error>,
@@ -191,6 +192,7 @@ impl Poller {
             retention_timer: RetentionTimer::new(settings.retention, now),
             draining: false,
             refused: Refusal::default(),
+            troubles: given::Troubles::default(),
             log_once: LogOnce::default(),
             newer: None,
             #[cfg(feature = "postgres")]
@@ -265,6 +267,7 @@ impl Poller {
     /// of a newer version, and no run of this owner is left; or it is corrupt. A database that refuses to be written is retried.
     pub(crate) fn turn(&mut self, now: Now, finished: Vec<Finished>, slots: Option<Slots>) -> Result<Turn> {
         let finished = self.drop_former(finished);
+        let slots = self.admit(slots, &finished, now);
         for (claim, slot, event) in finished::split_recorded(finished, &mut self.outbox) {
             self.forget(&claim);
             self.lock.free_slots(slot.into_iter());
@@ -486,6 +489,7 @@ impl Poller {
             let lost = self.lost_claims(&done.claims, now);
             done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
+        self.troubles.claimed(done.claims.len(), now);
         self.held.extend(done.claims.iter().map(|claim| (claim.run_id, (claim.attempt, claim.task_id))));
         let owner = &self.registration.owner;
         if self.held.len() == self.aside.iter().filter(|finished| !finished.claim.is_of_other(owner)).count()

@@ -32,6 +32,8 @@ const DEGRADED: u8 = b'F';
 const DEAD: u8 = b'D';
 /// Length of a slot in bytes: run, attempt, task, newline.
 const SLOT: usize = 53;
+/// Longest file that is read, in bytes: some hundred thousand slots.
+const MAX_FILE: u64 = 16 * 1024 * 1024;
 /// The start of the header, after its first byte.
 const FORMAT: &str = " duly-owner-2 ";
 
@@ -92,7 +94,11 @@ impl Slots {
     /// restored an older copy. Returns whether it rewrote them.
     pub(crate) fn repair(&mut self, file: &File, path: &Path, database: &Path) -> io::Result<bool> {
         // On Windows a locked file cannot be read, and no other program can write into it.
-        let Ok(found) = std::fs::read(path) else { return Ok(false) };
+        let opened = platform::open_regular(path, File::options().read(true));
+        let mut found = Vec::new();
+        if opened.and_then(|opened| opened.take(MAX_FILE).read_to_end(&mut found)).is_err() {
+            return Ok(false);
+        }
         let content = self.content(file, database)?;
         let previous = std::mem::replace(&mut self.previous, self.begun.clone());
         // The content of a free slot is irrelevant, and a newly reserved slot may not be written yet.
@@ -203,21 +209,24 @@ pub(crate) enum Content {
 /// Reads the lock file of an owner of this database.
 pub(crate) fn read(mut file: &File, database: &Path) -> Content {
     let mut content = Vec::new();
-    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut content));
-    let identified = read.ok().and_then(|_| content.split_at_checked(HEADER)).and_then(|(header, slots)| {
-        let line = std::str::from_utf8(&header[..IDENTITY]).ok()?.get(1..)?.strip_prefix(FORMAT)?.trim_end();
-        let [boot, own, original] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
-        // The machine has rebooted: the owner is dead, whatever the file is.
-        if boot.is_empty() || process::boot_id().ok()? != boot {
-            return None;
-        }
-        if file.metadata().is_ok_and(|metadata| identity(&metadata) == own) {
-            return Some(Content::Slots { begun: attempts_in(slots), is_of_this_boot: true });
-        }
-        // Copies of the lock files beside a copy of the database belong to owners that never work there.
-        let is_copied = std::fs::metadata(database).is_ok_and(|metadata| identity(&metadata) != original);
-        (!is_copied).then_some(Content::Copy)
-    });
+    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.take(MAX_FILE + 1).read_to_end(&mut content));
+    let identified =
+        read.ok().filter(|length| *length as u64 <= MAX_FILE).and_then(|_| content.split_at_checked(HEADER)).and_then(
+            |(header, slots)| {
+                let line = std::str::from_utf8(&header[..IDENTITY]).ok()?.get(1..)?.strip_prefix(FORMAT)?.trim_end();
+                let [boot, own, original] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
+                // The machine has rebooted: the owner is dead, whatever the file is.
+                if boot.is_empty() || process::boot_id().ok()? != boot {
+                    return None;
+                }
+                if file.metadata().is_ok_and(|metadata| identity(&metadata) == own) {
+                    return Some(Content::Slots { begun: attempts_in(slots), is_of_this_boot: true });
+                }
+                // Copies of the lock files beside a copy of the database belong to owners that never work there.
+                let is_copied = std::fs::metadata(database).is_ok_and(|metadata| identity(&metadata) != original);
+                (!is_copied).then_some(Content::Copy)
+            },
+        );
     identified.unwrap_or(Content::Slots { begun: None, is_of_this_boot: false })
 }
 

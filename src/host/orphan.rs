@@ -275,7 +275,11 @@ const MAX_RECORD: u64 = 4096;
 /// Returns the record that a worker's file holds, if it can be read.
 fn recorded_in(file: &Path) -> Option<Record> {
     let mut text = String::new();
-    File::open(file).ok()?.take(MAX_RECORD + 1).read_to_string(&mut text).ok()?;
+    platform::open_regular(file, File::options().read(true))
+        .ok()?
+        .take(MAX_RECORD + 1)
+        .read_to_string(&mut text)
+        .ok()?;
     Some(text).filter(|text| text.len() as u64 <= MAX_RECORD).as_deref().and_then(parsed)
 }
 

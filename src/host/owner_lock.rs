@@ -298,9 +298,12 @@ pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
         return Standing::Missing;
     }
     let path = folder(database).join(owner);
-    let file = match OpenOptions::new().read(true).write(true).open(&path) {
+    let file = match platform::open_regular(&path, OpenOptions::new().read(true).write(true)) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Standing::Missing,
+        // A link, or what is no regular file, is not the file of the owner.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+            return Standing::Missing;
+        }
         Err(error) => return Standing::Unknown(format!("its lock file {} cannot be opened: {error}", path.display())),
     };
     match file.try_lock() {
@@ -386,7 +389,7 @@ pub(crate) fn remove_stale_temporaries(database: &Path, now: Timestamp) {
     }
     let now = UNIX_EPOCH + Duration::from_millis(now.as_millis().unsigned_abs());
     for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()) {
-        let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
+        let Ok(file) = platform::open_regular(&path, OpenOptions::new().read(true).write(true)) else { continue };
         let changed = file.metadata().and_then(|metadata| metadata.modified());
         let is_old = changed.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > STALE_AFTER));
         if path.extension().is_some_and(|extension| extension == "new") && is_old && file.try_lock().is_ok() {
@@ -395,9 +398,9 @@ pub(crate) fn remove_stale_temporaries(database: &Path, now: Timestamp) {
     }
 }
 
-/// Returns whether the path names this open file. On a system without file identities: whether the path exists.
+/// Returns whether the path itself, and no link, names this open file. On a system without file identities: whether the path exists.
 fn names(path: &Path, file: &File) -> bool {
-    match (std::fs::metadata(path), file.metadata()) {
+    match (std::fs::symlink_metadata(path), file.metadata()) {
         (Ok(named), Ok(open)) => platform::identity(&named) == platform::identity(&open),
         _ => false,
     }

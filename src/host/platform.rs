@@ -35,6 +35,24 @@ pub(crate) fn version(metadata: &Metadata) -> Version {
     (metadata.len(), metadata.modified().ok())
 }
 
+/// Opens a file that another process made, or may have replaced: only a regular file, and no link to one. Any other file, which may
+/// have no end or never be ready, is [`io::ErrorKind::InvalidInput`].
+pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let refused = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(options, flags.cast_signed());
+    }
+    let is_link = || path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
+    if !cfg!(unix) && is_link() {
+        return Err(refused());
+    }
+    let file = options.open(path).map_err(|error| if is_link() { refused() } else { error })?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(refused()) }
+}
+
 /// Creates a new file that only its owner may read and write. Fails if the file exists.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
@@ -138,7 +156,7 @@ pub(crate) enum Hold {
 pub(crate) fn held(path: &Path) -> (Hold, Option<(u64, u64)>) {
     /// Windows: another process has the file open without sharing it.
     const SHARING_VIOLATION: i32 = 32;
-    let file = match OpenOptions::new().read(true).open(path) {
+    let file = match open_regular(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return (Hold::Missing, None),
         Err(error) if cfg!(windows) && error.raw_os_error() == Some(SHARING_VIOLATION) => return (Hold::Held, None),

@@ -75,8 +75,9 @@ impl SharedInput {
         let SharedFile { path, identity, database, process } = &*self.0;
         let Some(record) = orphan::record_of(pid, *identity, database) else { return };
         let record = &**process.get_or_init(|| record.into());
-        let file = File::options().write(true).truncate(true).open(path);
-        if let Err(error) = file.and_then(|file| platform::write_at(&file, record.as_bytes(), 0)) {
+        let file = platform::open_regular(path, File::options().write(true));
+        let write = |file: File| file.set_len(0).and_then(|()| platform::write_at(&file, record.as_bytes(), 0));
+        if let Err(error) = file.and_then(write) {
             log::warn!("the process {pid} cannot be recorded in {}: {error}", path.display());
         }
     }

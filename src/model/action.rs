@@ -5,16 +5,24 @@ use crate::model::event::Event;
 /// A request that is recorded in `scheduler_events` in the transaction that performs it.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Opens a run of the task of this name.
-    Trigger(String),
-    /// Pauses the task of this name.
-    Pause(String),
-    /// Resumes the task of this name.
-    Resume(String),
+    /// Opens a run of this task.
+    Trigger(Target),
+    /// Pauses this task.
+    Pause(Target),
+    /// Resumes this task.
+    Resume(Target),
     /// Cancels the run of this id, or asks it to stop.
     Cancel(i64),
     /// Opens a run that retries the run of this id.
     Retry(i64),
+}
+
+/// A task of a page, which may be old.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) task: String,
+    /// The id that the page showed, if the request names it: another task of this name is refused.
+    pub(crate) id: Option<i64>,
 }
 
 impl Action {

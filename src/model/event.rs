@@ -1,7 +1,7 @@
 //! Events as values. The log, counters and tests all consume them. The poller emits them, except the start of an
 //! attempt, which its worker emits, and the cancellation by a client of the same scheduler.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use crate::host::orphan::Orphan;
 use crate::host::panics;
 use crate::model::attempt_json::{attempt, orphan};
 use crate::model::json;
+use crate::model::one_line::OneLine;
 use crate::model::run::{Claim, RunStatus};
 
 /// An event. Its `Display` is the log line: a single line for any names and errors.
@@ -266,6 +267,13 @@ pub enum Event {
     },
     /// The database can be written again.
     Recovered,
+    /// An attempt could not be started for want of resources. Its run is queued again, and nothing starts for a while.
+    CannotStart {
+        /// What failed.
+        reason: String,
+    },
+    /// Attempts can be started again.
+    StartsAgain,
     /// A newer duly has migrated the tables. No further run starts; after the running ones have ended and are recorded,
     /// the scheduler stops.
     NewerSchema {
@@ -337,10 +345,12 @@ impl Event {
             Event::Started { .. }
             | Event::Snoozed { .. }
             | Event::Recovered
+            | Event::StartsAgain
             | Event::Cancelled { .. }
             | Event::ClockSet { .. } => log::Level::Info,
             Event::Finished { status: RunStatus::Dead, .. }
             | Event::Degraded { .. }
+            | Event::CannotStart { .. }
             | Event::SetAside { .. }
             | Event::WorkerEnded { .. }
             | Event::NewerSchema { .. } => log::Level::Error,
@@ -510,6 +520,14 @@ impl fmt::Display for Event {
                 write!(f, "the database cannot be written: {}; nothing starts until it can, retrying", OneLine(reason))
             }
             Event::Recovered => f.write_str("the database can be written again"),
+            Event::CannotStart { reason } => {
+                write!(
+                    f,
+                    "{}; the run is queued again; nothing starts until that is possible, retrying",
+                    OneLine(reason)
+                )
+            }
+            Event::StartsAgain => f.write_str("attempts can be started again"),
             Event::NewerSchema { reason, running } => {
                 write!(f, "{}; no further run starts; waiting for {running} running", OneLine(reason))
             }
@@ -528,22 +546,6 @@ fn what_next(f: &mut fmt::Formatter<'_>, status: RunStatus, next_attempt: Option
         (_, Some(at)) => write!(f, "; next attempt at {at}"),
         (RunStatus::Dead, None) => f.write_str("; no attempt is left, it is not retried"),
         _ => Ok(()),
-    }
-}
-
-/// Text from any source, displayed with control characters escaped.
-struct OneLine<'a>(&'a str);
-
-impl fmt::Display for OneLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| {
-            // U+2028 and similar characters break lines or reverse text as control characters do.
-            if c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
-                write!(f, "{}", c.escape_default())
-            } else {
-                f.write_char(c)
-            }
-        })
     }
 }
 

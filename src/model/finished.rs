@@ -62,6 +62,8 @@ pub struct Finished {
     pub(crate) recorded: Option<Recorded>,
     /// Whether the end of its run is stored, and only what follows from it is not.
     pub(crate) stored: bool,
+    /// Why nothing was started, if that was for want of resources: then it is [`Outcome::Released`].
+    pub(crate) not_started: Option<String>,
 }
 
 /// What the loop reports of an outcome that the handler has stored already.
@@ -77,6 +79,10 @@ impl Finished {
         // A clock without a battery may show 1970, which no table accepts.
         let (started_at, finished_at) = (began.wall.max(Timestamp::MIN), ended.wall.max(Timestamp::MIN));
         let took = ended.monotonic.saturating_sub(began.monotonic);
+        let (outcome, not_started) = match outcome {
+            Outcome::Failed { error, retry: Retry::NotStarted, .. } => (Outcome::Released, Some(error)),
+            outcome => (outcome, None),
+        };
         let duration = (outcome != Outcome::Released).then_some(took);
         let (late, remark, output, exit_code, progress) = (None, None, None, None, None);
         let (input, slot, recorded) = (None, None, None);
@@ -95,6 +101,7 @@ impl Finished {
             slot,
             recorded,
             stored: false,
+            not_started,
         }
     }
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::model::report::{ClockWait, Instance};
 
+/// How the problem begins that a scheduler reports of itself while it cannot start attempts.
+pub(crate) const CANNOT_START: &str = "cannot start: ";
+
 /// Thresholds of [`Client::check`](crate::Client::check).
 ///
 /// ```

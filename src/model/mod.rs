@@ -13,6 +13,7 @@ pub(crate) mod health;
 pub(crate) mod json;
 pub(crate) mod limit;
 pub(crate) mod new_task;
+mod one_line;
 pub(crate) mod progress_meter;
 pub(crate) mod recorded;
 pub(crate) mod report;

@@ -62,6 +62,9 @@ pub enum Retry {
     Snooze(Duration),
     /// Do not retry: the work is not needed any more. The run is cancelled, not dead.
     Cancel,
+    /// Nothing was started, for want of files, descriptors, memory or processes: the run returns to the queue, the attempt does not
+    /// count, also of a run with `max_attempts` 1, and the scheduler waits before it starts anything more.
+    NotStarted,
 }
 
 /// What happens to a run whose attempt has failed.

@@ -13,7 +13,7 @@ use axum::routing::{MethodRouter, post};
 use tokio::time::timeout;
 
 use crate::error::Error;
-use crate::model::action::Action;
+use crate::model::action::{Action, Target};
 use crate::page::answer::{panicked, permitted};
 use crate::page::html::{Nav, links, rendered};
 use crate::page::state::State;
@@ -34,8 +34,11 @@ pub(super) fn routes() -> Router<Arc<State>> {
         .route("/runs/{id}/retry", on_run(Action::Retry))
 }
 
-fn on_task(action: fn(String) -> Action) -> MethodRouter<Arc<State>> {
-    post(move |extract::State(state), extract::Path(name), headers, body| perform(state, action(name), headers, body))
+fn on_task(action: fn(Target) -> Action) -> MethodRouter<Arc<State>> {
+    post(move |extract::State(state), extract::Path(task), headers, body: Bytes| {
+        let target = Target { task, id: task_id(&body) };
+        perform(state, action(target), headers, body)
+    })
 }
 
 fn on_run(action: fn(i64) -> Action) -> MethodRouter<Arc<State>> {
@@ -69,7 +72,7 @@ async fn perform(state: Arc<State>, action: Action, headers: HeaderMap, form: By
         Ok((Ok(opened), action)) => {
             let page = match (opened, &action) {
                 (Some(run), _) => links::run(run),
-                (None, Action::Trigger(name) | Action::Pause(name) | Action::Resume(name)) => links::task(name),
+                (None, Action::Trigger(on) | Action::Pause(on) | Action::Resume(on)) => links::task(&on.task),
                 (None, Action::Cancel(id) | Action::Retry(id)) => links::run(*id),
             };
             (StatusCode::SEE_OTHER, [(LOCATION, page)]).into_response()
@@ -81,6 +84,12 @@ async fn perform(state: Arc<State>, action: Action, headers: HeaderMap, form: By
 
 async fn failed(state: Arc<State>, error: Error) -> Response {
     rendered(state, Nav::Tasks, |_| Err(error)).await
+}
+
+/// Returns the id of the task that the page of a form showed. Another value than a number is the id of no task.
+fn task_id(form: &[u8]) -> Option<i64> {
+    let id = form.split(|byte| *byte == b'&').find_map(|field| field.strip_prefix(b"task="))?;
+    Some(std::str::from_utf8(id).ok().and_then(|id| id.parse().ok()).unwrap_or(0))
 }
 
 /// Returns whether a form has one field `token` with this value. A token consists of hexadecimal digits, which no form encodes.

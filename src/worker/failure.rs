@@ -16,6 +16,7 @@ use crate::model::retry::Retry;
 /// | [`snooze`](Failure::snooze) | is retried | no | no |
 /// | [`cancel`](Failure::cancel) | is cancelled | yes | no |
 /// | [`interrupted`](Failure::interrupted) | is retried as soon as possible | no | no |
+/// | [`not_started`](Failure::not_started) | returns to the queue | no | no |
 ///
 /// ```
 /// use duly::{Context, Failure};
@@ -64,6 +65,34 @@ impl Failure {
     /// ```
     pub fn interrupted(error: impl Into<BoxError>) -> Self {
         Failure { retry: Retry::Interrupted, source: error.into() }
+    }
+
+    /// The work was not begun for want of something that no task can repair, such as descriptors, memory, processes or a file in the
+    /// folder beside the database. The run returns to the queue and the attempt does not count, also of a run that may start only
+    /// once. The scheduler reports it ([`Event::CannotStart`](crate::Event::CannotStart), and `degraded` in
+    /// [`Client::check`](crate::Client::check)), and starts nothing for a second, after each further failure for twice as long, up to
+    /// a minute. Return it only if nothing of the work was done.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, Failure, NewTask};
+    /// # use std::time::Duration;
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let work = |run: &Context| match run.attempt() {
+    ///     1..=3 => Err(Failure::not_started("no process can be started")),
+    ///     _ => Ok("done"),
+    /// };
+    /// let mut stepper = Stepper::builder(&file, noon).handler("work", work).start()?;
+    /// stepper.client().add(NewTask::once("work", noon).handler("work").at_most_once())?;
+    /// stepper.run_until(noon + Duration::from_secs(60))?;
+    /// let run = &stepper.client().history("work", 1)?[0];
+    /// assert_eq!((run.attempt, run.forgiven, run.result.as_deref()), (4, 3, Some(r#""done""#)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn not_started(error: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::NotStarted, source: error.into() }
     }
 
     /// The work is not possible yet: the run is retried after this wait, and the attempt does not count. It is not an error: the log

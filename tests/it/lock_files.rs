@@ -106,6 +106,33 @@ fn an_at_most_once_command_waits_for_a_safe_folder() {
     db.assert_sound();
 }
 
+#[test]
+fn what_is_no_lock_file_stops_and_fills_no_scheduler() {
+    type Replace = fn(&std::path::Path);
+    let replacements: [Replace; 3] = [
+        |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+        |path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
+        |path| std::fs::File::create(path).unwrap().set_len(8 << 30).unwrap(),
+    ];
+    for replace in replacements {
+        let (db, client, mut gate) = with_gate();
+        let mut first = Sidecar::start(&db, &["--lease", "3s"]);
+        client.add(shell("long", &format!("echo up >{0}/up; read line <{0}/gate", db.home().display()))).unwrap();
+        wait_for_line(&db, "up");
+        let lock = db.lock_folder().join(db.ask("SELECT id FROM scheduler_instances"));
+        first.kill_with_guard();
+        std::fs::remove_file(&lock).unwrap();
+        replace(&lock);
+        // Far more than it needs, and less than the file has.
+        let mut second = Sidecar::spawn_within(&db, &["--lease", "3s"], "prlimit", &["--as=4000000000"]);
+        client.add(shell("other", "true")).unwrap();
+        wait_for_status(&client, "other", RunStatus::Succeeded);
+        gate.open();
+        wait_for_status(&client, "long", RunStatus::Failed);
+        second.terminate();
+    }
+}
+
 // ----------------------------------------------------------------------------------------------------------------- copies --
 
 #[test]

@@ -134,6 +134,8 @@ mod misfire;
 mod mutations;
 /// NanoClaw's table, imported from a database in use.
 mod nanoclaw;
+/// Attempts that cannot be started for want of resources.
+mod not_started;
 /// Changes by a client are reported to the observers of its scheduler.
 mod observers;
 /// Consequences of a dead run: on_dead tasks, pauses, manual retries.

@@ -63,6 +63,19 @@ impl Served {
         self.post(target, &format!("token={}", self.token()))
     }
 
+    /// Returns the hidden fields of the first form of a page, as they are posted.
+    fn form(&self, page: &str) -> String {
+        let text = self.get(page).text;
+        let form = text.split("<form class=\"action\"").nth(1).expect("a form");
+        let fields = form.split("</form>").next().into_iter().flat_map(|form| form.split("name=\"").skip(1));
+        let field = |field: &str| {
+            field
+                .split_once("\" value=\"")
+                .map(|(name, value)| format!("{name}={}", &value[..value.find('"').unwrap()]))
+        };
+        fields.filter_map(field).collect::<Vec<_>>().join("&")
+    }
+
     fn token(&self) -> String {
         let page = self.get("/tasks/holder").text;
         let at = page.find("name=\"token\" value=\"").expect("a form with a token") + "name=\"token\" value=\"".len();
@@ -300,6 +313,28 @@ fn an_action_leaves_one_event_that_names_the_page() {
     assert_eq!(served.actions(), expected);
     assert_eq!(db.rows("SELECT id, status, retry_of FROM task_runs ORDER BY id"), ["1|cancelled|-", "2|queued|1"]);
     db.assert_sound();
+}
+
+#[test]
+fn a_form_acts_on_the_task_that_its_page_showed() {
+    let served = Served::with_actions();
+    let client = served.scheduler.client();
+    client.add(far_future("digest").handler("elsewhere")).unwrap();
+    let old = served.form("/tasks/digest");
+    assert_eq!(served.post("/tasks/digest/pause", &old).status, 303);
+    assert_eq!(served.post("/tasks/digest/resume", &old).status, 303);
+    client.remove("digest").unwrap();
+    assert_eq!(served.post("/tasks/digest/trigger", &old).status, 404);
+    client.add(far_future("digest").handler("elsewhere")).unwrap();
+    for action in ["trigger", "pause", "resume"] {
+        let refused = served.post(&format!("/tasks/digest/{action}"), &old);
+        assert_eq!(refused.status, 409, "{}", refused.text);
+        assert!(refused.text.contains("another one has its name: load the page again"), "{}", refused.text);
+    }
+    assert_eq!(served.post("/tasks/digest/trigger", &format!("token={}&task=x", served.token())).status, 409);
+    assert_eq!(served.db.rows("SELECT id FROM task_runs"), Vec::<String>::new());
+    assert_eq!(served.post("/tasks/digest/trigger", &served.form("/tasks/digest")).status, 303);
+    assert_eq!(served.db.rows("SELECT task, status FROM task_runs JOIN (SELECT name AS task, id AS of FROM scheduled_tasks) ON of = task_id"), ["digest|queued"]);
 }
 
 #[test]

@@ -461,3 +461,39 @@ fn options_that_cannot_be_used_are_refused() {
     }
     let _: Client = db.client();
 }
+
+#[test]
+fn the_end_of_the_process_of_a_worker_is_its_end_whatever_a_child_says() {
+    let (db, client) = TestDb::with_client();
+    // The child writes once its parent is a zombie, which has no more command line.
+    let arms = r#"*'"type":"run"'*) begin
+    (while [ -n "$(tr -d '\0' </proc/$$/cmdline)" ]; do sleep 0.01; done; sleep 0.2; succeed '') & exit 9;;"#;
+    let option = worker(&db, "forks", &handles("forks", 1), arms);
+    client.add(task("forks", "forks").max_attempts(1)).unwrap();
+    let mut sidecar = start(&db, &[&option], &[]);
+    let run = wait_for_status(&client, "forks", RunStatus::Dead);
+    assert!(run.error.as_deref().is_some_and(|error| error.contains("exit code 9")), "{run:?}");
+    sidecar.terminate();
+}
+
+#[test]
+fn a_run_that_a_worker_never_begins_is_given_back() {
+    let (db, client) = TestDb::with_client();
+    // The first process loses it: as if a child had read it.
+    let arms = format!(
+        r#"*'"type":"run"'*) if [ -e {0}/lost ]; then begin; succeed ''; else touch {0}/lost; fi;;"#,
+        db.home().display()
+    );
+    let option = worker(&db, "loses", &handles("loses", 1), &arms);
+    client.add(task("loses", "loses").max_attempts(1)).unwrap();
+    let times = "hello=20s,backoff=10ms,term=300ms,begin=300ms";
+    let mut sidecar = Sidecar::start(&db, &["--worker", &option, "--worker-times", times]);
+    let run = wait_for_status(&client, "loses", RunStatus::Succeeded);
+    assert_eq!((run.attempt, run.forgiven), (2, 1));
+    assert!(
+        sidecar.log().contains("was ended: it had not begun run 1 300ms after it was given to it"),
+        "{}",
+        sidecar.log()
+    );
+    sidecar.terminate();
+}

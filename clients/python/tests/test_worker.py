@@ -41,6 +41,25 @@ class Messages(WorkerTest):
         self.assertEqual(duly.next(), {"type": "log", "level": "warn", "run": 1, "text": "line\n2"})
         duly.expect("done")
 
+    def test_a_forked_child_is_not_the_worker(self):
+        duly = self.simple(
+            """
+            child = os.fork()
+            if child == 0:
+                run.progress("of the child")
+                return "of the child"
+            os.waitpid(child, 0)
+            return "of the worker"
+            """
+        )
+        duly.start(1)
+        duly.expect("begin")
+        self.assertEqual(duly.next(), {"type": "done", "run": 1, "attempt": 1, "result": "of the worker"})
+        duly.start(2)
+        duly.expect("begin")
+        self.assertEqual(duly.next(), {"type": "done", "run": 2, "attempt": 1, "result": "of the worker"})
+        duly.stop()
+
     def test_nothing_about_an_attempt_follows_its_end(self):
         duly = self.worker(
             """

@@ -49,7 +49,7 @@ impl EventLoop {
             late.into_iter().for_each(|report| self.poller.report(report));
         }
         if let Some(problems) = self.problems.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.poller.set_problems(&problems, now);
+            self.poller.set_problems(problems, now);
         }
         self.heed_keeper(now);
         self.state.lanes_are(self.pool.lane_handlers(), self.pool.free_beside(now.monotonic));

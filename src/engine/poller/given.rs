@@ -5,8 +5,32 @@ use std::sync::Arc;
 
 use crate::clock::Now;
 use crate::engine::poller::Poller;
+use crate::engine::start_backoff::StartBackoff;
+use crate::error::excerpt;
 use crate::model::event::Event;
-use crate::model::finished::{Report, WorkerEnded};
+use crate::model::finished::{Finished, Report, WorkerEnded};
+use crate::model::health::CANNOT_START;
+use crate::store::turn_io::Slots;
+
+/// Longest reason why nothing starts that is stored for others, in bytes.
+const MAX_PROBLEM_BYTES: usize = 500;
+
+/// What keeps attempts from starting, and what the application reports as wrong.
+#[derive(Debug, Default)]
+pub(super) struct Troubles {
+    pub(super) starts: StartBackoff,
+    /// For others to read.
+    cannot_start: Option<String>,
+    reported: Vec<String>,
+}
+
+impl Troubles {
+    pub(super) fn claimed(&mut self, claims: usize, now: Now) {
+        if claims > 0 {
+            self.starts.claimed(now.monotonic);
+        }
+    }
+}
 
 impl Poller {
     /// Returns how many outcomes a turn takes at most.
@@ -29,9 +53,33 @@ impl Poller {
     }
 
     /// Sets what the application of this owner reports as wrong. The next turn records it.
-    pub(crate) fn set_problems(&mut self, problems: &[String], now: Now) {
-        self.registration.problems = serde_json::to_string(problems).ok().filter(|_| !problems.is_empty());
+    pub(crate) fn set_problems(&mut self, problems: Vec<String>, now: Now) {
+        self.troubles.reported = problems;
+        self.record_problems(now);
+    }
+
+    /// Records in the next turn what the application reports as wrong, after what keeps this owner from starting attempts.
+    fn record_problems(&mut self, now: Now) {
+        let all: Vec<&String> = self.troubles.cannot_start.iter().chain(&self.troubles.reported).collect();
+        self.registration.problems = serde_json::to_string(&all).ok().filter(|_| !all.is_empty());
         self.next_heartbeat = now.monotonic;
+    }
+
+    /// Returns the slots that may be used: after an attempt could not be started for want of resources, none, and later one.
+    pub(super) fn admit(&mut self, slots: Option<Slots>, finished: &[Finished], now: Now) -> Option<Slots> {
+        if self.troubles.starts.is_over(now.monotonic) {
+            self.troubles.cannot_start = None;
+            self.record_problems(now);
+            self.emit(&Event::StartsAgain);
+        }
+        for reason in finished.iter().filter_map(|finished| finished.not_started.as_ref()) {
+            if self.troubles.starts.failed(now.monotonic) {
+                self.troubles.cannot_start = Some(format!("{CANNOT_START}{}", excerpt(reason, MAX_PROBLEM_BYTES)));
+                self.record_problems(now);
+                self.emit(&Event::CannotStart { reason: reason.clone() });
+            }
+        }
+        slots.map(|slots| self.troubles.starts.admit(now.monotonic, slots))
     }
 
     /// Limits the claims of the following turns to these handlers.

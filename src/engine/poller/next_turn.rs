@@ -54,7 +54,8 @@ impl Poller {
             return heartbeat;
         }
         let wait = self.horizon.wait(now.wall, slots.room);
-        now.monotonic.saturating_add(wait).min(heartbeat).min(self.retention_timer.wake_at(now))
+        let starts = self.troubles.starts.next().filter(|at| *at > now.monotonic).unwrap_or(heartbeat);
+        now.monotonic.saturating_add(wait).min(heartbeat).min(starts).min(self.retention_timer.wake_at(now))
     }
 }
 

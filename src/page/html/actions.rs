@@ -4,12 +4,14 @@ use maud::{Markup, html};
 
 use crate::page::state::State;
 
-/// Returns a form with one button, which posts to `path`: `/tasks/digest/trigger`. Empty if the page only reads.
-pub(super) fn button(state: &State, path: &str, label: &str) -> Markup {
+/// Returns a form with one button, which posts to `path`: `/tasks/digest/trigger`. Empty if the page only reads. `task`: the id of the
+/// task that it acts on, since another one may have its name when the button is pressed.
+pub(super) fn button(state: &State, path: &str, task: Option<i64>, label: &str) -> Markup {
     html! {
         @if state.page.has_actions() {
             form.action method="post" action=(path) {
                 input type="hidden" name="token" value=(state.token);
+                @if let Some(task) = task { input type="hidden" name="task" value=(task); }
                 button type="submit" { (label) }
             }
         }

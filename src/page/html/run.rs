@@ -54,9 +54,9 @@ fn main(view: &View<'_>, found: &RunView) -> Markup {
             (run_badge(run.status))
             @if run.cancel_requested && !run.status.is_final() { (badge(Tone::Warn, "asked to stop")) }
             div.actions {
-                @if !run.status.is_final() { (button(view.state, &format!("{}/cancel", links::run(run.id)), "Cancel")) }
+                @if !run.status.is_final() { (button(view.state, &format!("{}/cancel", links::run(run.id)), None, "Cancel")) }
                 @if matches!(run.status, RunStatus::Dead | RunStatus::Cancelled) {
-                    (button(view.state, &format!("{}/retry", links::run(run.id)), "Retry"))
+                    (button(view.state, &format!("{}/retry", links::run(run.id)), None, "Retry"))
                 }
             }
         }

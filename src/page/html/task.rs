@@ -104,11 +104,12 @@ fn content(view: &View<'_>, name: &str, query: &Query) -> Result<Content> {
 }
 
 fn buttons(state: &State, task: &Task, path: &str) -> Markup {
+    let button = |verb: &str, label| actions::button(state, &format!("{path}/{verb}"), Some(task.id), label);
     html! {
-        @if task.status != TaskStatus::Invalid { (actions::button(state, &format!("{path}/trigger"), "Run now")) }
+        @if task.status != TaskStatus::Invalid { (button("trigger", "Run now")) }
         @match task.status {
-            TaskStatus::Active => (actions::button(state, &format!("{path}/pause"), "Pause")),
-            TaskStatus::Paused => (actions::button(state, &format!("{path}/resume"), "Resume")),
+            TaskStatus::Active => (button("pause", "Pause")),
+            TaskStatus::Paused => (button("resume", "Resume")),
             _ => {}
         }
     }

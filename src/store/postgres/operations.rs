@@ -466,8 +466,8 @@ impl Store for PostgresStore {
     #[cfg(feature = "page")]
     fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
         let reach = match action {
-            Action::Trigger(task) => Request::Trigger { task: task.clone(), key: None },
-            Action::Pause(task) | Action::Resume(task) => Request::Change { task: task.clone() },
+            Action::Trigger(on) => Request::Trigger { task: on.task.clone(), key: None },
+            Action::Pause(on) | Action::Resume(on) => Request::Change { task: on.task.clone() },
             Action::Cancel(run) => Request::Cancel { run: *run },
             Action::Retry(run) => Request::Retry { run: *run },
         };

@@ -1,9 +1,12 @@
 //! What the status page needs of its connections: actions with their event, a reader that cannot write, a token.
 
+use rusqlite::Transaction;
+
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::action::{Acted, Action};
+use crate::model::action::{Acted, Action, Target};
 use crate::model::request::Runs;
+use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::{history, owners, requests, tasks};
 
@@ -11,16 +14,19 @@ use crate::store::sqlite::{history, owners, requests, tasks};
 pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
     store.write("perform an action", |tx, schedules| {
         let mut acted = Acted::default();
+        if let Action::Trigger(on) | Action::Pause(on) | Action::Resume(on) = action {
+            check_target(tx, action.verb(), on)?;
+        }
         let task = match action {
-            Action::Trigger(task) => {
+            Action::Trigger(Target { task, .. }) => {
                 acted.opened = Some(requests::trigger_in(tx, schedules, (task, None, None), now)?.run_id);
                 task.clone()
             }
-            Action::Pause(task) => {
+            Action::Pause(Target { task, .. }) => {
                 tasks::pause(tx, schedules, task, None, now)?;
                 task.clone()
             }
-            Action::Resume(task) => {
+            Action::Resume(Target { task, .. }) => {
                 tasks::resume(tx, schedules, task, now)?;
                 task.clone()
             }
@@ -43,4 +49,16 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
         owners::record(tx, now, "action", Some(task), run, Some(&detail))?;
         Ok(acted)
     })
+}
+
+/// Refuses an action on another task than the page showed.
+fn check_target(tx: &Transaction<'_>, verb: &str, on: &Target) -> Result<(), Fault> {
+    let Some(id) = on.id else { return Ok(()) };
+    if tasks::expect(tx, &on.task)?.id == id {
+        return Ok(());
+    }
+    let request = format!("{verb} task {:?}", on.task);
+    let reason =
+        "the task that the page showed was removed, and another one has its name: load the page again".to_owned();
+    Err(Error::Refused { request, reason }.into())
 }

@@ -74,7 +74,7 @@ pub(crate) fn settle(
             let Some(ended) = recorded else { return superseded(cx, &fence, finished) };
             (ended, Some(error))
         }
-        Outcome::Released => match release(cx, &fence, None)? {
+        Outcome::Released => match release(cx, &fence, finished.not_started.as_deref())? {
             Released::Queued => (RunStatus::Queued.into(), None),
             Released::Cancelled => return Ok(()),
             Released::Superseded => return superseded(cx, &fence, finished),

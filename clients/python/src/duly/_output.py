@@ -9,11 +9,13 @@ from typing import Callable, List, Optional
 class Output:
     """Lines for the scheduler, from any thread.
 
-    `lock` also protects which attempts exist: no line about an attempt may follow its end.
+    `lock` also protects which attempts exist: no line about an attempt may follow its end. A process that a handler
+    has forked writes nothing: it is not the worker.
     """
 
     def __init__(self, descriptor: int, broken: Callable[[OSError], None]) -> None:
         self.lock = threading.Lock()
+        self._process = os.getpid()
         self._descriptor = descriptor
         self._broken = broken
         self._waiting: List[bytes] = []
@@ -26,6 +28,9 @@ class Output:
 
     def flush(self) -> None:
         """Writes what waits. If the pipe is full, waits for the scheduler."""
+        if os.getpid() != self._process:
+            # Its copies of the locks may be held by threads that it does not have.
+            return
         with self._writing:
             with self.lock:
                 batch, self._waiting = self._waiting, []
@@ -35,6 +40,11 @@ class Output:
                     rest = rest[os.write(self._descriptor, rest) :]
             except OSError as error:
                 self._broken(error)
+
+    def leave_fork(self, status: int) -> None:
+        """Ends this process if a handler has forked it: what it returns is not the end of an attempt."""
+        if os.getpid() != self._process:
+            os._exit(status)
 
     def flush_later(self) -> None:
         """Has another thread write what waits: for the thread that reads, which must not wait."""

@@ -184,8 +184,10 @@ class Session:
             self._output.flush()
             result = self._handlers[run.handler](run)
         except BaseException as error:
+            self._output.leave_fork(1)
             self._failed(run, error)
         else:
+            self._output.leave_fork(0)
             self._ended(run, result)
 
     def _ended(self, run: Run, result: object) -> None:

@@ -48,7 +48,8 @@ pub(crate) fn run(argv: &[String], message: &AlarmMessage, json: String, stop: &
         thread.map_err(|error| format!("cannot start a thread: {error}"))?;
     }
     let (sender, closed) = channel();
-    let errors = group.pipes().1.map(|stderr| Drain::start(Stream::Stderr, stderr, None, sender)).transpose();
+    let prepared = Drain::start(Stream::Stderr, None, sender);
+    let errors = prepared.map(|drain| group.pipes().1.map(|stderr| drain.read(stderr)));
     let errors = errors.map_err(|error| format!("cannot start a thread: {error}"))?;
     let was_ended = wait_for_end(&mut group, stop);
     let _ = closed.recv_timeout(POLL);

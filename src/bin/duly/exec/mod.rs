@@ -10,7 +10,7 @@ pub(crate) mod system;
 pub(crate) mod text;
 pub(crate) mod user;
 
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 use crate::exec::environment::Environment;
 use crate::exec::guard::Guard;
 use crate::exec::payload::{PAYLOAD_FILE, Payload, dead_run};
-use crate::exec::pipes::Drain;
+use crate::exec::pipes::{Drain, Prepared};
 use crate::exec::system::{Group, KILL, TERM};
 use crate::exec::user::Account;
 use crate::output::forward::{Forward, Stream};
@@ -188,6 +188,10 @@ impl Handler for Commands {
             return Err(self.stopped(reason, "it was not started"));
         }
         let _running = Running::begin(&self.running);
+        let (sender, closed) = channel();
+        // Before the process: one that cannot be read would be killed in the middle of its work.
+        let of_stdout = self.drain(context, Stream::Stdout, &sender)?;
+        let of_stderr = self.drain(context, Stream::Stderr, &sender)?;
         let mut group = start(context, &payload, self.environment)?;
         // Before the process is recorded, so that every recorded command is guarded. A scheduler that is killed before this line
         // leaves an orphan process, as one without a guard does.
@@ -196,8 +200,10 @@ impl Handler for Commands {
         let watched = self.guard.watch(group.id(), TERM, variables);
         let command = CommandContext::of(context);
         command.record_process(group.id());
-        let (sender, closed) = channel();
-        let drains = self.drain(context, &mut group, &sender)?;
+        let drains = match group.pipes() {
+            (Some(stdout), Some(stderr)) => [of_stdout.read(stdout), of_stderr.read(stderr)],
+            _ => return Err("the command has no pipes".into()),
+        };
         let stopped = self.wait_for_end(context, &mut group, &drains, &closed);
         let output = self.collect_output(drains, &closed);
         if !output.is_empty() {
@@ -226,15 +232,18 @@ impl Handler for Commands {
 }
 
 impl Commands {
-    /// Starts to read the output of the command.
-    fn drain(&self, context: &Context, group: &mut Group, closed: &Sender<()>) -> Result<[Drain; 2], BoxError> {
-        let (Some(stdout), Some(stderr)) = group.pipes() else { return Err("the command has no pipes".into()) };
-        let lines = |stream| self.forward.as_ref().map(|to| to.lines(stream, context.task(), context.run_id()));
-        let of_stdout = Drain::start(Stream::Stdout, stdout, lines(Stream::Stdout), closed.clone());
-        let drains = of_stdout.and_then(|drain| {
-            Ok([drain, Drain::start(Stream::Stderr, stderr, lines(Stream::Stderr), closed.clone())?])
-        });
-        drains.map_err(|error| format!("cannot start a thread that reads the output of the command: {error}").into())
+    /// Prepares to read a stream of the command.
+    fn drain<R: Read + Send + 'static>(
+        &self,
+        context: &Context,
+        stream: Stream,
+        closed: &Sender<()>,
+    ) -> Result<Prepared<R>, BoxError> {
+        let lines = self.forward.as_ref().map(|to| to.lines(stream, context.task(), context.run_id()));
+        Drain::start(stream, lines, closed.clone()).map_err(|error| {
+            let error = format!("cannot start a thread that reads the output of the command: {error}");
+            Failure::not_started(error).into()
+        })
     }
 
     /// The error of a command that was ended or not started.
@@ -277,10 +286,10 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
     let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
     let input = CommandContext::of(context)
         .input(input.as_bytes())
-        .map_err(|error| format!("cannot create the input file of the command: {error}"))?;
+        .map_err(|error| Failure::not_started(format!("cannot create the input file of the command: {error}")))?;
     let file = CommandContext::of(context)
         .payload_file()
-        .map_err(|error| format!("cannot create the payload file: {error}"))?;
+        .map_err(|error| Failure::not_started(format!("cannot create the payload file: {error}")))?;
     let mut command = plain_command(payload);
     // The environment of root may hold secrets.
     let environment = if account.is_some() { Environment::Clean } else { environment };
@@ -301,7 +310,10 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
         command = account.starter(&command, payload, file.as_deref());
     }
     command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Group::start(&mut command).map_err(|error| refused(payload, &error).into())
+    Group::start(&mut command).map_err(|error| {
+        let reason = refused(payload, &error);
+        if system::is_shortage(&error) { Failure::not_started(reason).into() } else { reason.into() }
+    })
 }
 
 fn plain_command(payload: &Payload) -> Command {

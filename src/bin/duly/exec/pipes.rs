@@ -1,7 +1,7 @@
 //! Output of a command: it is read without delay, and its beginning and end are kept.
 
 use std::io::{self, Read};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -26,6 +26,21 @@ pub(crate) struct Drain {
     captured: Arc<Mutex<Captured>>,
 }
 
+/// A thread that waits for the stream that it is to read.
+pub(crate) struct Prepared<R> {
+    drain: Drain,
+    stream: Sender<R>,
+}
+
+impl<R> Prepared<R> {
+    /// Begins to read a stream.
+    pub(crate) fn read(self, stream: R) -> Drain {
+        // The thread waits for it.
+        let _ = self.stream.send(stream);
+        self.drain
+    }
+}
+
 /// The captured part of a stream.
 #[derive(Debug, Default)]
 struct Captured {
@@ -41,17 +56,19 @@ struct Captured {
 }
 
 impl Drain {
-    /// Starts a thread that reads until the end of the stream, and then sends a message to `closed`.
+    /// Starts a thread that reads the stream that it is sent until its end, and then sends a message to `closed`.
     /// `forward`: where each of its lines is copied to.
-    pub(crate) fn start(
+    pub(crate) fn start<R: Read + Send + 'static>(
         name: Stream,
-        mut stream: impl Read + Send + 'static,
         forward: Option<ForwardedLines>,
         closed: Sender<()>,
-    ) -> io::Result<Self> {
+    ) -> io::Result<Prepared<R>> {
         let captured = Arc::new(Mutex::new(Captured { forward, ..Captured::default() }));
         let shared = captured.clone();
+        let (sender, streams) = channel::<R>();
         let read = move || {
+            // The command may not have been started.
+            let Ok(mut stream) = streams.recv() else { return };
             let mut chunk = vec![0; CHUNK];
             loop {
                 match stream.read(&mut chunk) {
@@ -73,7 +90,7 @@ impl Drain {
             let _ = closed.send(());
         };
         thread::Builder::new().name(format!("duly-{}", name.as_str())).stack_size(STACK).spawn(read)?;
-        Ok(Drain { captured })
+        Ok(Prepared { drain: Drain { captured }, stream: sender })
     }
 
     /// Whether the stream has ended.

@@ -132,6 +132,27 @@ impl Drop for Group {
     }
 }
 
+/// Whether a process or a thread was not started for want of something that no task can repair: descriptors, memory, processes, files.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    {
+        use rustix::io::Errno;
+        let short = [
+            Errno::AGAIN,
+            Errno::DQUOT,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOBUFS,
+            Errno::NOLCK,
+            Errno::NOMEM,
+            Errno::NOSPC,
+        ];
+        Errno::from_io_error(error).is_some_and(|error| short.contains(&error))
+    }
+    #[cfg(not(unix))]
+    matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::WouldBlock)
+}
+
 /// Has a process lead a new session and group.
 pub(crate) fn own_session(command: &mut Command) -> io::Result<()> {
     // This only prepares the command. `CommandWrap::spawn` would wait for the group, and keep only the leader's status.

@@ -11,6 +11,7 @@ use std::process::Command;
 use duly::{BoxError, Failure};
 
 use crate::exec::payload::{PAYLOAD_FILE, Payload};
+use crate::exec::system::is_shortage;
 
 /// First argument of the program in its role as the starter of a command of another user.
 const ROLE: &str = "--exec-as";
@@ -40,7 +41,11 @@ impl Account {
             return Err(Failure::give_up(error).into());
         }
         // Unknown users are tried again: a directory service may answer later.
-        system::look_up(name)?.ok_or_else(|| format!("the task names user {name:?}: there is no such user here").into())
+        let found = system::look_up(name).map_err(|error| {
+            let reason = format!("cannot look up user {name:?}: {error}");
+            if is_shortage(&error) { BoxError::from(Failure::not_started(reason)) } else { reason.into() }
+        })?;
+        found.ok_or_else(|| format!("the task names user {name:?}: there is no such user here").into())
     }
 
     /// Returns the variables that describe the user.
@@ -151,11 +156,10 @@ mod system {
     }
 
     /// Returns the account of this name. An error does not mean that there is none.
-    pub(super) fn look_up(name: &str) -> Result<Option<Account>, String> {
-        let cannot = |error: nix::Error| format!("cannot look up user {name:?}: {error}");
+    pub(super) fn look_up(name: &str) -> io::Result<Option<Account>> {
         let Ok(login) = CString::new(name) else { return Ok(None) };
-        let Some(user) = User::from_name(name).map_err(cannot)? else { return Ok(None) };
-        let groups = getgrouplist(&login, user.gid).map_err(cannot)?;
+        let Some(user) = User::from_name(name)? else { return Ok(None) };
+        let groups = getgrouplist(&login, user.gid)?;
         Ok(Some(Account {
             name: user.name,
             uid: user.uid.as_raw(),
@@ -232,8 +236,8 @@ mod system {
         true
     }
 
-    pub(super) fn look_up(name: &str) -> Result<Option<Account>, String> {
-        Err(format!("the task names user {name:?}, which is supported on Linux only"))
+    pub(super) fn look_up(_name: &str) -> io::Result<Option<Account>> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this is supported on Linux only"))
     }
 
     pub(super) fn close_inherited() -> io::Result<()> {

@@ -75,6 +75,8 @@ pub(crate) struct Attempt {
     /// `None` while a thread uses it.
     pub(crate) delegated: Option<Box<Delegated>>,
     stage: Stage,
+    /// When the supervisor first saw that it was handed over.
+    sent_seen: Option<Duration>,
     pub(crate) stop: Option<StopReason>,
     /// When the supervisor first saw that it is to stop.
     stop_seen: Option<Duration>,
@@ -144,7 +146,8 @@ impl Attempts {
         if state.phase != Phase::Ready || state.attempts.len() >= state.concurrency {
             return Err(delegated);
         }
-        let attempt = Attempt { delegated: Some(delegated), stage: Stage::Queued, stop: None, stop_seen: None };
+        let attempt =
+            Attempt { delegated: Some(delegated), stage: Stage::Queued, stop: None, sent_seen: None, stop_seen: None };
         state.attempts.insert(id, attempt);
         Ok(())
     }
@@ -173,6 +176,19 @@ impl Attempts {
         });
         let first = overdue.next();
         overdue.for_each(drop);
+        first
+    }
+
+    /// Returns an attempt that was handed over `limit` ago and has not begun. `now`: a time of the supervisor.
+    pub(crate) fn unbegun(&self, now: Duration, limit: Duration) -> Option<AttemptId> {
+        let mut state = self.state();
+        let sent = state.attempts.iter_mut().filter(|(_, attempt)| attempt.stage == Stage::Sent);
+        let mut unbegun = sent.filter_map(|(id, attempt)| {
+            let since = *attempt.sent_seen.get_or_insert(now);
+            (now.saturating_sub(since) >= limit).then_some(*id)
+        });
+        let first = unbegun.next();
+        unbegun.for_each(drop);
         first
     }
 

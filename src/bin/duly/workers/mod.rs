@@ -4,6 +4,7 @@
 mod attempts;
 mod bell;
 mod fleet;
+mod leader;
 mod lines;
 mod log_lines;
 pub(crate) mod options;

@@ -12,7 +12,7 @@ use duly::{Clock, SystemClock};
 use crate::exec::cannot_start;
 use crate::exec::environment::Environment;
 use crate::exec::guard::Guard;
-use crate::exec::system::{Group, KILL};
+use crate::exec::system::{Group, KILL, is_shortage};
 use crate::workers::options::WorkerOptions;
 
 /// First and longest poll interval for the end of the group.
@@ -48,6 +48,14 @@ pub(crate) struct Started {
     pub(crate) stderr: ChildStderr,
 }
 
+/// Why a process was not started.
+#[derive(Debug)]
+pub(crate) struct NotStarted {
+    pub(crate) how: String,
+    /// It was for want of resources: the worker itself may be in order.
+    pub(crate) is_shortage: bool,
+}
+
 /// Returns the variables by which the processes of a copy are known.
 pub(crate) fn variables(options: &WorkerOptions, copy: u32) -> [(&'static str, String); 2] {
     [("DULY_WORKER", options.name.clone()), ("DULY_WORKER_COPY", copy.to_string())]
@@ -57,8 +65,9 @@ pub(crate) fn variables(options: &WorkerOptions, copy: u32) -> [(&'static str, S
 ///
 /// # Errors
 /// Why it was not started.
-pub(crate) fn start(options: &WorkerOptions, copy: u32, place: &Place, locked: &File) -> Result<Started, String> {
-    let (program, arguments) = options.argv.split_first().ok_or("it has no command")?;
+pub(crate) fn start(options: &WorkerOptions, copy: u32, place: &Place, locked: &File) -> Result<Started, NotStarted> {
+    let is_own = |how: &str| NotStarted { how: how.to_owned(), is_shortage: false };
+    let (program, arguments) = options.argv.split_first().ok_or_else(|| is_own("it has no command"))?;
     let mut command = Command::new(program);
     command.args(arguments);
     if let Some(folder) = &options.cwd {
@@ -72,11 +81,13 @@ pub(crate) fn start(options: &WorkerOptions, copy: u32, place: &Place, locked: &
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut group = Group::start_with(&mut command, locked)
-        .map_err(|error| cannot_start(program, options.cwd.as_deref(), &error))?;
+    let mut group = Group::start_with(&mut command, locked).map_err(|error| NotStarted {
+        how: cannot_start(program, options.cwd.as_deref(), &error),
+        is_shortage: is_shortage(&error),
+    })?;
     let (stdout, stderr) = group.pipes();
     let (Some(stdin), Some(stdout), Some(stderr)) = (group.input(), stdout, stderr) else {
-        return Err("the worker has no pipes".to_owned());
+        return Err(is_own("the worker has no pipes"));
     };
     Ok(Started { group, stdin, stdout, stderr })
 }

@@ -11,12 +11,13 @@ use duly::executor::{SharedInput, Waker};
 use duly::{Clock, SystemClock, Timestamp, duration_text};
 
 use crate::exec::guard::Watched;
-use crate::exec::system::{self, Group};
+use crate::exec::system::{self, Group, is_shortage};
 use crate::workers::attempts::{Ended, Hub};
 use crate::workers::bell::Bell;
+use crate::workers::leader::LeaderOutput;
 use crate::workers::log_lines::WorkerLog;
 use crate::workers::options::WorkerOptions;
-use crate::workers::process::{self, Place, Started};
+use crate::workers::process::{self, NotStarted, Place, Started};
 use crate::workers::protocol::ToWorker;
 use crate::workers::times::Times;
 use crate::workers::worker::Worker;
@@ -75,6 +76,8 @@ struct Life {
     how: String,
     /// It begins a new row of starts.
     is_proof: bool,
+    /// It was not started for want of resources, which says nothing about the worker.
+    is_shortage: bool,
 }
 
 impl Supervisor {
@@ -158,10 +161,10 @@ impl Supervisor {
 
     /// Starts processes until an order ends that, or the copy is given up.
     fn supervise(&self, waker: &Waker) {
-        let (label, mut row) = (self.label(), 0);
+        let (label, mut row, mut short) = (self.label(), 0, 0);
         while self.has_order() == Order::Run {
-            row += 1;
             let life = self.live_once(waker);
+            (row, short) = if life.is_shortage { (row, short + 1) } else { (row + 1, 0) };
             if life.is_proof {
                 row = 0;
             }
@@ -180,7 +183,7 @@ impl Supervisor {
                 self.hub.give_up();
                 break;
             }
-            let delay = self.times.delay(row.max(1));
+            let delay = self.times.delay(row.max(short).max(1));
             log::warn!("{label}: {}; next start in {}", life.how, duration_text(delay));
             self.settle();
             self.rest(delay);
@@ -206,7 +209,10 @@ impl Supervisor {
 
     /// Starts a process, and returns when it is gone and its attempts have ended.
     fn live_once(&self, waker: &Waker) -> Life {
-        let started = waker.share_input().map_err(|error| format!("it was not started: cannot lock its file: {error}"));
+        let started = waker.share_input().map_err(|error| NotStarted {
+            how: format!("it was not started: cannot lock its file: {error}"),
+            is_shortage: is_shortage(&error),
+        });
         let started = started.and_then(|(input, locked)| {
             let started = process::start(&self.options, self.copy, &self.place, &locked)?;
             // A path that is not Unicode cannot be told to the guard.
@@ -221,10 +227,10 @@ impl Supervisor {
         });
         let (started, input, watched) = match started {
             Ok(started) => started,
-            Err(how) => {
+            Err(NotStarted { how, is_shortage }) => {
                 // The scheduler may have stopped.
                 (self.on_change)();
-                return Life { how, is_proof: false };
+                return Life { how, is_proof: false, is_shortage };
             }
         };
         let Started { mut group, stdin, stdout, stderr } = started;
@@ -240,14 +246,18 @@ impl Supervisor {
                 let input = input.clone();
                 move |worker| worker.write(stdin, &input)
             }),
-            spawn("duly-worker-out", &worker, move |worker| worker.read(stdout)),
+            spawn("duly-worker-out", &worker, move |worker| worker.read(LeaderOutput::new(stdout, pid))),
             spawn("duly-worker-err", &worker, move |worker| worker.log.drain(stderr)),
         ];
         *lock(&self.live) = Some(worker.clone());
         let mut is_proof = false;
+        let mut short = false;
         let end = match threads.into_iter().collect::<io::Result<Vec<()>>>() {
             Ok(_) => self.watch(&worker, &mut group, &mut is_proof),
-            Err(error) => End::Because(format!("a thread for it cannot be started: {error}")),
+            Err(error) => {
+                short = is_shortage(&error);
+                End::Because(format!("a thread for it cannot be started: {error}"))
+            }
         };
         let (reason, status) = self.end(&worker, (group, watched), end);
         // What a worker printed last that has ended without a failure explains nothing.
@@ -263,7 +273,8 @@ impl Supervisor {
         self.hub.unregister(self.copy);
         // Not before its attempts have ended: while they are recorded as running, their link to it is evidence.
         drop::<SharedInput>(input);
-        Life { how: format!("{how} (pid {pid})"), is_proof: is_proof || worker.has_ended_a_run() }
+        let is_proof = is_proof || worker.has_ended_a_run();
+        Life { how: format!("{how} (pid {pid})"), is_proof, is_shortage: short }
     }
 
     /// Watches the process until it ends or is to be ended.
@@ -327,6 +338,10 @@ impl Supervisor {
             if let Some(id) = worker.attempts.overdue(awake, self.times.cancel) {
                 let (run, limit) = (id.run, duration_text(self.times.cancel));
                 return End::Because(format!("run {run} had not ended {limit} after its cancel"));
+            }
+            if let Some(id) = worker.attempts.unbegun(awake, self.times.begin) {
+                let (run, limit) = (id.run, duration_text(self.times.begin));
+                return End::Because(format!("it had not begun run {run} {limit} after it was given to it"));
             }
             self.bell.wait(tick);
             let now = clock.now().monotonic;

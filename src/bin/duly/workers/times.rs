@@ -17,6 +17,8 @@ pub(crate) struct Times {
     pub(crate) ping: Duration,
     /// Silence after which the worker is ended.
     pub(crate) silence: Duration,
+    /// From a run that is handed over to its `begin`.
+    pub(crate) begin: Duration,
     /// From `cancel` to the end of the attempt.
     pub(crate) cancel: Duration,
     /// From SIGTERM to SIGKILL.
@@ -36,6 +38,7 @@ impl Default for Times {
             hello: seconds(30),
             ping: seconds(20),
             silence: seconds(60),
+            begin: seconds(40),
             cancel: seconds(10),
             term: seconds(10),
             backoff: seconds(1),
@@ -48,7 +51,7 @@ impl Default for Times {
 impl Times {
     /// Returns how often the limits are checked.
     pub(crate) fn tick(&self) -> Duration {
-        let shortest = [self.hello, self.ping, self.silence, self.cancel].into_iter().min().unwrap_or(TICK);
+        let shortest = [self.hello, self.ping, self.silence, self.begin, self.cancel].into_iter().min().unwrap_or(TICK);
         (shortest / 5).clamp(Duration::from_millis(5), TICK)
     }
 
@@ -76,6 +79,7 @@ impl FromStr for Times {
                 "hello" => &mut times.hello,
                 "ping" => &mut times.ping,
                 "silence" => &mut times.silence,
+                "begin" => &mut times.begin,
                 "cancel" => &mut times.cancel,
                 "term" => &mut times.term,
                 "backoff" => &mut times.backoff,

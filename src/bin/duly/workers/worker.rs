@@ -436,7 +436,12 @@ impl Worker {
                     self.attempts.leave();
                     self.lost_file.store(true, Ordering::SeqCst);
                 }
-                delegated.release();
+                if error.kind() == io::ErrorKind::NotFound {
+                    delegated.release();
+                } else {
+                    let reason = format!("cannot link the file that shows that a worker is alive: {error}");
+                    delegated.end(Err(Failure::not_started(reason).into()));
+                }
                 self.bell.ring();
                 false
             }

@@ -1,0 +1,68 @@
+//! Attempts that cannot be started for want of resources: they do not count, and the scheduler waits until they can.
+#![cfg(target_os = "linux")]
+
+use duly::{Limits, ProblemKind, RunStatus};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+use crate::fixtures::{TestDb, eventually, retry_soon, wait_for_status};
+use crate::sidecar::{Sidecar, shell};
+use crate::workers_run::{handles, pids, task, worker};
+
+/// Leaves a process this number of descriptors; `None`: as many as before. Those that are open stay open.
+fn limit_descriptors(process: u32, descriptors: Option<u64>) {
+    let own = getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: descriptors.or(own.current), ..own };
+    prlimit(Pid::from_raw(i32::try_from(process).unwrap()), Resource::Nofile, limit).unwrap();
+}
+
+fn problems(client: &duly::Client) -> Vec<String> {
+    client.check(&Limits::default()).unwrap().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_command_without_an_input_file_has_not_begun() {
+    let (db, client) = TestDb::with_client();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    limit_descriptors(sidecar.pid(), Some(3));
+    client.add(shell("once", "echo passed").at_most_once()).unwrap();
+    client.add(retry_soon(shell("often", "echo passed"), 2)).unwrap();
+    let is_degraded = |problem: &String| problem.starts_with("degraded: the scheduler with pid");
+    eventually("it is reported", || problems(&client).iter().any(is_degraded));
+    let found = problems(&client).into_iter().find(is_degraded).unwrap();
+    assert!(found.contains("cannot start anything: cannot create the input file of the command: "), "{found}");
+    let released =
+        "SELECT count(*) FROM task_attempts WHERE outcome = 'released' AND error LIKE '%Too many open files%'";
+    eventually("one is tried again", || db.number::<u32>(released) >= 3);
+    assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
+    assert!(db.number::<u32>(released) < 8, "it waits longer each time");
+    limit_descriptors(sidecar.pid(), None);
+    for name in ["once", "often"] {
+        let run = wait_for_status(&client, name, RunStatus::Succeeded);
+        assert_eq!(run.attempt - run.forgiven, 1);
+    }
+    eventually("it is over", || !problems(&client).iter().any(is_degraded));
+    let log = sidecar.log();
+    assert_eq!(log.matches("nothing starts until that is possible").count(), 1, "{log}");
+    assert_eq!(log.matches("attempts can be started again").count(), 1, "{log}");
+    sidecar.terminate();
+    db.assert_sound();
+}
+
+#[test]
+fn a_worker_that_cannot_be_started_is_not_given_up() {
+    let (db, client) = TestDb::with_client();
+    let option = worker(&db, "mail", &handles("mail", 1), r#"*'"type":"run"'*) begin; succeed ''; exit 0;;"#);
+    let mut sidecar = Sidecar::start(&db, &["--worker", &option, "--worker-times", "backoff=10ms,starts=3"]);
+    eventually("it is started", || pids(&db, "mail").len() == 1);
+    limit_descriptors(sidecar.pid(), Some(3));
+    client.add(task("first", "mail")).unwrap();
+    wait_for_status(&client, "first", RunStatus::Succeeded);
+    eventually("it is started again and again", || sidecar.log().matches("it was not started: ").count() >= 5);
+    assert!(!sidecar.log().contains("was given up"), "{}", sidecar.log());
+    limit_descriptors(sidecar.pid(), None);
+    client.add(task("second", "mail")).unwrap();
+    wait_for_status(&client, "second", RunStatus::Succeeded);
+    let is_given_up = |problem: &duly::Problem| problem.kind == ProblemKind::Worker;
+    assert!(!client.check(&Limits::default()).unwrap().iter().any(is_given_up));
+    sidecar.terminate();
+}
