@@ -347,7 +347,7 @@ pub(crate) fn dead_owners(database: &Path) -> Vec<(String, DeadOwner)> {
 /// their workers had begun and not ended, and some that have ended. A file that cannot be read, or is of another boot, has none.
 pub(crate) fn begun(database: &Path) -> Vec<(String, BegunAttempts)> {
     let read = |owner: String| {
-        let file = File::open(folder(database).join(&owner)).ok()?;
+        let file = platform::open_regular(&folder(database).join(&owner), OpenOptions::new().read(true)).ok()?;
         match attempt_slots::read(&file, database) {
             Content::Slots { begun, .. } => Some((owner, begun.unwrap_or_default())),
             Content::Copy => None,
