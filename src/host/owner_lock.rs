@@ -356,11 +356,6 @@ pub(crate) fn begun(database: &Path) -> Vec<(String, BegunAttempts)> {
     owners_in(database).into_iter().filter_map(read).collect()
 }
 
-/// Returns whether any owner holds its lock.
-pub(crate) fn any_alive(database: &Path) -> bool {
-    owners_in(database).iter().any(|owner| is_alive(database, owner))
-}
-
 /// Returns whether an owner holds its lock.
 pub(crate) fn is_alive(database: &Path, owner: &str) -> bool {
     matches!(standing(database, owner), Standing::Alive { .. })

@@ -1,10 +1,10 @@
 //! Attempts that cannot be started for want of resources: they do not count, and the scheduler waits until they can.
 #![cfg(target_os = "linux")]
 
-use duly::{Limits, ProblemKind, RunStatus};
+use duly::{FailureKind, Limits, Outcome, ProblemKind, Retry, RunStatus};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use crate::fixtures::{TestDb, eventually, retry_soon, wait_for_status};
+use crate::fixtures::{NOON, TestDb, eventually, overdue, retry_soon, seconds, wait_for_status};
 use crate::sidecar::{Sidecar, shell};
 use crate::workers_run::{handles, pids, task, worker};
 
@@ -46,6 +46,26 @@ fn a_command_without_an_input_file_has_not_begun() {
     assert_eq!(log.matches("attempts can be started again").count(), 1, "{log}");
     sidecar.terminate();
     db.assert_sound();
+}
+
+/// Its cause may concern it alone: the others are tried before it is tried again.
+#[test]
+fn what_could_not_be_started_waits_behind_the_others() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(1).start().unwrap();
+    for name in ["first", "second"] {
+        stepper.client().add(overdue(name)).unwrap();
+    }
+    let mut tried = Vec::new();
+    for _ in 0..4 {
+        let claim = stepper.step().unwrap().remove(0);
+        tried.push(claim.task.clone());
+        let error = "no descriptor".to_owned();
+        stepper.finish(&claim, Outcome::Failed { how: FailureKind::Failed, error, retry: Retry::NotStarted });
+        stepper.step().unwrap();
+        stepper.clock().advance(seconds(60));
+    }
+    assert_eq!(tried, ["first", "second", "first", "second"]);
 }
 
 #[test]

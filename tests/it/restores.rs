@@ -378,36 +378,6 @@ fn a_copy_that_is_moved_over_the_file_of_a_living_scheduler_is_used_at_the_next_
     assert!(db.home().join("agent.db-wal-aside-1").exists());
 }
 
-/// The scheduler was killed, and its log is left.
-#[test]
-fn a_log_that_is_left_is_not_applied_to_a_copy() {
-    type Put = fn(&Path, &Path);
-    let ways: [(&str, Put); 2] = [
-        ("moved over it", |copy, file| std::fs::rename(copy, file).unwrap()),
-        ("written over it", |copy, file| _ = std::fs::copy(copy, file).unwrap()),
-    ];
-    for (way, put) in ways {
-        let db = TestDb::new();
-        let client = with_tasks(&db);
-        let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-        // A heartbeat after the first record of the file.
-        let stamps = "SELECT CAST(substr(value, 38) AS INTEGER) FROM scheduler_meta WHERE key = 'stamp'";
-        let begun: i64 = db.number(stamps);
-        eventually("two heartbeats", || db.number::<i64>(stamps) > begun + 1);
-        let copy = copied(&db, &client);
-        // Not the last connection: it leaves the log.
-        drop(client);
-        sidecar.kill();
-        assert!(std::fs::metadata(db.home().join("agent.db-wal")).unwrap().len() > 0, "{way}");
-        put(&copy, db.file());
-        let listed = db.printed(&["list", "--wide"]);
-        assert!(listed.contains("m9 ") && !listed.contains("after-the-copy"), "{way}: {listed}");
-        assert!(db.home().join("agent.db-wal-aside-1").exists(), "{way}");
-        assert_starts_on_the_copy(&db);
-        assert!(!db.home().join("agent.db-wal-aside-2").exists(), "{way}");
-    }
-}
-
 #[test]
 fn a_log_that_is_left_is_applied_to_its_own_file() {
     let db = TestDb::new();

@@ -139,19 +139,6 @@ impl Files {
         }
     }
 
-    /// Returns device and inode of the log.
-    pub(crate) fn log(&self) -> Option<Identity> {
-        let log = beside(&self.path, "-wal");
-        self.beside.iter().find(|(name, _)| *name == log).map(|(_, identity)| *identity)
-    }
-
-    /// Returns the schema cookie and the stamp that the file had without its log when it was last found sound.
-    pub(crate) fn in_file(&self) -> Option<(i64, String)> {
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = record.as_ref()?.base.as_ref().map(|base| &base.file)?;
-        Some((file.cookie, file.stamp.as_ref()?.to_string()))
-    }
-
     /// Fails if the file or its log is damaged. An error during the check is no evidence of damage.
     pub(crate) fn check(&self, connection: &Connection) -> Result<(), Fault> {
         self.check_file(connection)?;
@@ -317,21 +304,6 @@ pub(crate) fn set_aside(path: &Path) -> Option<PathBuf> {
         }
     }
     Some(aside)
-}
-
-/// Returns whether the file, without its log, cannot be a later state of that which had this schema cookie and this stamp: its log is that
-/// of another file.
-///
-/// A process that was killed may have written back a part of the log: a change of the schema that is in the log shows nothing.
-pub(crate) fn is_older(path: &Path, (cookie, stamp): (i64, &str)) -> rusqlite::Result<bool> {
-    let now = in_the_file(path)?;
-    let log = beside(path, "-wal");
-    let in_the_log = || wal::highest_cookie(&log, wal::generation(&log)?).ok().flatten();
-    if now.cookie > cookie && in_the_log().is_some_and(|highest| highest >= now.cookie) {
-        return Ok(false);
-    }
-    let follows = now.stamp.is_some_and(|now| now.follows(&Stamp::parse(stamp.as_bytes().to_vec())));
-    Ok(now.cookie < cookie || !follows)
 }
 
 fn shared(identity: Identity) -> Record {

@@ -10,10 +10,9 @@ use rusqlite::vtab::array;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
-use crate::host::{file_aliases, folder, owner_lock, platform};
+use crate::host::{file_aliases, folder, platform};
 use crate::store::fault::{Class, Fault};
 use crate::store::sqlite::migration::{self, Tables};
-use crate::store::sqlite::restore::Record;
 use crate::store::sqlite::schema::{self, Contents};
 use crate::store::sqlite::{damage, fault};
 
@@ -79,7 +78,6 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     if let Some(fault) = folder::foreign_log(path) {
         return Err(unusable(path, fault.to_string()).into());
     }
-    check_log(path)?;
     // Without CREATE: `check_path` has created a missing file if `missing` says so. An absolute name is never read as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let has_log = std::fs::metadata(log(path)).is_ok();
@@ -117,36 +115,6 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     schema::watch_moves(&connection)?;
     let identity = std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
     Ok(Opened { connection, path: path.to_owned(), identity })
-}
-
-/// Renames a log that is not that of the file: a file was put in the place of another, or an older copy was written over it, while no
-/// scheduler was running, and SQLite would apply the log to it. The record beside the file shows which log was whose.
-fn check_log(path: &Path) -> Result<(), Fault> {
-    let identity = |path: &Path| std::fs::metadata(path).ok().and_then(|found| platform::identity(&found));
-    let Some(log) = std::fs::metadata(log(path)).ok().filter(|log| log.len() > 0) else { return Ok(()) };
-    let Some(record) = Record::read(path) else { return Ok(()) };
-    if record.log.is_none() || platform::identity(&log) != record.log {
-        return Ok(());
-    }
-    let is_of_another = match &record.in_file {
-        _ if identity(path) != record.file => true,
-        // What a crash of the machine has left of either file shows nothing.
-        Some((cookie, stamp)) if record.is_of_this_boot() && !owner_lock::any_alive(path) => {
-            match damage::is_older(path, (*cookie, stamp)) {
-                Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
-                    let reason = "it is not an SQLite database, and its log may be that of another file: restore a backup: put it in \
-                                  place, and move its -wal and -shm away";
-                    return Err(unusable(path, reason.into()).into());
-                }
-                is_older => is_older.unwrap_or(false),
-            }
-        }
-        _ => false,
-    };
-    if is_of_another {
-        _ = damage::set_aside(path);
-    }
-    Ok(())
 }
 
 /// Opens a database in memory with the tables of this version, all of them empty.

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::host::attempt_slots::BegunAttempts;
 use crate::host::orphan::Presence;
 use crate::host::owner_lock::{self, Standing};
-use crate::host::{folder, platform, process};
+use crate::host::{folder, platform};
 use crate::store::fault::Fault;
 use crate::store::sqlite::damage::Stamp;
 use crate::store::sqlite::{owners, row};
@@ -97,13 +97,8 @@ pub(crate) struct Record {
     ids: BTreeMap<String, i64>,
     /// Owners of earlier histories whose lock files were there when this history began.
     former: BTreeSet<String>,
-    /// Device and inode of the database, and of its log.
+    /// Device and inode of the database.
     pub(crate) file: Option<(u64, u64)>,
-    pub(crate) log: Option<(u64, u64)>,
-    /// The boot of the machine.
-    boot: Option<String>,
-    /// What the file held without its log.
-    pub(crate) in_file: Option<(i64, String)>,
 }
 
 const STAMP: &str = "SELECT value FROM scheduler_meta WHERE key = 'stamp'";
@@ -135,12 +130,7 @@ impl Record {
         let stamp = tx.prepare_cached(STAMP)?.query_row([], |row| row::shown(row, 0)).optional()?;
         let ids = tx.prepare(IDS)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
         let History { cookie, id } = seen.history.clone();
-        Ok(Record { history: id, cookie, stamp, ids, boot: process::boot_id().ok(), ..Record::default() })
-    }
-
-    /// Returns whether it was written since the last boot of this machine.
-    pub(crate) fn is_of_this_boot(&self) -> bool {
-        self.boot.is_some() && self.boot == process::boot_id().ok()
+        Ok(Record { history: id, cookie, stamp, ids, ..Record::default() })
     }
 
     /// Returns the highest ids of tasks and runs that it holds.
@@ -362,7 +352,7 @@ pub(crate) fn begin(
     set(tx, "restored", Some(&format!("history {id} begins after {}: {what}", seen.history.id)))?;
     let now = Seen::read(tx)?;
     let former = begun.into_iter().map(|(owner, _)| owner).chain(before.former).collect();
-    let record = Record { former, file: knowledge.identity, log: before.log, ..Record::of(tx, &now)? };
+    let record = Record { former, file: knowledge.identity, ..Record::of(tx, &now)? };
     // Before the commit: if that fails, the file is found to be of another history than the record, and yet another one begins. Without
     // it the slots of the owners of before would look like those of this history.
     if folder::check_private(&owner_lock::folder(knowledge.database)).is_ok() {

@@ -366,6 +366,13 @@ pub(crate) fn give_back(tx: &Transaction<'_>, fence: &Fence<'_>, now: Timestamp)
         .map(judged)
 }
 
+/// Puts a run that was given back behind those that wait already: what cannot be started is not tried before all others again.
+const PUT_LAST: &str = "UPDATE task_runs SET run_at = max(run_at, :now) WHERE id = :run AND status = 'queued'";
+
+pub(crate) fn put_last(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(PUT_LAST)?.execute(named_params! { ":run": run, ":now": now }).map(drop)
+}
+
 /// queued, failed -> cancelled.
 const CANCEL_WAITING: &str = sql! {"
     UPDATE task_runs SET status = 'cancelled', blocked = NULL, finished_at = :now, error = :reason

@@ -185,6 +185,9 @@ fn release(cx: &mut Change<'_>, fence: &Fence<'_>, error: Option<&str>) -> Resul
     if runs::give_back(tx, fence, now)? == Wrote::Superseded {
         return Ok(Released::Superseded);
     }
+    if error.is_some() {
+        runs::put_last(tx, fence.run, now)?;
+    }
     attempts::keep_attempt(tx, fence, AttemptOutcome::Released, &End { error, ..End::unknown(now) }, None)?;
     // The stop request is not repeated, and no claim takes a run that has one: cancel it now.
     let cancelled = runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, cx.written)?;

@@ -179,9 +179,14 @@ impl Attempts {
         first
     }
 
-    /// Returns an attempt that was handed over `limit` ago and has not begun. `now`: a time of the supervisor.
+    /// Returns an attempt that was handed over `limit` ago and has not begun, although the worker has been at work on no other one since. A
+    /// worker may begin its runs one after another. `now`: a time of the supervisor.
     pub(crate) fn unbegun(&self, now: Duration, limit: Duration) -> Option<AttemptId> {
         let mut state = self.state();
+        if state.attempts.values().any(|attempt| attempt.stage == Stage::Begun) {
+            state.attempts.values_mut().for_each(|attempt| attempt.sent_seen = None);
+            return None;
+        }
         let sent = state.attempts.iter_mut().filter(|(_, attempt)| attempt.stage == Stage::Sent);
         let mut unbegun = sent.filter_map(|(id, attempt)| {
             let since = *attempt.sent_seen.get_or_insert(now);

@@ -38,7 +38,7 @@ impl Default for Times {
             hello: seconds(30),
             ping: seconds(20),
             silence: seconds(60),
-            begin: seconds(40),
+            begin: seconds(60),
             cancel: seconds(10),
             term: seconds(10),
             backoff: seconds(1),

@@ -435,8 +435,6 @@ impl Worker {
                 if error.kind() == io::ErrorKind::NotFound {
                     self.attempts.leave();
                     self.lost_file.store(true, Ordering::SeqCst);
-                }
-                if error.kind() == io::ErrorKind::NotFound {
                     delegated.release();
                 } else {
                     let reason = format!("cannot link the file that shows that a worker is alive: {error}");

@@ -51,7 +51,7 @@ impl SqliteStore {
             restore::Record::of(&snapshot, &seen)?
         };
         record.keep_former(restore::Record::read(&self.path), &self.path);
-        (record.file, record.log, record.in_file) = (self.identity, self.files.log(), self.files.in_file());
+        record.file = self.identity;
         record.write(&self.path)?;
         self.recorded = record.highest();
         Ok(())
