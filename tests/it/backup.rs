@@ -128,7 +128,7 @@ fn runs_at_work_in_the_original_are_lost_in_the_copy_after_a_lease() {
     copy.assert_sound();
 }
 
-/// A restore: the copy replaces the file, and the scheduler dies.
+/// A restore: the copy replaces the file, whose log is removed, and the scheduler dies.
 #[test]
 fn runs_at_work_in_a_restored_backup_are_recovered_when_their_scheduler_dies() {
     let (db, copy) = (TestDb::new(), TestDb::new());
@@ -137,6 +137,9 @@ fn runs_at_work_in_a_restored_backup_are_recovered_when_their_scheduler_dies() {
     assert_eq!(first.step().expect("a turn").len(), 1);
     first.client().backup(copy.file()).expect("a copy");
     std::fs::rename(copy.file(), db.file()).expect("put back");
+    for name in ["agent.db-wal", "agent.db-shm"] {
+        std::fs::remove_file(db.home().join(name)).expect("a file of the log");
+    }
     // The owner is alive and keeps its runs, although the file was replaced.
     let mut second = db.stepper(NOON);
     assert!(advance_and_step(&mut second, minutes(5)).is_empty());

@@ -125,7 +125,7 @@ fn root_refuses_to_run_a_database_of_another_user() {
     let rows = "SELECT count(*) FROM scheduler_instances";
     assert_eq!(db.ask(rows), "1");
     let owners = db.lock_folder();
-    std::fs::remove_dir(&owners).unwrap();
+    std::fs::remove_dir_all(&owners).unwrap();
     chown(db.file(), Some(OTHER_USER), None).unwrap();
     let found = format!("{} belongs to user 65534, and its commands would run as root", db.file().display());
     let advice = "start the scheduler as that user (sudo -u '#65534' duly run), or give the file to root (chown root)";
