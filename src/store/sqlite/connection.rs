@@ -60,7 +60,7 @@ pub(crate) trait Backing: Send + std::fmt::Debug {
 
 /// What a connection is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum Purpose {
     /// Requests, which are as good in another history.
     Requests,
     /// Claims of one history.
@@ -99,7 +99,7 @@ pub(crate) struct SqliteStore {
     /// The highest ids in the record beside the file, as this connection wrote it last.
     recorded: HighestIds,
     /// What the connection is used for, and what follows from a restore.
-    use_: Use,
+    purpose: Purpose,
     /// The state that turns keep; `None` before the first turn.
     memory: Option<Memory>,
     /// The time that a write waits for another connection's.
@@ -156,7 +156,7 @@ impl SqliteStore {
             accepts_newer: false,
             known: None,
             recorded: HighestIds::default(),
-            use_: Use::Requests,
+            purpose: Purpose::Requests,
             memory: None,
             busy_timeout: file::BUSY_TIMEOUT,
             backing: None,
@@ -168,7 +168,7 @@ impl SqliteStore {
         let prepare = Disposed(prepare);
         Arc::new(move || {
             let mut store = SqliteStore::open(&file, Missing::Refuse, durability)?;
-            store.use_ = Use::Claims;
+            store.purpose = Purpose::Claims;
             let Disposed(prepare) = &prepare;
             prepare.as_deref().map_or(Ok(()), |prepare| store.prepare(durability, prepare))?;
             Ok(Box::new(store))
@@ -238,7 +238,7 @@ impl SqliteStore {
         if !self.accepts_newer {
             schema::compare_version(seen.version.as_deref(), &self.path, self.version)?;
         }
-        if self.use_ == Use::EndedClaims {
+        if self.purpose == Purpose::EndedClaims {
             return Err(known::ended(&self.path));
         }
         if self.known.as_ref().is_none_or(|(known, _)| *known != seen.history) {
@@ -258,8 +258,8 @@ impl SqliteStore {
             if is_another {
                 self.ids = Ids::default();
             }
-            if is_another && self.use_ == Use::Claims {
-                self.use_ = Use::EndedClaims;
+            if is_another && self.purpose == Purpose::Claims {
+                self.purpose = Purpose::EndedClaims;
                 self.known = Some(began.unwrap_or((seen.history, seen.ids)));
                 return Err(known::ended(&self.path));
             }
@@ -342,7 +342,7 @@ impl SqliteStore {
     pub(crate) fn reset(&mut self, random: fastrand::Rng) {
         (self.schedules, self.ids, self.memory) = (Schedules::default(), Ids::default(), Some(Memory::new(random)));
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
-        self.use_ = Use::Requests;
+        self.purpose = Purpose::Requests;
     }
 
     /// Takes the state of the last turn, which the caller puts back.

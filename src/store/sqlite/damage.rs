@@ -287,7 +287,7 @@ fn write_back(connection: &Connection) {
 
 /// Renames the log of a database, and removes its index: they belong to another file than the one that is at the path now. Returns the
 /// new name.
-pub(crate) fn set_aside(path: &Path) -> Option<PathBuf> {
+fn set_aside(path: &Path) -> Option<PathBuf> {
     let log = beside(path, "-wal");
     let names = (1..100).map(|number| beside(path, &format!("-wal-aside-{number}")));
     let aside = names.into_iter().find(|name| name.symlink_metadata().is_err())?;

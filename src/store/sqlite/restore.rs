@@ -177,7 +177,7 @@ pub(crate) struct Knowledge<'a> {
 pub(crate) enum Compared {
     /// The history goes on: another program has changed tables, or VACUUM was run.
     GoesOn,
-    /// The file went back, and nobody has found that before; what shows it.
+    /// The file went back to an earlier state, and no new history has begun since. The text says what shows it.
     WentBack(String),
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::{BoxError, Error};
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::{SqliteStore, Use};
+use crate::store::sqlite::connection::{Purpose, SqliteStore};
 use crate::store::sqlite::restore::{self, HighestIds, Seen};
 
 impl SqliteStore {
@@ -17,7 +17,7 @@ impl SqliteStore {
 
     /// An owner has registered on this connection: its claims are of the present history.
     pub(crate) fn claims(&mut self) {
-        self.use_ = Use::Claims;
+        self.purpose = Purpose::Claims;
     }
 
     /// Records the stamp of a heartbeat that was committed, and what is known of the file, in the record beside it.
