@@ -171,6 +171,7 @@ fn duly_does_not_take_over_the_run_of_a_stalled_process() {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it, and .ci/run if the example changed"]
 fn the_page_fits_a_terminal_and_shows_the_main_facts() {
     let page = bench::report::page().expect("a page");
     for fact in HEADLINE {

@@ -56,7 +56,7 @@ const TURNS: u64 = 200;
 const FAULT_TURNS: u64 = 150;
 const FAULTS: u64 = 3;
 /// Seeds of an ordinary test run, and those of them on a server.
-const SEEDS: u64 = 10;
+const SEEDS: u64 = 5;
 #[cfg(feature = "postgres")]
 const SEEDS_ON_SERVER: u64 = 1;
 /// So many seeds on a server must meet each kind of its faults.

@@ -106,7 +106,7 @@ impl Bytes {
 #[test]
 fn every_interface_answers_on_a_damaged_file() {
     let whole = Bytes::of_a_crash();
-    each_in_time(120, move |mutator| {
+    each_in_time(40, move |mutator| {
         let db = whole.changed(mutator).written();
         for seed in 1..3 {
             let work = run_scheduler(db.file(), seed).map(|begun| begun.len());

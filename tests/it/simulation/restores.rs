@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 /// Seeds of an ordinary test run.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 2;
 const STEPS: u32 = 160;
 const RESTORES: usize = 6;
 
