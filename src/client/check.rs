@@ -72,6 +72,8 @@ text_enum! {
         Reopened = "reopened",
         /// A run waits for something that does not block it, and would wait forever.
         Blocked = "blocked",
+        /// Shutdowns have interrupted a run more than once: it needs longer than they leave it, or it causes them.
+        Interrupted = "interrupted",
         /// A task had too many dead runs in a row.
         Failing = "failing",
         /// A run became dead within the last day, and no run of its task has succeeded since.
@@ -189,6 +191,12 @@ impl<'a> Check<'a> {
             let text = format!("run {run} of {task} {reason}");
             let advice = format!("another program changed its row: duly cancel {run}; duly retry opens a new run");
             self.of_run(ProblemKind::Reopened, *run, task, text, &advice);
+        }
+        for (run, task, count) in &self.health.interrupted {
+            let text = format!("run {run} of {task} was interrupted by {count} shutdowns in a row");
+            let advice = "give it more time (duly run --drain), or make it shorter; a command must not stop its own scheduler. After three, \
+                          each interruption counts as an attempt";
+            self.of_run(ProblemKind::Interrupted, *run, task, text, advice);
         }
         self.failed();
         for (task, reason) in &self.health.invalid {

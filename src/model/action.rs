@@ -21,7 +21,7 @@ pub(crate) enum Action {
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) task: String,
-    /// The id that the page showed, if the request names it: another task of this name is refused.
+    /// The id that the page showed. Another task of this name is refused, and a request that names none.
     pub(crate) id: Option<i64>,
 }
 

@@ -64,6 +64,8 @@ pub struct Finished {
     pub(crate) stored: bool,
     /// Why nothing was started, if that was for want of resources: then it is [`Outcome::Released`].
     pub(crate) not_started: Option<String>,
+    /// Whether the attempt was cut short, as its handler says or because a shutdown had asked it to stop.
+    pub(crate) is_interrupted: bool,
 }
 
 /// What the loop reports of an outcome that the handler has stored already.
@@ -83,6 +85,7 @@ impl Finished {
             Outcome::Failed { error, retry: Retry::NotStarted, .. } => (Outcome::Released, Some(error)),
             outcome => (outcome, None),
         };
+        let is_interrupted = matches!(outcome, Outcome::Failed { retry: Retry::Interrupted, .. });
         let duration = (outcome != Outcome::Released).then_some(took);
         let (late, remark, output, exit_code, progress) = (None, None, None, None, None);
         let (input, slot, recorded) = (None, None, None);
@@ -102,7 +105,18 @@ impl Finished {
             recorded,
             stored: false,
             not_started,
+            is_interrupted,
         }
+    }
+
+    /// Records that a shutdown, or the end of its lease, had asked the attempt to stop before it ended. An error is then an
+    /// interruption, unless its handler has decided what follows: to give up, to cancel or to snooze.
+    pub(crate) fn asked_by_shutdown(mut self) -> Self {
+        if let Outcome::Failed { how: FailureKind::Failed, retry: Retry::Backoff | Retry::After(_), .. } = self.outcome
+        {
+            self.is_interrupted = true;
+        }
+        self
     }
 
     /// Removes the input file of its command. Call it after the outcome is stored.

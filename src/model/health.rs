@@ -63,6 +63,8 @@ pub(crate) struct Health {
     pub(crate) blocked: Vec<(i64, String, String)>,
     /// Final runs that another program reopened: run, task, what shows it.
     pub(crate) reopened: Vec<(i64, String, String)>,
+    /// Unfinished runs with more than one interruption: run, task, how many.
+    pub(crate) interrupted: Vec<(i64, String, u32)>,
     pub(crate) failing: Vec<Failing>,
     pub(crate) dead: Vec<DeadRun>,
     /// Tasks that cannot be scheduled, and why.

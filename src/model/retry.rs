@@ -55,16 +55,32 @@ pub enum Retry {
     After(Duration),
     /// Do not retry: it would fail again.
     GiveUp,
-    /// Retry at once, and do not count the attempt: it was cut short. A run with `max_attempts` 1 is dead all the same.
+    /// The attempt was cut short: retry after the backoff of the policy. The first three interruptions in a row do not
+    /// count. A run with `max_attempts` 1 is dead all the same.
     Interrupted,
-    /// Retry after this wait, and do not count the attempt: its work is not possible yet. A run with `max_attempts` 1 is dead all
-    /// the same.
+    /// Retry after this wait, a second or more, and do not count the attempt: its work is not possible yet. A run with `max_attempts` 1
+    /// is dead all the same.
     Snooze(Duration),
     /// Do not retry: the work is not needed any more. The run is cancelled, not dead.
     Cancel,
     /// Nothing was started, for want of files, descriptors, memory or processes: the run returns to the queue, the attempt does not
     /// count, also of a run with `max_attempts` 1, and the scheduler waits before it starts anything more.
     NotStarted,
+}
+
+/// How many interruptions of a run in a row do not count as attempts.
+const FORGIVEN_INTERRUPTIONS: u32 = 3;
+
+/// The shortest wait of a snoozed run.
+const SHORTEST_SNOOZE: Duration = Duration::from_secs(1);
+
+/// The attempts of a run, the one that has failed now included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// How many of them count, if this one does.
+    pub(crate) counted: u32,
+    /// How many interruptions in a row; 0 if this attempt was not interrupted.
+    pub(crate) interrupted: u32,
 }
 
 /// What happens to a run whose attempt has failed.
@@ -78,37 +94,43 @@ pub(crate) enum Verdict {
 }
 
 impl RetryPolicy {
-    /// Decides about a run of which `counted` attempts have failed, the last of them now.
-    ///
-    /// The wait is random in the upper half of the backoff, so that runs which failed together are not retried
-    /// together; it is never zero.
-    pub(crate) fn judge(&self, counted: u32, advice: Retry, random: &mut fastrand::Rng) -> Verdict {
-        let some = Duration::from_millis(1);
-        let wait = match advice {
-            Retry::Cancel => return Verdict::Cancel,
-            Retry::Interrupted if self.max_attempts > 1 => return Verdict::Forgive(Duration::ZERO),
-            Retry::Snooze(wait) if self.max_attempts > 1 => return Verdict::Forgive(wait.max(some)),
-            _ if advice == Retry::GiveUp || counted >= self.max_attempts => return Verdict::Dead,
-            Retry::After(wait) => wait,
-            _ => {
-                let doublings = counted.saturating_sub(1).min(63);
-                let full =
-                    self.backoff.as_millis().saturating_mul(1u128 << doublings).min(self.max_backoff.as_millis());
-                let full = u64::try_from(full).unwrap_or(u64::MAX);
-                Duration::from_millis(random.u64(full / 2..=full))
-            }
+    /// Decides about a run whose attempt has failed. The wait is never zero.
+    pub(crate) fn judge(&self, tally: Tally, advice: Retry, random: &mut fastrand::Rng) -> Verdict {
+        let Tally { counted, interrupted } = tally;
+        let may_start_again = self.max_attempts > 1;
+        let mut wait_after = |failures| match advice {
+            Retry::After(wait) => wait.max(Duration::from_millis(1)),
+            _ => self.backoff_after(failures, random),
         };
-        Verdict::TryAgainIn(wait.max(some))
+        match advice {
+            Retry::Cancel => Verdict::Cancel,
+            Retry::GiveUp => Verdict::Dead,
+            Retry::Snooze(wait) if may_start_again => Verdict::Forgive(wait.max(SHORTEST_SNOOZE)),
+            _ if may_start_again && (1..=FORGIVEN_INTERRUPTIONS).contains(&interrupted) => {
+                Verdict::Forgive(wait_after(interrupted))
+            }
+            _ if counted >= self.max_attempts => Verdict::Dead,
+            _ => Verdict::TryAgainIn(wait_after(counted)),
+        }
+    }
+
+    /// Returns the wait after a number of failures: random in the upper half of the backoff, so that runs which failed together are not
+    /// retried together.
+    fn backoff_after(&self, failures: u32, random: &mut fastrand::Rng) -> Duration {
+        let doublings = failures.saturating_sub(1).min(63);
+        let full = self.backoff.as_millis().saturating_mul(1u128 << doublings).min(self.max_backoff.as_millis());
+        let full = u64::try_from(full).unwrap_or(u64::MAX);
+        Duration::from_millis(random.u64(full / 2..=full).max(1))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Retry, RetryPolicy, Verdict};
+    use super::{FORGIVEN_INTERRUPTIONS, Retry, RetryPolicy, Tally, Verdict};
     use std::time::Duration;
 
     fn wait(policy: RetryPolicy, counted: u32, advice: Retry, seed: u64) -> Option<u64> {
-        match policy.judge(counted, advice, &mut fastrand::Rng::with_seed(seed)) {
+        match policy.judge(Tally { counted, interrupted: 0 }, advice, &mut fastrand::Rng::with_seed(seed)) {
             Verdict::TryAgainIn(wait) | Verdict::Forgive(wait) => Some(u64::try_from(wait.as_millis()).unwrap()),
             Verdict::Cancel | Verdict::Dead => None,
         }
@@ -145,21 +167,40 @@ mod tests {
         assert_eq!(wait(policy, 5, Retry::After(Duration::from_secs(1)), 1), None);
         assert_eq!(wait(policy, 1, Retry::GiveUp, 1), None);
         assert_eq!(wait(policy, 1, Retry::After(Duration::from_secs(90)), 1), Some(90_000));
-        assert_eq!(wait(policy, 5, Retry::Interrupted, 1), Some(0), "it does not count");
-        let once = RetryPolicy { max_attempts: 1, ..policy };
-        assert_eq!(wait(once, 1, Retry::Interrupted, 1), None);
+    }
+
+    #[test]
+    fn three_interruptions_in_a_row_are_forgiven_with_backoff_and_later_ones_count() {
+        let policy = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
+        let hour = Duration::from_secs(3600);
+        for advice in [Retry::Interrupted, Retry::Backoff, Retry::After(hour)] {
+            let judge = |policy: RetryPolicy, counted, interrupted| {
+                policy.judge(Tally { counted, interrupted }, advice, &mut fastrand::Rng::with_seed(7))
+            };
+            for (interrupted, full) in (1..=FORGIVEN_INTERRUPTIONS).zip([10, 20, 40]) {
+                let Verdict::Forgive(wait) = judge(policy, 2, interrupted) else { panic!("{interrupted}") };
+                let expected = if advice == Retry::After(hour) { 3600..=3600 } else { full / 2..=full };
+                assert!(expected.contains(&wait.as_secs()), "{advice:?}, {interrupted}: {wait:?}");
+            }
+            assert!(matches!(judge(policy, 1, FORGIVEN_INTERRUPTIONS + 1), Verdict::TryAgainIn(_)));
+            assert_eq!(judge(policy, 2, FORGIVEN_INTERRUPTIONS + 2), Verdict::Dead);
+            let once = RetryPolicy { max_attempts: 1, ..policy };
+            assert_eq!(judge(once, 1, 1), Verdict::Dead, "it may start only once");
+        }
     }
 
     #[test]
     fn a_snooze_is_forgiven_unless_the_run_may_start_only_once() {
         let policy = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
-        let judge = |policy: RetryPolicy, counted, advice| policy.judge(counted, advice, &mut fastrand::Rng::new());
+        let judge = |policy: RetryPolicy, counted, advice| {
+            policy.judge(Tally { counted, interrupted: 0 }, advice, &mut fastrand::Rng::new())
+        };
         let hour = Duration::from_secs(3600);
         for counted in [1, 2, 9] {
             assert_eq!(judge(policy, counted, Retry::Snooze(hour)), Verdict::Forgive(hour));
             assert_eq!(judge(policy, counted, Retry::Cancel), Verdict::Cancel);
         }
-        assert_eq!(judge(policy, 1, Retry::Snooze(Duration::ZERO)), Verdict::Forgive(Duration::from_millis(1)));
+        assert_eq!(judge(policy, 1, Retry::Snooze(Duration::ZERO)), Verdict::Forgive(Duration::from_secs(1)));
         let once = RetryPolicy { max_attempts: 1, ..policy };
         assert_eq!(judge(once, 1, Retry::Snooze(hour)), Verdict::Dead);
         assert_eq!(judge(once, 1, Retry::Cancel), Verdict::Cancel);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::json;
-use crate::model::retry::{Retry, RetryPolicy};
+use crate::model::retry::{Retry, RetryPolicy, Tally};
 
 /// Defines an enumeration that has a text form, as in the tables: its variants, `ALL`, `as_str` and `parse`; `Display`, `FromStr`
 /// and serde in the same form. `$column` is the name of the field in the message of a parse error.
@@ -219,6 +219,8 @@ pub struct Run {
     pub attempt: u32,
     /// The number of attempts that do not count.
     pub forgiven: u32,
+    /// How many times a shutdown has interrupted it since it last failed or was snoozed. The first three interruptions do not count.
+    pub interrupted: u32,
     /// 0 (first) to 3.
     pub priority: u8,
     /// At most one run with this key runs at a time, or as many as its limit says.
@@ -444,6 +446,8 @@ pub struct Claim {
     pub timeout: Option<Duration>,
     pub(crate) task_id: i64,
     pub(crate) forgiven: u32,
+    /// How many interruptions of its run have preceded it since an attempt ended otherwise.
+    pub(crate) interrupted: u32,
     pub(crate) retry: RetryPolicy,
     pub(crate) concurrency_key: Option<String>,
     /// The first run of the retry chain, if this run is a retry.
@@ -480,6 +484,7 @@ impl Claim {
             timeout: None,
             task_id: 0,
             forgiven: 0,
+            interrupted: 0,
             retry: RetryPolicy::default(),
             concurrency_key: None,
             first: None,
@@ -519,6 +524,12 @@ impl Claim {
     /// Returns the number of counted attempts, this one included.
     pub(crate) fn counted(&self) -> u32 {
         self.attempt.saturating_sub(self.forgiven)
+    }
+
+    /// Returns the attempts after this one has failed, or was interrupted.
+    pub(crate) fn tally(&self, is_interrupted: bool) -> Tally {
+        let interrupted = if is_interrupted { self.interrupted.saturating_add(1) } else { 0 };
+        Tally { counted: self.counted(), interrupted }
     }
 }
 

@@ -17,6 +17,11 @@ impl Scheduler {
     /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
     /// Handlers that have not returned by then are asked to stop.
     ///
+    /// An error that a handler returns after that request is an interruption: three in a row do not count as attempts
+    /// ([`Failure::interrupted`](crate::Failure::interrupted)). It is recorded if the handler returns before the process ends. If the
+    /// process ends first, the attempt is lost, and counts. To have handlers return within the deadline, call
+    /// [`Scheduler::interrupt`] before.
+    ///
     /// ```
     /// use std::time::Duration;
     /// use duly::{BoxError, Context, NewTask, RunStatus, Scheduler};
@@ -32,10 +37,11 @@ impl Scheduler {
     /// client.add(NewTask::manual("wait").handler("wait"))?;
     /// let run = client.trigger("wait")?;
     /// # while client.run(run)?.map(|run| run.status) != Some(RunStatus::Running) { std::thread::yield_now() }
-    /// scheduler.shutdown(Duration::from_millis(1))?;
-    /// # while client.run(run)?.map(|run| run.status) == Some(RunStatus::Running) { std::thread::yield_now() }
+    /// scheduler.interrupt();
+    /// assert_eq!(scheduler.shutdown(Duration::from_secs(10))?.unfinished, 0);
     /// // The attempt was asked to stop, and does not count. The run is not over: the next scheduler retries it.
-    /// assert!(client.run(run)?.is_some_and(|run| !run.status.is_final()));
+    /// let run = client.run(run)?.expect("the run");
+    /// assert_eq!((run.status, run.attempt, run.forgiven), (RunStatus::Failed, 1, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -79,7 +85,8 @@ impl Scheduler {
         let _ = self.order.send(Order::Drain);
     }
 
-    /// As [`Scheduler::drain`], and asks the running handlers to stop.
+    /// As [`Scheduler::drain`], and asks the running handlers to stop. An error that a handler then returns is an interruption:
+    /// [`Failure::interrupted`](crate::Failure::interrupted).
     pub fn interrupt(&self) {
         let _ = self.order.send(Order::Interrupt);
     }

@@ -18,14 +18,15 @@ use crate::worker::progress::LatestReports;
 /// Why a handler should stop.
 ///
 /// ```
+/// use std::time::Duration;
 /// use duly::{Context, Failure, StopReason};
 /// fn convert(run: &Context) -> Result<(), Failure> {
 ///     for page in 1..=500 {
 ///         match run.stop_reason() {
 ///             None => println!("page {page}"),
-///             // Cut short: the attempt does not count.
-///             Some(StopReason::Shutdown) => return Err(Failure::interrupted("the program ends")),
-///             Some(_) => return Err(Failure::give_up("too late")),
+///             Some(StopReason::TimeUp) => return Err(Failure::give_up("too many pages")),
+///             // After a shutdown an error is an interruption, not a failure.
+///             Some(reason) => return Err(Failure::retry_after(Duration::from_secs(5), format!("{reason:?}"))),
 ///         }
 ///     }
 ///     Ok(())
@@ -38,9 +39,11 @@ pub enum StopReason {
     Asked,
     /// The time limit has passed.
     TimeUp,
-    /// The scheduler shuts down, and its deadline has passed.
+    /// The scheduler shuts down, and its deadline has passed. An error that the handler returns is an interruption:
+    /// [`Failure::interrupted`](crate::Failure::interrupted).
     Shutdown,
-    /// The scheduler could not extend its lease, because the server did not answer for long: another scheduler may take the run over.
+    /// The scheduler could not extend its lease, because the server did not answer for long: another scheduler may take the run over. An
+    /// error is an interruption, as after a shutdown.
     LeaseLost,
 }
 

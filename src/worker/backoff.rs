@@ -30,12 +30,14 @@ pub struct FailedAttempt<'a> {
 }
 
 impl<'a> FailedAttempt<'a> {
-    /// Returns the failed attempt, if it is retried and its handler has not said when.
+    /// Returns the failed attempt, if it counts, is retried and its handler has not said when.
     pub(crate) fn of(finished: &'a Finished) -> Option<Self> {
         let claim = &*finished.claim;
         let failures = claim.counted();
         match &finished.outcome {
-            Outcome::Failed { how, error, retry: Retry::Backoff } if failures < claim.retry.max_attempts => {
+            Outcome::Failed { how, error, retry: Retry::Backoff }
+                if failures < claim.retry.max_attempts && !finished.is_interrupted =>
+            {
                 Some(FailedAttempt { claim, failures, how: *how, error })
             }
             _ => None,

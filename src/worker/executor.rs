@@ -61,8 +61,7 @@ use crate::error::BoxError;
 pub use crate::host::orphan::Orphan;
 use crate::host::owner_lock::OwnerLock;
 pub use crate::host::shared_input::SharedInput;
-use crate::model::retry::Retry;
-use crate::model::run::{FailureKind, Outcome};
+use crate::model::run::Outcome;
 use crate::store::turn_io::Begun;
 use crate::worker::attempt::StopReason;
 use crate::worker::handed::LONG;
@@ -300,17 +299,16 @@ impl Delegated {
     /// Ends the attempt, as a handler does that returns: with its result as JSON, or with an error, which may be a
     /// [`Failure`](crate::Failure).
     pub fn end(mut self, returned: Result<Option<String>, BoxError>) {
-        self.end_with(|_| outcome_of(returned));
+        self.end_with(outcome_of(returned));
     }
 
     /// Returns the run to the queue: the attempt had not begun, and does not count.
     pub fn release(mut self) {
-        self.end_with(|_| Outcome::Released);
+        self.end_with(Outcome::Released);
     }
 
-    fn end_with(&mut self, outcome: impl FnOnce(&Context) -> Outcome) {
+    fn end_with(&mut self, outcome: Outcome) {
         if let Some(began) = self.began.take() {
-            let outcome = outcome(&self.context);
             self.tools.end(began, outcome);
         }
     }
@@ -318,13 +316,7 @@ impl Delegated {
 
 impl Drop for Delegated {
     fn drop(&mut self) {
-        self.end_with(|context| {
-            let reason = context.stop_reason();
-            let is_interrupted = matches!(reason, Some(StopReason::Shutdown | StopReason::LeaseLost));
-            let retry = if is_interrupted { Retry::Interrupted } else { Retry::Backoff };
-            let error = "the executor dropped it before it ended".to_owned();
-            Outcome::Failed { how: FailureKind::Failed, error, retry }
-        });
+        self.end_with(Outcome::failed("the executor dropped it before it ended"));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::model::retry::Retry;
 /// | [`retry_after`](Failure::retry_after) | is retried, or dead after its last attempt | yes | only if it is dead |
 /// | [`snooze`](Failure::snooze) | is retried | no | no |
 /// | [`cancel`](Failure::cancel) | is cancelled | yes | no |
-/// | [`interrupted`](Failure::interrupted) | is retried as soon as possible | no | no |
+/// | [`interrupted`](Failure::interrupted) | is retried | from the fourth in a row on | only if it is dead |
 /// | [`not_started`](Failure::not_started) | returns to the queue | no | no |
 ///
 /// ```
@@ -45,8 +45,12 @@ impl Failure {
         Failure { retry: Retry::After(wait), source: error.into() }
     }
 
-    /// The attempt was cut short, as by a shutdown: it does not count, and is retried as soon as possible. A run that may start
-    /// only once is dead.
+    /// The attempt was cut short, as by a shutdown. It is retried after the backoff of the task, counted by the interruptions in a row
+    /// ([`Run::interrupted`](crate::Run::interrupted)). Three in a row do not count as attempts; each later one does, and
+    /// [`Client::check`](crate::Client::check) names a run with more than one. A run that may start only once is dead.
+    ///
+    /// Not needed after a shutdown has asked the handler to stop ([`StopReason::Shutdown`](crate::StopReason::Shutdown)): any error that it
+    /// then returns is an interruption, unless it says `give_up`, `cancel` or `snooze`. The wait of `retry_after` is kept.
     ///
     /// ```
     /// use duly::testing::Stepper;
@@ -99,7 +103,7 @@ impl Failure {
     /// reports it as information, and the task has no failure more. A run that may start only once (`max_attempts` 1) is dead.
     ///
     /// Effects that are done stay done, and the idempotency key stays the same. While it waits, the run is unfinished, as its overlap
-    /// policy and `duly status` (`failed`) see it. The time limit applies to each attempt, and
+    /// policy and `duly status` (`failed`) see it. A wait of less than a second is a second. The time limit applies to each attempt, and
     /// [`expires`](crate::NewTask::expires) no longer does, since the run has begun. Nothing limits how often a run is snoozed: each
     /// time, [`Context::attempt`](crate::Context::attempt) grows by one, and one row of `task_attempts` is kept as long as the run. For a condition that is
     /// checked often and for a long time, use a task with an interval instead.

@@ -325,11 +325,7 @@ impl Spawned {
     /// Returns the outcome of an attempt whose future was dropped before it returned.
     fn dropped(&self) -> Outcome {
         let reason = self.attempt.flag.raised();
-        let (how, retry) = match reason {
-            Some(StopReason::Shutdown | StopReason::LeaseLost) => (FailureKind::Failed, Retry::Interrupted),
-            Some(StopReason::TimeUp) => (FailureKind::TimedOut, Retry::Backoff),
-            Some(StopReason::Asked) | None => (FailureKind::Failed, Retry::Backoff),
-        };
+        let how = if reason == Some(StopReason::TimeUp) { FailureKind::TimedOut } else { FailureKind::Failed };
         let error = if self.attempt.is_dropped.load(Ordering::SeqCst) {
             let limit = limit(&self.attempt.claim).filter(|_| reason == Some(StopReason::TimeUp));
             let late = limit.map(|limit| format!("it took longer than {}: ", humantime::format_duration(limit)));
@@ -338,7 +334,7 @@ impl Spawned {
         } else {
             "the runtime dropped it before it returned: it has shut down".to_owned()
         };
-        Outcome::Failed { how, error, retry }
+        Outcome::Failed { how, error, retry: Retry::Backoff }
     }
 }
 

@@ -129,9 +129,9 @@ impl Attempts {
     }
 
     /// Asks the handler of a run to stop.
-    pub(crate) fn stop(&self, run: i64) {
+    pub(crate) fn stop(&self, run: i64, reason: StopReason) {
         if let Some((_, flag)) = self.flags().get(&run) {
-            flag.raise(StopReason::Asked);
+            flag.raise(reason);
         }
     }
 
@@ -156,7 +156,7 @@ pub(crate) fn attempt(
     tools: Tools,
     begins: impl FnOnce(Duration),
 ) -> Finished {
-    let mut exceeded = None;
+    let (mut exceeded, mut reason) = (None, None);
     let span = AttemptSpan::new(claim);
     // The handler's own limit and the text of its error are application code as well.
     let run = || {
@@ -166,12 +166,12 @@ pub(crate) fn attempt(
         }
         let context = Context::new(claim.clone(), clock.clone(), stop, limit, tools.clone());
         let returned = handler.run(&context);
-        exceeded = context.exceeded();
+        (exceeded, reason) = (context.exceeded(), context.stop_reason());
         judged(returned)
     };
     let ended = panics::contained(|| span.within(run));
     let outcome = ended.unwrap_or_else(|panic| panicked(&panic));
-    let finished = ended_with(claim, outcome, exceeded, (began, clock.now()), &tools);
+    let finished = ended_with(claim, (outcome, reason), exceeded, (began, clock.now()), &tools);
     span.ended(claim, &finished.outcome);
     finished
 }
@@ -182,10 +182,11 @@ pub(crate) fn panicked(panic: &str) -> Outcome {
     Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff }
 }
 
-/// Returns the end of an attempt, with what its handler reported. A copy of its [`Context`] can record nothing more.
+/// Returns the end of an attempt that had been asked to stop for `reason`, if any, with what its handler reported. A copy of its
+/// [`Context`] can record nothing more.
 pub(crate) fn ended_with(
     claim: &Arc<Claim>,
-    outcome: Outcome,
+    (outcome, reason): (Outcome, Option<StopReason>),
     exceeded: Option<Duration>,
     (began, ended): (Now, Now),
     tools: &Tools,
@@ -205,7 +206,11 @@ pub(crate) fn ended_with(
         return *finished;
     }
     let (output, exit_code) = (reported.output, reported.exit_code);
-    let finished = Finished::new(claim.clone(), outcome, began, ended).exceeding(exceeded).with_remark(reported.remark);
+    let mut finished = Finished::new(claim.clone(), outcome, began, ended);
+    if matches!(reason, Some(StopReason::Shutdown | StopReason::LeaseLost)) {
+        finished = finished.asked_by_shutdown();
+    }
+    let finished = finished.exceeding(exceeded).with_remark(reported.remark);
     Finished { output, exit_code, progress, input, ..finished }
 }
 

@@ -423,9 +423,9 @@ impl Context {
         self.deadline.map(|(_, wall)| wall)
     }
 
-    /// Returns whether the handler should stop: a user asked for it, or its time limit has passed. A handler that then returns
-    /// an error ends its run as cancelled, or as timed out. A handler that returns `Ok` has succeeded, however late; that it
-    /// was late is reported.
+    /// Returns whether the handler should stop: a user asked for it, its time limit has passed, or the scheduler shuts down. A handler
+    /// that then returns an error ends its run as cancelled, or its attempt as timed out or interrupted. A handler that returns `Ok`
+    /// has succeeded, however late; that it was late is reported.
     ///
     /// ```
     /// fn index(run: &duly::Context, files: &[String]) -> Result<(), duly::BoxError> {

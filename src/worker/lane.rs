@@ -116,7 +116,7 @@ impl LaneTools {
         let claim = context.claim();
         let finished = panics::contained(|| {
             let ended = self.attempts.clock.now();
-            ended_with(claim, outcome, context.exceeded(), (now, ended), &tools)
+            ended_with(claim, (outcome, context.stop_reason()), context.exceeded(), (now, ended), &tools)
         });
         let finished = finished.unwrap_or_else(|panic| broken(claim, now, &panic));
         span.ended(claim, &finished.outcome);

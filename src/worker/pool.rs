@@ -352,12 +352,17 @@ impl Pool {
 
     /// Asks the handler of a run to stop, if it has begun and not returned.
     pub(crate) fn stop(&mut self, run: i64) {
-        self.attempts().stop(run);
+        self.attempts().stop(run, StopReason::Asked);
         self.lanes.iter_mut().for_each(|lane| lane.stop(Some(run)));
     }
 
-    /// Asks every handler to stop.
+    /// Asks every handler to stop. Those of the workers that have exceeded their time limit are to stop for that reason.
     pub(crate) fn stop_all(&mut self, reason: StopReason) {
+        let latest = self.attempts().clock.now().monotonic.saturating_add(GRACE);
+        let limited = limits(&self.limited);
+        let late = limited.values().filter(|limit| limit.until <= latest);
+        late.for_each(|limit| self.attempts().stop(limit.claim.run_id, StopReason::TimeUp));
+        drop(limited);
         self.attempts().stop_all(reason);
         self.lanes.iter_mut().for_each(|lane| lane.stop(None));
     }

@@ -105,6 +105,8 @@ mod ids;
 mod import;
 /// Invalid input is refused where it is entered.
 mod input_errors;
+/// What a shutdown interrupts is forgiven, and not for ever.
+mod interruptions;
 /// A healthy task beside tasks that panic, hang or kill their scheduler.
 mod isolation;
 /// The serde form of the library's values.

@@ -11,9 +11,9 @@ use crate::fixtures::skip;
 const SHARED: &str = "
     apply async_handlers attempt_slots catch_up check clock clock_trouble completed_by_sql concurrency_keys
     crontab_weeks delay_tasks draining durations effects events executor first_look handler_failures history ids
-    idempotency limits loop_steps manual matching misfire observers on_dead overdue overlap progress regressions reopened
-    restarts rewinds retention retention_load run_transitions schedule_changes sql_edits stuck_workers takeover
-    testing_kit threads time_limits turns unknown_owner wake";
+    idempotency interruptions limits loop_steps manual matching misfire observers on_dead overdue overlap progress
+    regressions reopened restarts rewinds retention retention_load run_transitions schedule_changes sql_edits stuck_workers
+    takeover testing_kit threads time_limits turns unknown_owner wake";
 
 fn is_shared(module: &str) -> bool {
     SHARED.split_whitespace().any(|shared| shared == module)

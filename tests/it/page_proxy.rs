@@ -56,8 +56,12 @@ impl Proxy {
     /// Posts a form of the page as a browser does, with the token of the page.
     fn trigger(&self) -> u16 {
         let page = self.curl(&["-u", USER, "/tasks/job"]).1;
-        let token = page.split_once("name=\"token\" value=\"").and_then(|(_, rest)| rest.split('"').next());
-        let form = format!("token={}", token.unwrap_or_else(|| panic!("no form in {page}")));
+        let field = |name: &str| {
+            let field =
+                page.split_once(&format!("name=\"{name}\" value=\"")).and_then(|(_, rest)| rest.split('"').next());
+            format!("{name}={}", field.unwrap_or_else(|| panic!("no {name} in {page}")))
+        };
+        let form = format!("{}&{}", field("token"), field("task"));
         let origin = format!("Origin: {SITE}");
         let headers = ["-H", &origin, "-H", "Sec-Fetch-Site: same-origin"];
         self.curl(&[&["-u", USER, "-d", &form][..], &headers, &["/tasks/job/trigger"]].concat()).0

@@ -58,9 +58,13 @@ impl Served {
         self.ask("POST", target, &lines, form)
     }
 
-    /// Posts a form with the token, which a page with a button holds. No page needs to have one here: SQL cannot read the token.
+    /// Posts a form with the token, which a page with a button holds and SQL cannot read, and with the id of the task, if it is of one.
     fn act(&self, target: &str) -> Answer {
-        self.post(target, &format!("token={}", self.token()))
+        let path = target.replace("%2F", "/").replace("%3A", ":").replace("%40", "@");
+        let tasks = self.scheduler.client().tasks().expect("the tasks");
+        let task = tasks.iter().find(|task| path.starts_with(&format!("/tasks/{}/", task.definition.name)));
+        let id = task.map(|task| format!("&task={}", task.id)).unwrap_or_default();
+        self.post(target, &format!("token={}{id}", self.token()))
     }
 
     /// Returns the hidden fields of the first form of a page, as they are posted.
@@ -326,12 +330,14 @@ fn a_form_acts_on_the_task_that_its_page_showed() {
     client.remove("digest").unwrap();
     assert_eq!(served.post("/tasks/digest/trigger", &old).status, 404);
     client.add(far_future("digest").handler("elsewhere")).unwrap();
-    for action in ["trigger", "pause", "resume"] {
-        let refused = served.post(&format!("/tasks/digest/{action}"), &old);
-        assert_eq!(refused.status, 409, "{}", refused.text);
-        assert!(refused.text.contains("another one has its name: load the page again"), "{}", refused.text);
+    let token = format!("token={}", served.token());
+    let (other, unnamed) = ("another one has its name: load the page again", "does not say which task its page showed");
+    for (form, reason) in [(&old, other), (&format!("{token}&task=x"), other), (&token, unnamed)] {
+        for action in ["trigger", "pause", "resume"] {
+            let refused = served.post(&format!("/tasks/digest/{action}"), form);
+            assert!(refused.status == 409 && refused.text.contains(reason), "{action} by {form}: {refused:?}");
+        }
     }
-    assert_eq!(served.post("/tasks/digest/trigger", &format!("token={}&task=x", served.token())).status, 409);
     assert_eq!(served.db.rows("SELECT id FROM task_runs"), Vec::<String>::new());
     assert_eq!(served.post("/tasks/digest/trigger", &served.form("/tasks/digest")).status, 303);
     assert_eq!(served.db.rows("SELECT task, status FROM task_runs JOIN (SELECT name AS task, id AS of FROM scheduled_tasks) ON of = task_id"), ["digest|queued"]);
@@ -400,11 +406,11 @@ fn an_action_whose_event_cannot_be_written_is_not_performed() {
 #[test]
 fn actions_that_wait_for_a_lock_are_refused_and_do_not_delay_pages() {
     let served = Served::with_actions();
-    let token = format!("token={}", served.token());
+    let form = served.form("/tasks/holder");
     let other = served.db.plain();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     thread::scope(|scope| {
-        let act = || served.post("/tasks/holder/trigger", &token);
+        let act = || served.post("/tasks/holder/trigger", &form);
         let actions: Vec<_> = (0..3).map(|_| scope.spawn(act)).collect();
         let mut pages = 0;
         for _ in 0..10 {
@@ -420,7 +426,7 @@ fn actions_that_wait_for_a_lock_are_refused_and_do_not_delay_pages() {
         }
     });
     other.execute_batch("COMMIT").unwrap();
-    assert_eq!(served.post("/tasks/holder/trigger", &token).status, 303);
+    assert_eq!(served.post("/tasks/holder/trigger", &form).status, 303);
     assert_eq!(served.db.ask("SELECT count(*) FROM task_runs"), "1", "those that were refused are not performed later");
     assert_eq!(served.actions().len(), 1);
 }

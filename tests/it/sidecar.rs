@@ -11,7 +11,9 @@ use std::time::Duration;
 use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
-use crate::fixtures::{TestDb, Watched, end, eventually, exited, far_future, overdue, wait_for_status};
+use crate::fixtures::{
+    TestDb, Watched, end, eventually, exited, far_future, overdue, problems, retry_soon, wait_for_status,
+};
 
 /// A task of the handler `command` that is overdue.
 pub(crate) fn command(name: &str, payload: Value) -> NewTask {
@@ -283,7 +285,7 @@ fn a_signal_lets_running_commands_end_and_their_outcome_is_kept() {
 #[test]
 fn commands_that_exceed_the_drain_are_ended_and_run_again() {
     let (db, client, mut gate) = with_gate();
-    client.add(shell("long", &gated_line(&db, "gate"))).unwrap();
+    client.add(retry_soon(shell("long", &gated_line(&db, "gate")), 2)).unwrap();
     client.add(shell("once", &gated_line(&db, "gate-once")).at_most_once()).unwrap();
     let _held = Gate::new(&db, "gate-once");
     let mut sidecar = Sidecar::start(&db, &["--drain", "1s"]);
@@ -302,6 +304,28 @@ fn commands_that_exceed_the_drain_are_ended_and_run_again() {
     let run = wait_for_status(&client, "long", RunStatus::Succeeded);
     assert_eq!((run.attempt, db.ask("SELECT sum(forgiven) FROM task_runs").as_str()), (2, "1"));
     sidecar.terminate();
+}
+
+/// As `systemctl restart` of its own unit. Three interruptions are forgiven, and then each counts.
+#[test]
+fn a_command_that_ends_its_own_scheduler_does_not_do_so_for_ever() {
+    let (db, client) = TestDb::with_client();
+    let line = format!("echo begun >>{}/begun; kill $PPID; exec sleep 60", db.home().display());
+    client.add(retry_soon(shell("self", &line), 2)).unwrap();
+    let newest = || client.history("self", 1).unwrap().pop().map(|run| (run.status, run.forgiven, run.interrupted));
+    let mut seen = Vec::new();
+    while seen.len() < 8 && newest().is_none_or(|(status, ..)| !status.is_final()) {
+        let mut sidecar = Sidecar::spawn(&db, &["--drain", "0s"]);
+        assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
+        seen.extend(newest());
+        let is_named =
+            problems(&client).iter().any(|line| line.starts_with("interrupted: run 1 of self was interrupted by "));
+        assert_eq!(is_named, (2..5).contains(&seen.len()), "{:?}", problems(&client));
+    }
+    let failed = |forgiven, interrupted| (RunStatus::Failed, forgiven, interrupted);
+    assert_eq!(seen, [failed(1, 1), failed(2, 2), failed(3, 3), failed(3, 4), (RunStatus::Dead, 3, 5)]);
+    assert_eq!(db.lines("begun").len(), 5);
+    db.assert_sound();
 }
 
 #[test]

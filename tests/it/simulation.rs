@@ -16,6 +16,7 @@ mod expiry;
 mod faults;
 mod hidden_processes;
 mod history;
+mod interruptions;
 mod limits;
 #[cfg(feature = "postgres")]
 mod network;

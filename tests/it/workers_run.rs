@@ -349,9 +349,7 @@ fn at_the_first_signal_workers_finish_their_runs_and_end() {
 #[test]
 fn a_shutdown_interrupts_runs_and_the_next_start_runs_them() {
     let (db, client) = TestDb::with_client();
-    client.add(overdue("asked").handler("h")).unwrap();
-    client.add(overdue("deaf").handler("h")).unwrap();
-    client.add(overdue("later").handler("h")).unwrap();
+    client.add_all(["asked", "deaf", "later"].map(|name| retry_soon(overdue(name).handler("h"), 2))).unwrap();
     let arms = r#"*'"type":"run"'*) begin;; *'"type":"stop"'*) ;;
   *cancel*'"run":1,'*) fail 'shut down';; *cancel*'"run":3,'*) fail 'not now' ',"retry":"1h"';;"#;
     let option = worker(&db, "w", &handles("h", 3), arms);
@@ -362,13 +360,36 @@ fn a_shutdown_interrupts_runs_and_the_next_start_runs_them() {
     sidecar.signal("TERM");
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
     assert!(!is_alive(pids(&db, "w")[0]));
-    // A delay that the worker chose is kept, and the attempt counts.
-    let rows = "SELECT status, forgiven, run_at > finished_at + 3000000 FROM task_runs ORDER BY id";
-    assert_eq!(db.rows(rows), ["failed|1|0", "failed|1|0", "failed|0|1"]);
+    // A delay that the worker chose is kept.
+    let rows = "SELECT status, forgiven, interrupted, run_at > finished_at + 3000000 FROM task_runs ORDER BY id";
+    assert_eq!(db.rows(rows), ["failed|1|1|0", "failed|1|1|0", "failed|1|1|1"]);
     client.cancel(client.history("later", 1).unwrap()[0].id).unwrap();
     let option = worker(&db, "w", &handles("h", 2), r#"*'"type":"run"'*) succeed;;"#);
     assert_eq!(until_idle(&db, &[&option]), Some(0));
     assert_eq!(db.states(), ["asked|succeeded|2", "deaf|succeeded|2", "later|cancelled|1"]);
+    db.assert_sound();
+}
+
+#[test]
+fn a_run_of_a_worker_is_dead_when_shutdowns_have_interrupted_it_too_often() {
+    let (db, client) = TestDb::with_client();
+    client.add(retry_soon(overdue("asked").handler("h"), 2)).unwrap();
+    let option = worker(
+        &db,
+        "w",
+        &handles("h", 1),
+        r#"*'"type":"run"'*) begin;; *'"type":"stop"'*) ;;
+  *cancel*) fail 'shut down';;"#,
+    );
+    let mut seen = Vec::new();
+    for attempt in 1..=5 {
+        let mut sidecar = start(&db, &[&option], &["--drain", "0s"]);
+        eventually("it runs", || sent(&db, "w").matches("\"task\"").count() == attempt);
+        sidecar.signal("TERM");
+        sidecar.end();
+        seen.extend(db.rows("SELECT status, attempt, forgiven, interrupted FROM task_runs"));
+    }
+    assert_eq!(seen, ["failed|1|1|1", "failed|2|2|2", "failed|3|3|3", "failed|4|3|4", "dead|5|3|5"]);
     db.assert_sound();
 }
 

@@ -51,14 +51,14 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
     })
 }
 
-/// Refuses an action on another task than the page showed.
+/// Refuses an action on another task than the page showed, or on one that the request does not identify.
 fn check_target(tx: &Transaction<'_>, verb: &str, on: &Target) -> Result<(), Fault> {
-    let Some(id) = on.id else { return Ok(()) };
-    if tasks::expect(tx, &on.task)?.id == id {
-        return Ok(());
-    }
-    let request = format!("{verb} task {:?}", on.task);
-    let reason =
-        "the task that the page showed was removed, and another one has its name: load the page again".to_owned();
+    let found = tasks::expect(tx, &on.task)?.id;
+    let reason = match on.id {
+        Some(id) if id == found => return Ok(()),
+        Some(_) => "the task that the page showed was removed, and another one has its name: load the page again",
+        None => "the form does not say which task its page showed (the field task): load the page again",
+    };
+    let (request, reason) = (format!("{verb} task {:?}", on.task), reason.to_owned());
     Err(Error::Refused { request, reason }.into())
 }

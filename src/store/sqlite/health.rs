@@ -49,6 +49,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             problems: problems(tx)?,
             blocked: held.map(|run| (run.run, run.task, run.reason.unwrap_or_default())).collect(),
             reopened: invariants::reopened(tx, MAX_LISTED)?,
+            interrupted: interrupted(tx)?,
             failing: failing(tx, limits.failures)?,
             dead: dead(tx, recent, limits.failures)?,
             invalid,
@@ -164,6 +165,18 @@ fn overdue(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<(Str
             Ok((row::shown(row, 0)?, row.get(1)?))
         })?
         .collect()
+}
+
+const INTERRUPTED: &str = sql! {"
+    SELECT r.id, t.name, r.interrupted
+      FROM task_runs r INDEXED BY task_runs_unfinished JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE {unfinished:r} AND r.interrupted > 1
+     ORDER BY r.id LIMIT :limit"};
+
+/// Returns the unfinished runs with more than one interruption, and how many each has.
+fn interrupted(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(i64, String, u32)>> {
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row::shown(row, 1)?, row::saturating(row, 2)?));
+    tx.prepare_cached(INTERRUPTED)?.query_map(named_params! { ":limit": MAX_LISTED_ROWS }, read)?.collect()
 }
 
 const FAILING: &str = "

@@ -121,6 +121,7 @@ fn describe(run: &Run, payload: &str) -> serde_json::Value {
         "status": run.status.as_str(),
         "attempt": run.attempt,
         "forgiven": run.forgiven,
+        "interrupted": run.interrupted,
         "payload": payload,
         "started_at": time(run.started_at),
         "finished_at": time(run.finished_at),

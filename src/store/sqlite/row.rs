@@ -192,9 +192,9 @@ columns! {
 columns! {
     /// `{run_columns}`, and the `name` of the task.
     RunColumns RUN:
-    id handler scheduled_for origin retry_of request_key status run_at expires_at blocked attempt forgiven priority
-    concurrency_key payload locked_by locked_until started_at finished_at duration_ms error exit_code output result progress
-    cancel_requested occurrences last_scheduled_for name
+    id handler scheduled_for origin retry_of request_key status run_at expires_at blocked attempt forgiven interrupted
+    priority concurrency_key payload locked_by locked_until started_at finished_at duration_ms error exit_code output result
+    progress cancel_requested occurrences last_scheduled_for name
 }
 
 columns! {
@@ -353,6 +353,7 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
         blocked: shown_if_any(row, at.blocked)?,
         attempt: saturating(row, at.attempt)?,
         forgiven: saturating(row, at.forgiven)?,
+        interrupted: saturating(row, at.interrupted)?,
         priority: number(row, at.priority)?,
         concurrency_key: shown_if_any(row, at.concurrency_key)?,
         payload: shown_if_any(row, at.payload)?,

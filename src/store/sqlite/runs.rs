@@ -266,7 +266,7 @@ const FAIL: &str = sql! {"
        SET status = 'failed', handler = (SELECT t.handler FROM scheduled_tasks t WHERE t.id = task_id),
            started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
            error = :error, run_at = :run_at, blocked = 'key', forgiven = forgiven + :forgiven,
-           expires_at = iif(:forgiven, NULL, expires_at),
+           interrupted = :interrupted, expires_at = iif(:forgiven, NULL, expires_at),
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE {fenced}"};
 
@@ -288,18 +288,22 @@ impl End<'_> {
     }
 }
 
-pub(crate) fn fail(
-    tx: &Transaction<'_>,
-    fence: &Fence<'_>,
-    end: &End<'_>,
-    run_at: Timestamp,
-    forgiven: bool,
-) -> rusqlite::Result<Wrote> {
+/// The next attempt of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Again {
+    pub(crate) run_at: Timestamp,
+    /// Whether the attempt that has ended does not count.
+    pub(crate) is_forgiven: bool,
+    /// See [`Tally`](crate::model::retry::Tally).
+    pub(crate) interrupted: u32,
+}
+
+pub(crate) fn fail(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>, again: Again) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(FAIL)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
-            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error, ":run_at": run_at,
-            ":forgiven": forgiven,
+            ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error, ":run_at": again.run_at,
+            ":forgiven": again.is_forgiven, ":interrupted": again.interrupted,
         })
         .map(judged)
 }
@@ -308,15 +312,21 @@ pub(crate) fn fail(
 const SET_DEAD: &str = sql! {"
     UPDATE task_runs
        SET status = 'dead', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
-           error = :error,
+           error = :error, interrupted = :interrupted,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE {fenced}"};
 
-pub(crate) fn set_dead(tx: &Transaction<'_>, fence: &Fence<'_>, end: &End<'_>) -> rusqlite::Result<Wrote> {
+pub(crate) fn set_dead(
+    tx: &Transaction<'_>,
+    fence: &Fence<'_>,
+    end: &End<'_>,
+    interrupted: u32,
+) -> rusqlite::Result<Wrote> {
     tx.prepare_cached(SET_DEAD)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
             ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
+            ":interrupted": interrupted,
         })
         .map(judged)
 }
@@ -454,7 +464,8 @@ pub(crate) fn is_asked_to_stop(tx: &Transaction<'_>, run: i64) -> rusqlite::Resu
 const CLAIMED: &str = "
     SELECT r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
            ifnull(r.payload, t.payload), t.schedule_type, t.max_attempts, t.backoff_ms,
-           t.backoff_cap_ms, t.timeout_ms, r.retry_of, iif(r.payload IS NULL, NULL, t.payload)
+           t.backoff_cap_ms, t.timeout_ms, r.retry_of, iif(r.payload IS NULL, NULL, t.payload),
+           r.interrupted
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
 
@@ -522,6 +533,7 @@ fn as_claim<T: FromSql + Into<String>>(row: &Row<'_>, run_id: i64, now: Timestam
         timeout: row::millis_at(row, 13)?,
         task_id: row.get(0)?,
         forgiven: row.get(2)?,
+        interrupted: row.get(16)?,
         retry: RetryPolicy {
             max_attempts: row.get(10)?,
             backoff: row::millis_at(row, 11)?.unwrap_or_default(),

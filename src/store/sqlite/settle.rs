@@ -13,7 +13,7 @@ use crate::rules::streak::Streak;
 use crate::store::fault::Fault;
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::open::{Change, Written};
-use crate::store::sqlite::runs::{self, CancelledBy, End, Fence, Success, Wrote};
+use crate::store::sqlite::runs::{self, Again, CancelledBy, End, Fence, Success, Wrote};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners, row};
 use crate::store::turn_io::Seen;
@@ -69,7 +69,7 @@ pub(crate) fn settle(
         Outcome::Failed { how, error, retry } => {
             let error = runs::stored_error(error);
             let end = End { error: Some(&error), ..ended(finished) };
-            let failure = Failure { how: (*how).into(), retry: *retry, end };
+            let failure = Failure { how: (*how).into(), retry: *retry, is_interrupted: finished.is_interrupted, end };
             let recorded = end_unsuccessfully(cx, &fence, claim, &failure, random)?;
             let Some(ended) = recorded else { return superseded(cx, &fence, finished) };
             (ended, Some(error))
@@ -205,6 +205,7 @@ fn too_long(result: &str) -> Option<String> {
 struct Failure<'a> {
     how: AttemptOutcome,
     retry: Retry,
+    is_interrupted: bool,
     end: End<'a>,
 }
 
@@ -231,20 +232,22 @@ fn end_unsuccessfully(
     failure: &Failure<'_>,
     random: &mut fastrand::Rng,
 ) -> Result<Option<AttemptEnd>, Fault> {
-    let (tx, &Failure { how, retry, ref end }) = (cx.tx, failure);
+    let (tx, &Failure { how, retry, is_interrupted, ref end }) = (cx.tx, failure);
     let by = if retry == Retry::Cancel { CancelledBy::Handler } else { CancelledBy::Request };
     let (wrote, status, next_attempt) = if runs::cancel_running(tx, fence, end, by)? == Wrote::Done {
         (Wrote::Done, RunStatus::Cancelled, None)
     } else {
-        let verdict = claim.retry.judge(claim.counted(), retry, random);
+        let tally = claim.tally(is_interrupted);
+        let verdict = claim.retry.judge(tally, retry, random);
         match verdict {
             Verdict::TryAgainIn(wait) | Verdict::Forgive(wait) => {
                 // The wait counts from the end of the attempt, or from now if the clock has stepped back to before it.
                 let at = end.finished.min(cx.now).plus(wait).min(Timestamp::MAX);
                 let is_forgiven = matches!(verdict, Verdict::Forgive(_));
-                (runs::fail(tx, fence, end, at, is_forgiven)?, RunStatus::Failed, Some(at))
+                let again = Again { run_at: at, is_forgiven, interrupted: tally.interrupted };
+                (runs::fail(tx, fence, end, again)?, RunStatus::Failed, Some(at))
             }
-            Verdict::Dead => (runs::set_dead(tx, fence, end)?, RunStatus::Dead, None),
+            Verdict::Dead => (runs::set_dead(tx, fence, end, tally.interrupted)?, RunStatus::Dead, None),
             // It would have been written above.
             Verdict::Cancel => return Ok(None),
         }
@@ -384,7 +387,7 @@ pub(crate) fn recover(
     let Some(claim) = runs::ending(tx, fence.run, now)? else { return Ok(()) };
     let started = started_at(tx, fence.run)?;
     let end = End { started, error: Some(error), ..End::unknown(now) };
-    let failure = Failure { how: AttemptOutcome::Lost, retry: Retry::Backoff, end };
+    let failure = Failure { how: AttemptOutcome::Lost, retry: Retry::Backoff, is_interrupted: false, end };
     let ended = end_unsuccessfully(cx, fence, &claim, &failure, random)?;
     let Some(AttemptEnd { status, next_attempt, .. }) = ended else { return Ok(()) };
     if status.is_final() {

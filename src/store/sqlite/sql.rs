@@ -35,8 +35,8 @@ pub(crate) const SHARED: [(&str, &str); 11] = [
     (
         "run_columns",
         ".id, .handler, .scheduled_for, .origin, .retry_of, .request_key, .status, .run_at, .expires_at, .blocked, \
-         .attempt, .forgiven, .priority, .concurrency_key, .payload, .locked_by, .locked_until, .started_at, \
-         .finished_at, .duration_ms, .error, .exit_code, .output, .result, .progress, .cancel_requested, \
+         .attempt, .forgiven, .interrupted, .priority, .concurrency_key, .payload, .locked_by, .locked_until, \
+         .started_at, .finished_at, .duration_ms, .error, .exit_code, .output, .result, .progress, .cancel_requested, \
          .occurrences, .last_scheduled_for",
     ),
     (

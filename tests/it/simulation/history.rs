@@ -180,6 +180,8 @@ pub(crate) struct History {
     pub(crate) open: BTreeSet<(i64, u32)>,
     /// Attempts of a run that were released or interrupted, and do not count.
     pub(crate) forgiven: BTreeMap<i64, u32>,
+    /// How many interruptions of a run there were since an attempt ended otherwise.
+    pub(crate) interrupted: BTreeMap<i64, u32>,
     /// The largest `max_attempts` that a task has had.
     pub(crate) most_attempts: BTreeMap<i64, u32>,
     pub(crate) models: BTreeMap<i64, TaskModel>,
@@ -242,6 +244,7 @@ impl History {
             attempts: BTreeMap::new(),
             open: BTreeSet::new(),
             forgiven: BTreeMap::new(),
+            interrupted: BTreeMap::new(),
             most_attempts: BTreeMap::new(),
             models: BTreeMap::new(),
             hidden: BTreeSet::new(),

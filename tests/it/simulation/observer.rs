@@ -31,7 +31,7 @@ const TASKS: &str = "
 const RUNS: &str = "
     SELECT id, task_id, handler, scheduled_for, origin, retry_of, status, run_at, expires_at, blocked, attempt, forgiven,
            priority, concurrency_key, locked_by, locked_until, started_at, finished_at, error, result, cancel_requested,
-           occurrences, last_scheduled_for, duration_ms
+           occurrences, last_scheduled_for, duration_ms, interrupted
       FROM task_runs";
 /// The newest heartbeat, the largest ids, and the number of runs.
 const COUNTERS: &str = "

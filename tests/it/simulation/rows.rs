@@ -70,6 +70,7 @@ pub(crate) struct RunRow {
     pub(crate) blocked: Option<String>,
     pub(crate) attempt: u32,
     pub(crate) forgiven: u32,
+    pub(crate) interrupted: u32,
     pub(crate) priority: u8,
     pub(crate) key: Option<String>,
     pub(crate) owner: Option<String>,
@@ -215,6 +216,7 @@ impl RunRow {
             && at::<i64>(row, 21) == self.occurrences
             && at::<Option<i64>>(row, 22) == self.last
             && at::<Option<i64>>(row, 23) == self.duration
+            && at::<u32>(row, 24) == self.interrupted
     }
 }
 
@@ -317,5 +319,6 @@ pub(crate) fn run(row: &Row<'_>) -> RunRow {
         occurrences: at(row, 21),
         last: at(row, 22),
         duration: at(row, 23),
+        interrupted: at(row, 24),
     }
 }

@@ -13,6 +13,8 @@ use crate::simulation::rows::{RunRow, Tables};
 struct AttemptEnd {
     status: RunStatus,
     forgiven: bool,
+    /// How many interruptions of the run there are then, if that changes.
+    interrupted: Option<u32>,
     /// If it failed: the earliest and latest time of its retry.
     again: Option<(i64, i64)>,
     /// The outcome that is recorded for the attempt.
@@ -104,6 +106,7 @@ impl History {
             if end.forgiven {
                 *self.forgiven.entry(id).or_default() += 1;
             }
+            self.interrupted.extend(end.interrupted.map(|interrupted| (id, interrupted)));
             if let Some((soonest, latest)) = end.again.filter(|_| after.status == RunStatus::Failed)
                 && !(soonest..=latest).contains(&after.run_at)
             {
@@ -121,6 +124,10 @@ impl History {
         }
         if after.forgiven != forgiven {
             return Err(format!("run {id} has {} forgiven attempts, expected {forgiven}", after.forgiven));
+        }
+        let interrupted = self.interrupted.get(&id).copied().unwrap_or_default();
+        if after.interrupted != interrupted {
+            return Err(format!("run {id} has {} interruptions, expected {interrupted}", after.interrupted));
         }
         let is_turn = step.turn().is_some();
         if before.status == RunStatus::Failed && after.status == before.status && after.attempt == before.attempt {
@@ -210,12 +217,13 @@ impl History {
         }
         // As counted by the checker, not by the row.
         let counted = number - self.forgiven.get(&id).copied().unwrap_or_default();
+        let counts = (counted, self.interrupted.get(&id).copied().unwrap_or_default());
         // A pause of its task resolves occurrences that may cancel it, in the same turn, before its outcome is recorded.
         let replaced = step.overlap_cancels(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
         let cancel = before.cancel_requested || replaced;
         // The wait counts from the end of the attempt, or from an earlier time that the clock has shown since.
         let ended = returned.map_or(step.now, |returned| returned.min(step.now));
-        Ok(AttemptEnd { late, took, ..expected_end(outcome.as_ref(), cancel, counted, policy, ended) })
+        Ok(AttemptEnd { late, took, ..expected_end(outcome.as_ref(), cancel, counts, policy, ended) })
     }
 
     /// Checks that a turn that can write records every outcome delivered before it.
@@ -331,12 +339,15 @@ fn lease_of(owner: &str, tables: &Tables) -> Option<i64> {
 fn expected_end(
     outcome: Option<&Outcome>,
     cancel: bool,
-    counted: u32,
+    (counted, interrupted): (u32, u32),
     policy: (u32, i64, i64),
     now: i64,
 ) -> AttemptEnd {
     let (most, backoff, cap) = policy;
-    let end = |status, kept| AttemptEnd { status, forgiven: false, again: None, kept, late: false, took: None };
+    let end = |status, kept| {
+        let (forgiven, interrupted, again, late, took) = (false, None, None, false, None);
+        AttemptEnd { status, forgiven, interrupted, again, kept, late, took }
+    };
     let (how, retry) = match outcome {
         Some(Outcome::Succeeded { .. }) => return end(RunStatus::Succeeded, None),
         Some(Outcome::Released) => {
@@ -351,17 +362,18 @@ fn expected_end(
         return end(RunStatus::Cancelled, said("cancelled"));
     }
     let kept = Some(how.as_str());
-    if retry == Retry::Interrupted && most > 1 {
-        return AttemptEnd { forgiven: true, again: Some((now, now)), ..end(RunStatus::Failed, kept) };
-    }
+    let interrupted = if retry == Retry::Interrupted { interrupted + 1 } else { 0 };
+    let end = |status, kept| AttemptEnd { interrupted: Some(interrupted), ..end(status, kept) };
     if let (Retry::Snooze(wait), 2..) = (retry, most) {
-        let at = now + i64::try_from(wait.as_millis()).expect("a wait").max(1);
+        let at = now + i64::try_from(wait.as_millis()).expect("a wait").max(1000);
         return AttemptEnd { forgiven: true, again: Some((at, at)), ..end(RunStatus::Failed, said("snoozed")) };
     }
-    if retry == Retry::GiveUp || counted >= most {
+    let forgiven = (1..=3).contains(&interrupted) && most > 1;
+    if retry == Retry::GiveUp || counted >= most && !forgiven {
         return end(RunStatus::Dead, kept);
     }
-    let full = backoff.saturating_mul(1 << (counted - 1).min(30)).min(cap);
+    let failures = if forgiven { interrupted } else { counted };
+    let full = backoff.saturating_mul(1 << (failures - 1).min(30)).min(cap);
     let (soonest, latest) = match retry {
         Retry::After(wait) => {
             let wait = i64::try_from(wait.as_millis()).expect("a wait");
@@ -369,7 +381,7 @@ fn expected_end(
         }
         _ => (full / 2, full),
     };
-    AttemptEnd { again: Some((now + soonest.max(1), now + latest.max(1))), ..end(RunStatus::Failed, kept) }
+    AttemptEnd { forgiven, again: Some((now + soonest.max(1), now + latest.max(1))), ..end(RunStatus::Failed, kept) }
 }
 
 fn check_new(step: &Step<'_>, run: &RunRow) -> Check {

@@ -313,6 +313,7 @@ fn waiting_claim(row: &Row, run_id: i64, now: Timestamp) -> Result<Option<Claim>
         timeout: length(row, 15)?,
         task_id: row.try_get(8)?,
         forgiven: 0,
+        interrupted: 0,
         retry,
         concurrency_key: row.try_get(6)?,
         first: None,

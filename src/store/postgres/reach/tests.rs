@@ -471,6 +471,7 @@ fn claim(run_id: i64, attempt: u32, task_id: i64) -> Claim {
         timeout: None,
         task_id,
         forgiven: 0,
+        interrupted: 0,
         retry: RetryPolicy::default(),
         concurrency_key: Some("k".into()),
         first: None,
