@@ -172,7 +172,8 @@ CREATE TABLE task_runs (
     -- What is known of a command while it lives, as a JSON object without the keys that the system does not provide:
     -- pid, started (in ticks since the boot), boot (its id), pid_ns (inode of the PID namespace in which pid counts) and
     -- session of the process that leads its group; dev and ino of the file of its input; db_dev and db_ino of this database,
-    -- which differ in a copy. {"gone":true}: a user has declared that it is gone (duly cancel RUN --gone).
+    -- which differ in a copy; guard: the owner and the number by which its guard knows it; init: its scheduler was process 1.
+    -- {"gone":true}: a user has declared that it is gone (duly cancel RUN --gone).
     process          TEXT CHECK (process IS NULL OR json_valid(process)),
     cancel_requested INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested = 0 OR cancel_requested = 1),
     -- 1 and NULL, except for a missed or skipped row that stands for several occurrences: scheduled_for is the

@@ -26,6 +26,7 @@ use crate::engine::loop_state::{LoopState, Order};
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
 use crate::error::{BoxError, Error, Result};
+use crate::host::guard_lock::GuardPlace;
 use crate::host::{folder, owner_lock};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::Settings;
@@ -85,6 +86,7 @@ pub struct Builder {
     #[cfg(feature = "postgres")]
     on_lease: Option<Arc<OnLease>>,
     executors: Vec<Arc<dyn Executor>>,
+    take_guard: Option<Box<dyn FnOnce(GuardPlace) + Send>>,
     #[cfg(feature = "page")]
     page: Option<Page>,
     #[cfg(feature = "tokio")]
@@ -266,8 +268,19 @@ impl Builder {
         let page = self.page.clone();
         #[cfg(feature = "postgres")]
         let (state, on_lease) = (self.state.clone(), self.on_lease.clone());
-        let Builder { path, missing, handlers, settings, durability, clock, mut observers, prepare, executors, .. } =
-            self;
+        let Builder {
+            path,
+            missing,
+            handlers,
+            settings,
+            durability,
+            clock,
+            mut observers,
+            prepare,
+            executors,
+            take_guard,
+            ..
+        } = self;
         handlers.check()?;
         settings.check()?;
         let mut place = Place::of(&path)?;
@@ -311,6 +324,8 @@ impl Builder {
         let mut poller = Poller::new(parts, clock.now())?;
         let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
+        // Before the first attempt.
+        take_guard.into_iter().for_each(|take| take(GuardPlace::of(&lock)));
         let beside = others + executors.len() * executor_lane::MOST;
         let mut pool = Pool::start(settings.workers, beside, handlers, clock.clone(), lock, observers, connections)?;
         #[cfg(feature = "tokio")]
@@ -461,6 +476,7 @@ impl Scheduler {
             #[cfg(feature = "postgres")]
             on_lease: None,
             executors: Vec::new(),
+            take_guard: None,
             #[cfg(feature = "page")]
             page: None,
             #[cfg(feature = "tokio")]

@@ -31,7 +31,7 @@ impl Former {
 
     /// Returns the earlier ids as dead owners: what the restored rows show as running under them is lost.
     pub(crate) fn dead(&self) -> impl Iterator<Item = Dead> {
-        self.unrecovered.iter().map(|owner| Dead { owner: owner.clone(), proof: Proof::Restored })
+        self.unrecovered.iter().map(|owner| Dead { owner: owner.clone(), proof: Proof::Restored, is_long_dead: false })
     }
 
     /// Returns whether an owner is an earlier id, and forgets that its rows are to be recovered.

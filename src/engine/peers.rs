@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::host::orphan::{self, Orphan, Presence};
 use crate::host::owner_lock::{self, DeadOwner, Standing, standing};
 use crate::host::platform::{self, Hold};
-use crate::host::shared_input;
+use crate::host::{guard_lock, shared_input};
 use crate::store::Store;
 use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Session, Stalled};
 
@@ -17,14 +17,17 @@ use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Session, Stalled
 /// The wait doubles each time.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
+/// How long the kernel may take to end the processes of a PID namespace with its first one.
+const NAMESPACE_END: Duration = Duration::from_secs(2);
+
 /// Removes the lock files of owners that died before they were registered, or whose end was recorded by a scheduler that died before it
-/// removed them; the inputs and payloads of attempts whose owner died between recording their end and removing them; and the files of
-/// dead owners' workers: no turn learns of them. Returns the workers of dead owners that still run.
+/// removed them, and those of their guards; the inputs and payloads of attempts whose owner died between recording their end and removing
+/// them; and the files of dead owners' workers: no turn learns of them. Returns the workers of dead owners that still run.
 pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<Vec<Orphan>> {
     owner_lock::remove_stale_temporaries(database, now);
     let (left, inputs) = (owner_lock::dead_owners(database), orphan::inputs(database));
-    let workers = shared_input::files(database);
-    if left.is_empty() && inputs.is_empty() && workers.is_empty() {
+    let (workers, guards) = (shared_input::files(database), guard_lock::owners(database));
+    if left.is_empty() && inputs.is_empty() && workers.is_empty() && guards.is_empty() {
         return Ok(Vec::new());
     }
     let known = store.known_owners()?;
@@ -39,6 +42,15 @@ pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Time
             Hold::Held => running.push(Orphan::of_worker(database, file, number)),
             Hold::Missing | Hold::Unknown(_) => {}
         }
+    }
+    // An owner that is not recovered may have the guard of an earlier id.
+    let may_be_lost = |owner: &String| {
+        let standing = || standing(database, owner);
+        left.iter().any(|(dead, _)| dead == owner) || !matches!(standing(), Standing::Alive { .. } | Standing::Missing)
+    };
+    if !known.not_ended.iter().any(may_be_lost) {
+        let of_ended = guards.iter().filter(|owner| !known.not_ended.contains(*owner));
+        of_ended.for_each(|owner| guard_lock::remove_free(database, owner));
     }
     left.into_iter().filter(|(name, _)| !known.not_ended.contains(name)).for_each(|(_, dead)| dead.remove());
     let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt));
@@ -105,8 +117,16 @@ impl Watched {
 #[derive(Debug)]
 struct Dying {
     evidence: Evidence,
+    /// When it was first seen dead.
+    since: Duration,
     /// Commands of its runs that are not known to be gone. Until one of them is gone, nothing more can be recovered.
     orphans: Vec<Orphan>,
+}
+
+impl Dying {
+    fn is_long_dead(&self, now: Duration) -> bool {
+        now.saturating_sub(self.since) >= NAMESPACE_END
+    }
 }
 
 /// Why an owner counts as dead.
@@ -161,17 +181,18 @@ impl Peers {
     /// this process's clock: no two clocks are compared. On a server its session must be gone as well. `full`: asks also about owners
     /// whose lock was released, and those without running runs.
     pub(crate) fn look(&mut self, now: Duration, full: bool) {
-        let mut before = BTreeMap::new();
+        let (mut before, mut seen) = (BTreeMap::new(), BTreeMap::new());
         for (owner, dying) in std::mem::take(&mut self.dying) {
             let stays = match dying.evidence {
                 Evidence::Lock(_) => true,
-                Evidence::Released => !full && !self.any_news(&dying.orphans, now),
+                Evidence::Released => !full && !self.any_news(&dying, now),
                 // This process does not hold its lock, so it may have resumed before its death was recorded.
                 Evidence::Lease | Evidence::Silence(_) => false,
             };
             if stays {
                 self.dying.insert(owner, dying);
             } else {
+                seen.insert(owner.clone(), dying.since);
                 before.insert(owner, dying.orphans);
             }
         }
@@ -194,7 +215,8 @@ impl Peers {
                 }
                 _ => continue,
             };
-            self.dying.insert(owner.clone(), Dying { evidence, orphans });
+            let since = seen.get(owner).copied().unwrap_or(now);
+            self.dying.insert(owner.clone(), Dying { evidence, since, orphans });
         }
         for (owner, silent) in self.silent.iter().filter(|_| full) {
             if silent.is_gone(now)
@@ -202,7 +224,7 @@ impl Peers {
                 && matches!(silent.session.standing(&self.database, owner), Standing::Missing)
             {
                 let evidence = Evidence::Silence(silent.until);
-                self.dying.insert(owner.clone(), Dying { evidence, orphans: Vec::new() });
+                self.dying.insert(owner.clone(), Dying { evidence, since: now, orphans: Vec::new() });
             }
         }
     }
@@ -222,7 +244,7 @@ impl Peers {
                 self.silent.insert(owner, Watched { session, ..seen.unwrap_or_else(new) });
             } else if let Standing::Dead(dead) = standing {
                 let evidence = Evidence::Lock(dead.mark_taken_over(&self.owner));
-                self.dying.insert(owner, Dying { evidence, orphans: Vec::new() });
+                self.dying.insert(owner, Dying { evidence, since: now, orphans: Vec::new() });
             }
         }
     }
@@ -254,7 +276,7 @@ impl Peers {
     }
 
     /// Returns the owners that are dead and not yet recovered.
-    pub(crate) fn dead(&self) -> Vec<Dead> {
+    pub(crate) fn dead(&self, now: Duration) -> Vec<Dead> {
         let until = |owner: &String| self.watched.get(owner).map(|watched| watched.until);
         let dead = |(owner, dying): (&String, &Dying)| {
             let proof = match &dying.evidence {
@@ -263,7 +285,7 @@ impl Peers {
                 Evidence::Silence(seen) => Proof::Silence(*seen),
                 Evidence::Released => return None,
             };
-            Some(Dead { owner: owner.clone(), proof })
+            Some(Dead { owner: owner.clone(), proof, is_long_dead: dying.is_long_dead(now) })
         };
         self.dying.iter().filter_map(dead).collect()
     }
@@ -285,14 +307,16 @@ impl Peers {
         if dying().next().is_some_and(|_| self.more) || left.any(|(_, dying)| dying.orphans.is_empty()) {
             return true;
         }
-        let orphans: Vec<Orphan> = dying().flat_map(|dying| &dying.orphans).cloned().collect();
-        self.any_news(&orphans, now)
+        let all = std::mem::take(&mut self.dying);
+        let any = all.values().filter(|dying| !released(dying)).any(|dying| self.any_news(dying, now));
+        self.dying = all;
+        any
     }
 
-    /// Returns whether a command is gone, or for the first time cannot be known to be gone: both are to be recorded.
-    fn any_news(&mut self, orphans: &[Orphan], now: Duration) -> bool {
-        orphans.iter().any(|orphan| {
-            let presence = self.presence(orphan, now);
+    /// Returns whether a command of an owner is gone, or for the first time cannot be known to be gone: both are to be recorded.
+    fn any_news(&mut self, dying: &Dying, now: Duration) -> bool {
+        dying.orphans.iter().any(|orphan| {
+            let presence = self.presence(orphan, dying.is_long_dead(now), now);
             self.remember(orphan, &presence, now);
             match presence {
                 Presence::Alive => false,
@@ -303,9 +327,9 @@ impl Peers {
     }
 
     /// Returns whether a command is still running. Does not ask the kernel again soon after that could not be known.
-    fn presence(&self, orphan: &Orphan, now: Duration) -> Presence {
+    fn presence(&self, orphan: &Orphan, is_long_dead: bool, now: Duration) -> Presence {
         let doubt = self.doubts.get(&key(orphan)).filter(|doubt| now < doubt.until);
-        turn_io::presence(orphan, doubt.map(|doubt| &*doubt.reason))
+        turn_io::presence(orphan, doubt.map(|doubt| &*doubt.reason), is_long_dead)
     }
 
     /// Returns the attempts about which the kernel is not asked again now, and why that could not be known.
@@ -390,12 +414,17 @@ impl Peers {
         self.resting = owners;
     }
 
-    /// Forgets an owner that is recovered, and removes its lock file.
+    /// Forgets an owner that is recovered, and removes its lock file, and that of its guard.
     pub(crate) fn owner_recovered(&mut self, owner: &str) {
         self.watched.remove(owner);
         self.silent.remove(owner);
         if let Some(Dying { evidence: Evidence::Lock(lock), .. }) = self.dying.remove(owner) {
             lock.remove();
+        }
+        // Of an earlier id of an owner that is not recovered, the guard may still be asked.
+        let is_alive = |other: &String| owner_lock::is_alive(&self.database, other);
+        if self.dying.is_empty() && self.watched.keys().all(is_alive) {
+            guard_lock::remove_free(&self.database, owner);
         }
     }
 

@@ -446,7 +446,7 @@ impl Poller {
         let prune = self.retention_timer.part(now, full && outcomes == 0, calm).filter(|_| !self.draining);
         Input {
             outcomes,
-            dead: self.peers.dead().into_iter().chain(self.former.dead()).collect(),
+            dead: self.peers.dead(now.monotonic).into_iter().chain(self.former.dead()).collect(),
             stalled: self.peers.stalled(now.monotonic),
             doubts: self.peers.recent_doubts(now.monotonic),
             rewind: self.clock.monitor.was_wrong(now).then(|| self.clock.monitor.newest()),

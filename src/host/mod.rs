@@ -2,9 +2,11 @@
 //! `platform`.
 
 pub(crate) mod attempt_slots;
+pub(crate) mod evidence;
 pub(crate) mod fault_points;
 pub(crate) mod file_aliases;
 pub(crate) mod folder;
+pub(crate) mod guard_lock;
 pub(crate) mod locked;
 pub(crate) mod orphan;
 pub(crate) mod owner_lock;

@@ -1,8 +1,8 @@
 //! Orphan processes: a command outlives the scheduler that started it.
 //!
-//! A command's standard input is a file that its scheduler locked and of which it kept no copy: the lock lives as long
-//! as the command, or any child that inherited it. The run records the identity of that file, and the command's process
-//! group. The run is recovered only on evidence that the command is gone. A failed check is no evidence, either way.
+//! A command inherits a file that its scheduler locked and of which it kept no copy: the lock lives as long as the command, or
+//! any child that inherited it. The run records the identity of that file, the command's process group, and the guard that knows of
+//! it. The run is recovered only on evidence that the command is gone (`evidence.rs`).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use crate::host::evidence::Presence;
+use crate::host::evidence::{OwnerEnd, judge};
+use crate::host::guard_lock::{self, GuardSeen, GuardedGroup};
 use crate::host::platform::{self, Hold};
 use crate::host::process::{self, Group, Leader};
 use crate::host::{folder, owner_lock};
@@ -55,6 +58,12 @@ struct Record {
     db_dev: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     db_ino: Option<u64>,
+    /// What the guard of its scheduler knows it as, if a guard held its lock when the command started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard: Option<GuardedGroup>,
+    /// Its scheduler was process 1 of its PID namespace.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    init: bool,
     /// A user has declared that the command is gone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     gone: bool,
@@ -62,20 +71,6 @@ struct Record {
 
 /// The record of a run whose command a user has declared gone.
 pub(crate) const DECLARED_GONE: &str = r#"{"gone":true}"#;
-
-/// Whether a command is still running, as far as it can be known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
-    Alive,
-    /// No process of it is left, or a user has declared it gone, or it is the command of another database.
-    Gone,
-    /// As [`Presence::Gone`], and nothing shows that it ever ran: there is no record and no input file.
-    NoTrace,
-    /// Its process group is empty. A process that left the group holds its input, and is no longer part of the run.
-    LeftGroup,
-    /// Unknown; with the reason.
-    Unknown(String),
-}
 
 /// The database whose command a record describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,8 +168,8 @@ impl Orphan {
         self.observe().signal_group
     }
 
-    /// Returns whether it is gone. That requires positive evidence: its process group has no member, or, where the
-    /// group cannot be read, the lock of its input was acquired. A process that left the group counts as gone.
+    /// Returns whether it is gone. That requires positive evidence: its process group has no member, or, where the group cannot be
+    /// read, the lock of its input was acquired, and no guard may still wait for it. A process that left the group counts as gone.
     pub fn is_gone(&self) -> bool {
         matches!(self.presence(), Presence::Gone | Presence::NoTrace | Presence::LeftGroup)
     }
@@ -193,6 +188,12 @@ impl Orphan {
         self.observe().presence
     }
 
+    /// As [`Orphan::presence`]. `is_long`: the scheduler is known to be dead for longer than the kernel takes to end the processes of a PID
+    /// namespace with its first one.
+    pub(crate) fn presence_after_death(&self, is_long: bool) -> Presence {
+        self.observe_after_death(is_long).presence
+    }
+
     /// Returns the visible processes that hold its input file.
     pub(crate) fn holders(&self) -> Vec<u32> {
         let own = self.input.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -207,8 +208,12 @@ impl Orphan {
         name.starts_with(WORKER) || name.ends_with(".worker")
     }
 
-    /// Observes its process group and the lock of its input.
+    /// Observes its process group, the lock of its input, and the guard of its scheduler.
     pub(crate) fn observe(&self) -> Observation {
+        self.observe_after_death(false)
+    }
+
+    fn observe_after_death(&self, is_long: bool) -> Observation {
         let (group, signal_group) = (None, None);
         if self.is_declared_gone() {
             return Observation { presence: Presence::Gone, group, signal_group };
@@ -228,8 +233,23 @@ impl Orphan {
             _ => None,
         };
         // The record of another database's command is no evidence about this run.
-        let presence = judge(group.as_ref().filter(|_| recorded_for != RecordedFor::OtherDatabase), hold);
+        let counting = group.as_ref().filter(|_| recorded_for != RecordedFor::OtherDatabase);
+        let guard = match counting {
+            Some(Group::Unreadable(_)) => self.guard(),
+            _ => GuardSeen::NoGuard,
+        };
+        let end = match &self.record {
+            Some(Record { init: true, .. }) if is_long => OwnerEnd::EndedNamespace,
+            Some(Record { init: true, .. }) => OwnerEnd::EndsNamespace,
+            _ => OwnerEnd::Plain,
+        };
+        let presence = judge(counting, hold, guard, end);
         Observation { presence, group, signal_group }
+    }
+
+    fn guard(&self) -> GuardSeen {
+        let group = self.record.as_ref().and_then(|record| record.guard.as_ref());
+        guard_lock::seen(&owner_lock::folder(&self.database), group)
     }
 
     /// `found`: the identity of the input file in this folder.
@@ -288,36 +308,24 @@ fn parsed(text: &str) -> Option<Record> {
     serde_json::from_str(text).ok().filter(|record| *record != Record::default())
 }
 
-/// Decides the presence of a command from the evidence. `group`: `None` if nothing was recorded; then the input alone
-/// decides, and without an input file there was no command.
-fn judge(group: Option<&Group>, input: Hold) -> Presence {
-    match (group, input) {
-        (Some(Group::Led | Group::Leaderless(_)), _) => Presence::Alive,
-        (Some(Group::Empty), Hold::Held) => Presence::LeftGroup,
-        (_, Hold::Held) => Presence::Alive,
-        (_, Hold::Free) => Presence::Gone,
-        (_, Hold::Unknown(reason)) => Presence::Unknown(reason),
-        // The input file may not have reached the disk before a power failure.
-        (Some(Group::Empty | Group::OtherBoot), Hold::Missing) => Presence::Gone,
-        (None, Hold::Missing) => Presence::NoTrace,
-        (Some(Group::Unreadable(reason)), Hold::Missing) => {
-            Presence::Unknown(format!("its input file is missing, and {reason}"))
-        }
-    }
-}
-
 /// Returns whether a record is a user's declaration that the command is gone.
 pub(crate) fn is_declaration(process: &str) -> bool {
     serde_json::from_str(process).is_ok_and(|record: Record| record.gone)
 }
 
 /// Returns the record, as the tables store it, of a process that has just started and leads a group. `input`: device and
-/// inode of its input file. `None` where the system reports nothing.
-pub(crate) fn record_of(pid: u32, input: Option<(u64, u64)>, database: &Path) -> Option<String> {
+/// inode of its input file. `guard`: what the guard of this scheduler knows it as. `None` where the system reports nothing.
+pub(crate) fn record_of(
+    pid: u32,
+    input: Option<(u64, u64)>,
+    database: &Path,
+    guard: Option<GuardedGroup>,
+) -> Option<String> {
     let database = std::fs::metadata(database).ok().as_ref().and_then(platform::identity);
     let (dev, ino) = input.unzip();
     let (db_dev, db_ino) = database.unzip();
-    let record = Record { leader: Leader::identify(pid), dev, ino, db_dev, db_ino, gone: false };
+    let init = std::process::id() == 1;
+    let record = Record { leader: Leader::identify(pid), dev, ino, db_dev, db_ino, guard, init, gone: false };
     (record != Record::default()).then(|| serde_json::to_string(&record).ok()).flatten()
 }
 
@@ -440,36 +448,12 @@ fn payload_path(input: &Path) -> PathBuf {
 #[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests {
-    use crate::host::orphan::{DECLARED_GONE, Input, Orphan, Presence, inputs, is_declaration, judge, record_of};
+    use crate::host::orphan::{DECLARED_GONE, Input, Orphan, Presence, inputs, is_declaration, record_of};
     use crate::host::owner_lock;
-    use crate::host::platform::Hold;
-    use crate::host::process::Group;
     use crate::waits::exited;
     use std::io::Read;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
-
-    #[test]
-    fn a_command_is_gone_only_on_evidence() {
-        let (error, hidden) = (|| "no descriptor is left".to_owned(), || Group::Unreadable("it is hidden".to_owned()));
-        let unknown = |reason: &str| Presence::Unknown(reason.to_owned());
-        let members = || Group::Leaderless(vec![7]);
-        use Presence::{Alive, Gone, LeftGroup, NoTrace};
-        for (group, held, free, missing, failed) in [
-            (None, Alive, Gone, NoTrace, unknown(&error())),
-            (Some(Group::Led), Alive, Alive, Alive, Alive),
-            (Some(members()), Alive, Alive, Alive, Alive),
-            (Some(Group::Empty), LeftGroup, Gone, Gone, unknown(&error())),
-            (Some(Group::OtherBoot), Alive, Gone, Gone, unknown(&error())),
-            (Some(hidden()), Alive, Gone, unknown("its input file is missing, and it is hidden"), unknown(&error())),
-        ] {
-            for (input, presence) in
-                [(Hold::Held, held), (Hold::Free, free), (Hold::Missing, missing), (Hold::Unknown(error()), failed)]
-            {
-                assert_eq!(judge(group.as_ref(), input.clone()), presence, "{group:?}, {input:?}");
-            }
-        }
-    }
 
     // A single test: a child that starts in another test would briefly hold this input.
     #[test]
@@ -486,7 +470,7 @@ mod tests {
         assert_eq!(content, "hello");
         let (reader, writer) = std::io::pipe().unwrap();
         let mut cat = Command::new("cat").stdin(reader).stdout(Stdio::null()).process_group(0).spawn().unwrap();
-        let record = record_of(cat.id(), input.identity(), &database).unwrap();
+        let record = record_of(cat.id(), input.identity(), &database, None).unwrap();
         assert_eq!(orphan(Some(&record)).group(), Some(cat.id()));
         assert_eq!(orphan(Some(&record)).presence(), Presence::Alive);
         // A process with that pid and another start time is another process, and its group is not the recorded one.

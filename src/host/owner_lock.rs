@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -40,6 +40,8 @@ pub(crate) struct OwnerLock {
     path: Mutex<PathBuf>,
     /// When the folder was last found safe, by the monotonic clock in milliseconds; `i64::MAX`: never.
     checked: AtomicI64,
+    /// Whether [`OwnerLock::retire`] was called.
+    retired: Arc<AtomicBool>,
     held: Mutex<Held>,
 }
 
@@ -64,7 +66,8 @@ impl OwnerLock {
         }
         let path = Mutex::new(folder.join(owner));
         let (database, checked) = (database.to_owned(), AtomicI64::new(i64::MAX));
-        let lock = OwnerLock { database, folder, path, checked, held: Mutex::default() };
+        let retired = Arc::default();
+        let lock = OwnerLock { database, folder, path, checked, retired, held: Mutex::default() };
         lock.create(&mut lock.held()).map_err(|error| Error::store("take the owner's lock", error))?;
         Ok(lock)
     }
@@ -157,10 +160,16 @@ impl OwnerLock {
     /// Removes the file of an owner that stops with no running attempt. An owner that is only dropped leaves its file
     /// unlocked, and its runs are recovered as after a crash.
     pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
         let path = self.path();
         if self.held().file.as_ref().is_some_and(|file| names(&path, file)) {
             let _ = std::fs::remove_file(&path);
         }
+    }
+
+    /// Returns what is true from then on.
+    pub(crate) fn retired(&self) -> Arc<AtomicBool> {
+        self.retired.clone()
     }
 
     /// Continues under another id, with another file. The file of the id that is `registered` stays, and is locked until
@@ -291,10 +300,15 @@ impl DeadOwner {
     }
 }
 
+/// Whether a text has the form of an owner's id.
+pub(crate) fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
 /// Determines the state of an owner from its lock. Never creates a file.
 pub(crate) fn standing(database: &Path, owner: &str) -> Standing {
     // The name comes from the database: it must have the form of an owner's id, so that it cannot leave the folder.
-    if owner.is_empty() || !owner.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+    if !is_id(owner) {
         return Standing::Missing;
     }
     let path = folder(database).join(owner);
@@ -369,7 +383,7 @@ fn owners_in(database: &Path) -> Vec<String> {
     }
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = files.filter_map(|file| file.file_name().into_string().ok());
-    // The input files of commands and of workers, and the record of the history, are in the same folder.
+    // The input files of commands and of workers, the files of guards, and the record of the history are in the same folder.
     names.filter(|name| !name.starts_with("run-") && !name.starts_with("worker-") && !name.contains('.')).collect()
 }
 
@@ -394,7 +408,7 @@ pub(crate) fn remove_stale_temporaries(database: &Path, now: Timestamp) {
 }
 
 /// Returns whether the path itself, and no link, names this open file. On a system without file identities: whether the path exists.
-fn names(path: &Path, file: &File) -> bool {
+pub(crate) fn names(path: &Path, file: &File) -> bool {
     match (std::fs::symlink_metadata(path), file.metadata()) {
         (Ok(named), Ok(open)) => platform::identity(&named) == platform::identity(&open),
         _ => false,

@@ -72,6 +72,11 @@ impl Leader {
         Ok(boot_id()? == self.boot && own_namespace().map_err(io::Error::other).map(|own| self.pid_ns == Some(own))?)
     }
 
+    /// Whether all processes of the group are certainly gone.
+    pub fn is_group_gone(&self) -> bool {
+        matches!(self.group(), Group::Empty | Group::OtherBoot)
+    }
+
     /// Observes the group.
     pub(crate) fn group(&self) -> Group {
         match boot_id() {

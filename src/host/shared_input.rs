@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::host::folder;
+use crate::host::guard_lock::GuardedGroup;
 use crate::host::orphan::{self, Input, WORKER};
 use crate::host::owner_lock::{self, OwnerLock};
 use crate::host::platform::{self, Hold};
@@ -72,8 +73,14 @@ impl SharedInput {
     /// number. The process must lead a process group of its own, and not have been waited for. Where the system does not distinguish
     /// processes, or if the record cannot be written, the lock of the file is the only evidence.
     pub fn record_process(&self, pid: u32) {
+        self.record_guarded_process(pid, None);
+    }
+
+    /// As [`SharedInput::record_process`], with what a guard knows the process group as.
+    #[doc(hidden)]
+    pub fn record_guarded_process(&self, pid: u32, guard: Option<GuardedGroup>) {
         let SharedFile { path, identity, database, process } = &*self.0;
-        let Some(record) = orphan::record_of(pid, *identity, database) else { return };
+        let Some(record) = orphan::record_of(pid, *identity, database, guard) else { return };
         let record = &**process.get_or_init(|| record.into());
         let file = platform::open_regular(path, File::options().write(true));
         let write = |file: File| file.set_len(0).and_then(|()| platform::write_at(&file, record.as_bytes(), 0));

@@ -7,6 +7,7 @@ use rusqlite::Connection;
 
 use crate::clock::Clock;
 use crate::error::{BoxError, Result};
+use crate::host::guard_lock::GuardPlace;
 use crate::model::event::Observer;
 use crate::model::settings::{Retention, settings_methods};
 #[cfg(feature = "page")]
@@ -19,6 +20,13 @@ impl Builder {
     /// Adds an executor, which runs attempts outside of the threads of this scheduler, with handlers and a limit of its own.
     pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
         self.executors.push(executor);
+        self
+    }
+
+    /// For `duly run`: calls a function with the place of the lock file of its guard, before the first attempt.
+    #[doc(hidden)]
+    pub fn guarded(mut self, take: impl FnOnce(GuardPlace) + Send + 'static) -> Self {
+        self.take_guard = Some(Box::new(take));
         self
     }
 

@@ -34,6 +34,8 @@ use std::path::PathBuf;
 
 use crate::error::excerpt;
 use crate::host::fault_points;
+#[doc(hidden)]
+pub use crate::host::guard_lock::{GuardLock, GuardPlace, GuardedGroup, record_gone};
 pub use crate::host::orphan::Orphan;
 use crate::host::orphan::{self, Input, PayloadFile};
 #[doc(hidden)]
@@ -80,7 +82,7 @@ impl<'a> CommandContext<'a> {
 
     /// Creates the file for the standard input of a command, with this content. The file is locked, and the lock lives as long
     /// as the command: if this process is killed, other schedulers see that the command still runs. Pass it to the command and
-    /// keep no copy. It is removed when the end of the attempt is recorded.
+    /// keep no copy; to one that replaces its standard input, on a further descriptor as well. It is removed when the end of the attempt is recorded.
     ///
     /// # Errors
     /// If the file cannot be created in the folder beside the database; or there is no scheduler, only a stepper.
@@ -114,10 +116,16 @@ impl<'a> CommandContext<'a> {
     /// other with its number. It must lead a process group of its own, have its input from [`CommandContext::input`], and not
     /// have been waited for. Where the system does not distinguish processes, only its input is recorded.
     pub fn record_process(self, pid: u32) {
+        self.record_guarded_process(pid, None);
+    }
+
+    /// As [`CommandContext::record_process`], with what a guard knows the process group as.
+    #[doc(hidden)]
+    pub fn record_guarded_process(self, pid: u32, guard: Option<GuardedGroup>) {
         let Some(link) = self.0.link() else { return };
         fault_points::reach("spawned");
         let input = self.0.reported().input.as_ref().and_then(Input::identity);
-        let record = orphan::record_of(pid, input, self.0.file());
+        let record = orphan::record_of(pid, input, self.0.file(), guard);
         if let Some(process) = record {
             let (run, attempt, kind) = (self.0.run_id(), self.0.attempt(), ReportKind::Process(process));
             let owner = self.0.claim().owner.clone();

@@ -309,7 +309,8 @@ impl Leader {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot's id");
         let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
         let leader = json!({ "pid": pid, "started": started, "boot": boot.trim(), "pid_ns": namespace });
-        json!({ "start": { "leader": leader, "kill_after": 60_000, "variables": ["DULY_RUN_ID=7", "DULY_ATTEMPT=2"] } })
+        let variables = ["DULY_RUN_ID=7", "DULY_ATTEMPT=2"];
+        json!({ "start": { "number": pid, "pid": pid, "leader": leader, "kill_after": 60_000, "variables": variables } })
     }
 }
 
@@ -396,9 +397,38 @@ fn what_is_not_certainly_the_announced_group_is_left_alone() {
         others.push(other);
     }
     guard.tell(&json!({ "something": "else" }));
-    guard.close();
-    assert_eq!(group_size(&ended.group()), 0);
-    assert!([over].iter().chain(&others).all(|other| group_size(&other.group()) == 1));
+    guard.pipe = None;
+    eventually("the announced group is gone", || group_size(&ended.group()) == 0);
+    assert!([&over].into_iter().chain(&others).all(|other| group_size(&other.group()) == 1));
+    // It waits for those that may be the announced ones, until they are gone.
+    assert!(!matches!(guard.child.try_wait(), Ok(Some(_))));
+    others.iter_mut().for_each(|other| end(&mut other.0));
+    guard.ends();
+    assert_eq!(group_size(&over.group()), 1);
+}
+
+#[test]
+fn a_guard_writes_which_groups_it_has_seen_gone() {
+    let (ended, mut other) = (Leader::start("echo up; exec sleep 1000"), Leader::start("echo up; exec sleep 1000"));
+    let mut unidentified = other.announced();
+    unidentified["start"]["leader"] = Value::Null;
+    let words = tempfile::NamedTempFile::new().expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
+    command.arg("--guard").stdin(Stdio::piped()).stdout(words.reopen().expect("a file"));
+    let mut child = command.spawn().expect("a guard");
+    let pipe = child.stdin.take();
+    let mut guard = Guard { child, pipe };
+    guard.tell(&ended.announced());
+    guard.tell(&unidentified);
+    guard.pipe = None;
+    let written = || std::fs::read_to_string(words.path()).expect("its words");
+    let (first, second) = (format!("\ngone {}.\n", ended.group()), format!("\ngone {}.\n", other.group()));
+    // The test has not waited for it: it is dead.
+    eventually("the first is gone", || written() == first);
+    assert_eq!((group_size(&ended.group()), group_size(&other.group())), (0, 1));
+    end(&mut other.0);
+    guard.ends();
+    assert_eq!(written(), first + &second);
 }
 
 #[test]
@@ -419,8 +449,11 @@ fn a_group_without_its_leader_is_ended_only_if_a_member_is_identified() {
     for line in [of_known, of_unknown, of_unnamed] {
         guard.tell(&line);
     }
-    guard.close();
-    assert_eq!([known, unknown, unnamed].map(|leader| group_size(&leader.group())), [0, 1, 1]);
+    guard.pipe = None;
+    eventually("the known one is gone", || group_size(&known.group()) == 0);
+    assert_eq!([&unknown, &unnamed].map(|leader| group_size(&leader.group())), [1, 1]);
+    drop((unknown, unnamed));
+    guard.ends();
 }
 
 /// Here the scheduler is a shell, which stops itself.

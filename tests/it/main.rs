@@ -87,6 +87,9 @@ mod garbled;
 /// The guard process of `duly run` ends the commands of a scheduler that was killed, and no other process.
 #[cfg(feature = "cli")]
 mod guard;
+/// Commands whose group cannot be read: the lock that they inherit, and the word of their guard.
+#[cfg(feature = "cli")]
+mod guard_evidence;
 /// The snippets of the guides in `docs/`, and the examples in the help of each command.
 #[cfg(feature = "cli")]
 mod guides;

@@ -48,6 +48,21 @@ fn a_command_without_an_input_file_has_not_begun() {
     db.assert_sound();
 }
 
+/// A command inherits its locked file as descriptor 41.
+#[test]
+fn a_command_that_may_not_have_the_descriptor_of_its_lock_has_not_begun() {
+    let (db, client) = TestDb::with_client();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    limit_descriptors(sidecar.pid(), Some(41));
+    client.add(shell("once", "echo passed").at_most_once()).unwrap();
+    let released =
+        "SELECT count(*) FROM task_attempts WHERE outcome = 'released' AND error LIKE '%Too many open files%'";
+    eventually("it is released", || db.number::<u32>(released) >= 1);
+    limit_descriptors(sidecar.pid(), None);
+    wait_for_status(&client, "once", RunStatus::Succeeded);
+    sidecar.terminate();
+}
+
 /// Its cause may concern it alone: the others are tried before it is tried again.
 #[test]
 fn what_could_not_be_started_waits_behind_the_others() {

@@ -169,6 +169,30 @@ fn without_a_process_record_the_input_lock_decides() {
     }
 }
 
+/// The group cannot be read, its guard cannot be asked, and nothing holds the input.
+#[test]
+fn what_ended_with_the_first_process_of_its_namespace_is_gone_two_seconds_later() {
+    let guard = json!({ "owner": "a-1", "group": 1 });
+    for (record, recovered_after) in [
+        (json!({ "init": true }), Some(0)),
+        (json!({ "guard": guard, "init": true }), Some(3)),
+        (json!({ "guard": guard }), None),
+    ] {
+        let db = with_dead_owner(once("post"), Some(&record.to_string()));
+        File::create_new(db.input_file()).expect("an input");
+        let mut next = db.stepper(NOON);
+        for second in 0..100 {
+            next.step().unwrap();
+            let is_over = recovered_after.is_some_and(|after| second >= after);
+            assert_eq!(run_state(&db) == "failed lost", is_over, "{record}, after {second} s");
+            if is_over {
+                break;
+            }
+            next.clock().advance(seconds(1));
+        }
+    }
+}
+
 #[test]
 fn an_unknown_process_is_checked_with_backoff_and_reported_once() {
     let db = with_dead_owner(once("post"), None);

@@ -518,3 +518,22 @@ fn a_run_that_a_worker_never_begins_is_given_back() {
     );
     sidecar.terminate();
 }
+
+#[test]
+fn a_worker_may_begin_its_runs_one_after_another() {
+    let (db, client) = TestDb::with_client();
+    // Each takes longer than the limit from the message of a run to its begin.
+    let arms = r#"*'"type":"run"'*) begin; sleep 0.5; succeed '';;"#;
+    let option = worker(&db, "slow", &handles("slow", 3), arms);
+    for name in ["first", "second", "third"] {
+        client.add(task(name, "slow").max_attempts(1)).unwrap();
+    }
+    let times = "hello=20s,backoff=10ms,term=300ms,begin=300ms";
+    let mut sidecar = Sidecar::start(&db, &["--worker", &option, "--worker-times", times]);
+    for name in ["first", "second", "third"] {
+        wait_for_status(&client, name, RunStatus::Succeeded);
+    }
+    assert_eq!(db.ask("SELECT max(attempt) FROM task_runs"), "1");
+    assert_eq!(pids(&db, "slow").len(), 1, "{}", sidecar.log());
+    sidecar.terminate();
+}

@@ -260,7 +260,8 @@ fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
                 // As its process would: a session that holds its lock is alive.
                 owners[1 - owner].store.session = None;
             }
-            let gone = Dead { owner: owners[1 - owner].registration.owner.clone(), proof: Proof::Lock(None) };
+            let other = owners[1 - owner].registration.owner.clone();
+            let gone = Dead { owner: other, proof: Proof::Lock(None), is_long_dead: false };
             let finished = owners[owner].ended(now, || outcome(&mut random));
             // A clock that is far ahead for some turns.
             let was_ahead = ahead > 0 && random.u8(..4) == 0;

@@ -14,7 +14,7 @@ use crate::evidence::{UNSHARE, first_process_in, scheduler_in};
 use crate::fixtures::{TestDb, eventually, reap, test_process};
 use crate::kills::handlers::{FOLDER, HANDLERS, LEASE, WORKERS};
 use crate::kills::journal::NUMBER;
-use crate::sidecar::{kill, processes, signal};
+use crate::sidecar::{guard_of, kill, processes, signal};
 
 /// The variable with the kind of a process that is no scheduler.
 const KIND: &str = "DULY_TEST_KIND";
@@ -24,11 +24,12 @@ const SIGTERM: i32 = 15;
 const BURST: usize = 24 << 20;
 const PIECE: usize = 1 << 20;
 
-/// Restarts a killed scheduler in the same namespace, with the next number.
+/// Restarts a killed scheduler in the same namespace, with the next number: at once, or after others have looked at what it left.
 const RESTART: &str = "while :; do
     echo '--- it starts' >&2; \"$@\"; code=$?
     [ $code = 137 ] || exit $code
     DULY_TEST_SCHEDULER=$((DULY_TEST_SCHEDULER + 1))
+    sleep 0.$((DULY_TEST_SCHEDULER % 5))
 done";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +40,21 @@ pub(crate) enum Kind {
     WrongClock,
     /// `duly run` in a PID namespace of its own, where it is restarted when it is killed.
     Namespaced,
+    /// The same without `/proc`, and so without a guard.
+    NoProc,
     /// Closures, in a child of the test.
     Closures,
     /// Takes the write lock, and holds it.
     Holder,
     /// Writes and syncs a large file.
     Burst,
+}
+
+impl Kind {
+    /// Whether it is in a PID namespace of its own.
+    fn is_namespaced(self) -> bool {
+        matches!(self, Kind::Namespaced | Kind::NoProc)
+    }
 }
 
 /// How a scheduler is started.
@@ -71,9 +81,12 @@ impl Setup {
             return child;
         }
         let duly = env!("CARGO_BIN_EXE_duly");
-        let mut program = Command::new(if kind == Kind::Namespaced { "unshare" } else { duly });
+        let mut program = Command::new(if kind.is_namespaced() { "unshare" } else { duly });
         if kind == Kind::Namespaced {
             program.args(UNSHARE).args(["sh", "-c", RESTART, "sh", duly]);
+        } else if kind == Kind::NoProc {
+            let script = format!("mount -t tmpfs none /proc || exit 1; {RESTART}");
+            program.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-c", &script, "sh", duly]);
         }
         program.arg("--db").arg(db.file()).args(["run", "--poll", "50ms", "--lease", self.lease]);
         program.args(["--workers", &self.workers.to_string()]).args(&self.options);
@@ -125,7 +138,7 @@ impl Process {
 
     /// Returns the process id of its scheduler; `None` while that is restarted.
     fn scheduler(&self) -> Option<u32> {
-        if self.kind == Kind::Namespaced { scheduler_in(self.pid()) } else { Some(self.pid()) }
+        if self.kind.is_namespaced() { scheduler_in(self.pid()) } else { Some(self.pid()) }
     }
 
     /// Whether its scheduler exists, so that it can be sent a signal.
@@ -143,6 +156,13 @@ impl Process {
     pub(crate) fn kill_worker(&self) {
         if let Some(worker) = processes().find(|process| process.is_child_of(self.pid()) && !process.is_guard()) {
             let _ = kill(&["-s", "KILL", &worker.pid.to_string()]).stderr(Stdio::null()).status();
+        }
+    }
+
+    /// Kills the guard of its scheduler, if it has one now.
+    pub(crate) fn kill_guard(&self) {
+        if let Some(guard) = self.scheduler().and_then(guard_of) {
+            let _ = kill(&["-s", "KILL", &guard.to_string()]).stderr(Stdio::null()).status();
         }
     }
 
@@ -173,7 +193,7 @@ impl Process {
 
     /// Kills the process, or the namespace with all its processes.
     fn kill_all(&mut self) {
-        if self.kind == Kind::Namespaced {
+        if self.kind.is_namespaced() {
             // Until `unshare` has requested it, its child is not killed with it.
             eventually("the namespace exists, or has ended", || {
                 let first = first_process_in(self.pid());
@@ -189,7 +209,7 @@ impl Process {
     pub(crate) fn request_stop(&mut self) {
         match self.kind {
             Kind::Program | Kind::WrongClock => self.signal("TERM"),
-            Kind::Namespaced => {
+            Kind::Namespaced | Kind::NoProc => {
                 eventually("its scheduler is running, or has exited", || self.is_running() || self.has_ended());
                 self.signal("TERM");
             }

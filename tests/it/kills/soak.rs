@@ -165,6 +165,12 @@ impl Soak {
         self.finish();
         self.schedulers.drain(..).for_each(Process::end);
         eventually("no process is left", || processes_of(&self.db).is_empty());
+        // A guard ends a moment after the last process that it waited for.
+        let is_held = |name: &String| {
+            let file = File::open(self.db.lock_folder().join(name));
+            name.ends_with(".guard") && file.is_ok_and(|file| file.try_lock_shared().is_err())
+        };
+        eventually("no guard is left", || !self.db.lock_files().iter().any(is_held));
         // One more removes the files of those that were killed at their start.
         Process::start(&self.db, Kind::Program, &Setup::LONG).end();
         let counts = Facts::read(&self.db).assert(&self.rules);

@@ -17,7 +17,7 @@ use crate::sidecar::shell;
 /// Ends of attempts whose scheduler died.
 const DIED: &[AttemptOutcome] = &[AttemptOutcome::Lost, AttemptOutcome::Released];
 
-fn rounds(default: usize) -> usize {
+pub(crate) fn rounds(default: usize) -> usize {
     let rounds = number("DULY_ROUNDS", default);
     println!("{rounds} rounds");
     rounds

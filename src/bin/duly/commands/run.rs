@@ -21,7 +21,7 @@ use crate::cli::signals::{self, Request};
 use crate::commands::apply;
 use crate::exec::environment::Environment;
 use crate::exec::guard::Guard;
-use crate::exec::{Commands, children};
+use crate::exec::{Commands, children, system};
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
 use crate::output::forward::Forward;
@@ -73,6 +73,7 @@ enum Notice {
 /// If the manifest cannot be applied, if the scheduler cannot start, or if it stops by itself because the file was removed,
 /// replaced or is corrupt.
 pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Result<Exit, Failure> {
+    let _reserved = system::reserve_lock();
     let alarms = args.alarms.options()?;
     let (mut workers, times) = worker_options(args)?;
     let clock = SystemClock::new();
@@ -103,7 +104,11 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         .poll(manager.interval().map_or(args.poll, |turns| turns.min(args.poll)))
         .lease(args.lease)
         .retention(args.keep.retention())
-        .handler_type("command", commands.clone());
+        .handler_type("command", commands.clone())
+        .guarded({
+            let guard = guard.clone();
+            move |place| guard.take_lock(place)
+        });
     #[cfg(feature = "postgres")]
     {
         let guard = guard.clone();

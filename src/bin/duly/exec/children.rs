@@ -8,8 +8,7 @@ use std::io;
 use std::process::{Child, Command};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// Held for reading while a process is being started: until it is registered, it looks like a foreign child. Held for writing
-/// while a descriptor is open that only one process may inherit.
+/// Held for reading while a process is being started: until it is registered, it looks like a foreign child.
 static STARTING: RwLock<()> = RwLock::new(());
 /// Started processes that have not been waited for, by PID; each start has its own number.
 static OWN: Mutex<Starts> = Mutex::new(Starts { last: 0, by_pid: BTreeMap::new() });
@@ -29,26 +28,6 @@ pub(crate) struct Own {
 /// Starts a process, and registers it.
 pub(crate) fn start(command: &mut Command) -> io::Result<(Child, Own)> {
     let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
-    start_alone(command)
-}
-
-/// As [`start`], and the process inherits `file`, which no other process does. The caller keeps its own descriptor.
-#[cfg(unix)]
-pub(crate) fn start_with(command: &mut Command, file: &std::fs::File) -> io::Result<(Child, Own)> {
-    let _starting = STARTING.write().unwrap_or_else(PoisonError::into_inner);
-    // Unlike those that Rust opens, this descriptor is not closed when the process executes its program.
-    let _inherited = rustix::io::dup(file)?;
-    start_alone(command)
-}
-
-/// Without processes that inherit descriptors: the file stays locked as long as this process holds it.
-#[cfg(not(unix))]
-pub(crate) fn start_with(command: &mut Command, _: &std::fs::File) -> io::Result<(Child, Own)> {
-    start(command)
-}
-
-/// Starts a process, and registers it. The caller holds [`STARTING`].
-fn start_alone(command: &mut Command) -> io::Result<(Child, Own)> {
     let child = command.spawn()?;
     let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
     own.last += 1;

@@ -22,7 +22,7 @@ use duly::command::{CommandContext, Orphan};
 use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 
 use crate::exec::environment::Environment;
-use crate::exec::guard::Guard;
+use crate::exec::guard::{Guard, Watched};
 use crate::exec::payload::{PAYLOAD_FILE, Payload, dead_run};
 use crate::exec::pipes::{Drain, Prepared};
 use crate::exec::system::{Group, KILL, TERM};
@@ -199,7 +199,7 @@ impl Handler for Commands {
             vec![format!("DULY_RUN_ID={}", context.run_id()), format!("DULY_ATTEMPT={}", context.attempt())];
         let watched = self.guard.watch(group.id(), TERM, variables);
         let command = CommandContext::of(context);
-        command.record_process(group.id());
+        command.record_guarded_process(group.id(), watched.as_ref().and_then(Watched::group));
         let drains = match group.pipes() {
             (Some(stdout), Some(stderr)) => [of_stdout.read(stdout), of_stderr.read(stderr)],
             _ => return Err("the command has no pipes".into()),
@@ -284,12 +284,11 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
     let account = payload.user.as_deref().map(Account::of_task).transpose()?;
     let own = context.run_payload_json();
     let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
-    let input = CommandContext::of(context)
-        .input(input.as_bytes())
-        .map_err(|error| Failure::not_started(format!("cannot create the input file of the command: {error}")))?;
-    let file = CommandContext::of(context)
-        .payload_file()
-        .map_err(|error| Failure::not_started(format!("cannot create the payload file: {error}")))?;
+    let input = CommandContext::of(context).input(input.as_bytes());
+    // Also if the command replaces its standard input, it holds the lock.
+    let input = input.and_then(|input| Ok((input.try_clone()?, input)));
+    let (locked, input) = input.map_err(|error| not_made("input", &error))?;
+    let file = CommandContext::of(context).payload_file().map_err(|error| not_made("payload", &error))?;
     let mut command = plain_command(payload);
     // The environment of root may hold secrets.
     let environment = if account.is_some() { Environment::Clean } else { environment };
@@ -310,10 +309,17 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
         command = account.starter(&command, payload, file.as_deref());
     }
     command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Group::start(&mut command).map_err(|error| {
-        let reason = refused(payload, &error);
-        if system::is_shortage(&error) { Failure::not_started(reason).into() } else { reason.into() }
-    })
+    Group::start_with(&mut command, locked).map_err(|error| not_started(refused(payload, &error), &error))
+}
+
+/// The error of a command that was not started. For want of resources, that is no attempt.
+fn not_started(reason: String, error: &io::Error) -> BoxError {
+    if system::is_shortage(error) { Failure::not_started(reason).into() } else { reason.into() }
+}
+
+/// The error of a command whose file was not made.
+fn not_made(file: &str, error: &io::Error) -> BoxError {
+    not_started(format!("cannot create the {file} file of the command: {error}"), error)
 }
 
 fn plain_command(payload: &Payload) -> Command {

@@ -12,6 +12,8 @@ use std::io::{self, PipeReader, PipeWriter};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::time::Duration;
 
+#[cfg(unix)]
+use command_fds::{CommandFdExt, FdMapping};
 use duly::command::Process;
 #[cfg(unix)]
 use process_wrap::std::{CommandWrap, CommandWrapper, ProcessSession};
@@ -21,6 +23,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::exec::children::{self, Own};
 use crate::output::escape;
 
+/// The descriptor on which commands and workers inherit their locked file. Shells and scripts use none of this number by habit.
+#[cfg_attr(not(unix), allow(dead_code, reason = "other systems have no descriptors"))]
+pub(crate) const LOCK: i32 = 41;
 /// Time between SIGTERM and SIGKILL.
 pub(crate) const TERM: Duration = Duration::from_secs(10);
 /// Time for which to wait after SIGKILL.
@@ -45,11 +50,10 @@ impl Group {
         Ok(Group { child, is_over: false, _own: own })
     }
 
-    /// As [`Group::start`], and the command inherits `file`, which no other process does.
-    pub(crate) fn start_with(command: &mut Command, file: &File) -> io::Result<Self> {
-        own_session(command)?;
-        let (child, own) = children::start_with(command, file)?;
-        Ok(Group { child, is_over: false, _own: own })
+    /// As [`Group::start`], and the command inherits this locked file as [`LOCK`], also if it replaces its standard input.
+    pub(crate) fn start_with(command: &mut Command, locked: File) -> io::Result<Self> {
+        inherit(command, locked)?;
+        Self::start(command)
     }
 
     /// Returns the PID of the command, which is also the ID of the group.
@@ -165,6 +169,33 @@ pub(crate) fn own_session(command: &mut Command) -> io::Result<()> {
     }
 }
 
+/// Reserves the number [`LOCK`] in this process as long as the result lives, before it opens files. Between its fork and its program a
+/// child would replace what has this number: that could be the pipe by which its parent learns that the program was not started.
+pub(crate) fn reserve_lock() -> Option<File> {
+    #[cfg(unix)]
+    return rustix::io::fcntl_dupfd_cloexec(io::stdin(), LOCK).ok().map(File::from);
+    #[cfg(not(unix))]
+    None
+}
+
+/// Has a process inherit a file as [`LOCK`]. Where it may not have a descriptor of this number, none is left.
+#[cfg(unix)]
+fn inherit(command: &mut Command, file: File) -> io::Result<()> {
+    // The child would find that out too late to report it.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if limit.is_some_and(|limit| limit <= u64::from(LOCK.unsigned_abs())) {
+        return Err(rustix::io::Errno::MFILE.into());
+    }
+    let mapping = FdMapping { parent_fd: file.into(), child_fd: LOCK };
+    command.fd_mappings(vec![mapping]).map(drop).map_err(io::Error::other)
+}
+
+/// Other systems have no descriptors: the file stays locked as long as this process or the standard input of the command has it.
+#[cfg(not(unix))]
+fn inherit(_: &mut Command, _: File) -> io::Result<()> {
+    Ok(())
+}
+
 /// Opens a pipe. On Unix, a write returns at once when it is full.
 pub(crate) fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let ends = io::pipe()?;
@@ -203,6 +234,18 @@ pub(crate) fn members(group: u32) -> io::Result<Vec<Process>> {
     let mut members = duly::command::processes()?;
     members.retain(|one| one.group == group && !one.is_dead);
     Ok(members)
+}
+
+/// Whether a group certainly does not exist: it has no process, not even a dead one that was not waited for.
+pub(crate) fn is_missing(group: u32) -> bool {
+    #[cfg(unix)]
+    return pid(group)
+        .is_some_and(|group| rustix::process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH));
+    #[cfg(not(unix))]
+    {
+        let _ = group;
+        false
+    }
 }
 
 /// Whether a group whose leader has ended has no other member.

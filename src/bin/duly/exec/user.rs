@@ -5,13 +5,14 @@
 //! the lock on the input file are then those of the command.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
 use duly::{BoxError, Failure};
 
 use crate::exec::payload::{PAYLOAD_FILE, Payload};
-use crate::exec::system::is_shortage;
+use crate::exec::system::{LOCK, is_shortage};
 
 /// First argument of the program in its role as the starter of a command of another user.
 const ROLE: &str = "--exec-as";
@@ -43,7 +44,7 @@ impl Account {
         // Unknown users are tried again: a directory service may answer later.
         let found = system::look_up(name).map_err(|error| {
             let reason = format!("cannot look up user {name:?}: {error}");
-            if is_shortage(&error) { BoxError::from(Failure::not_started(reason)) } else { reason.into() }
+            if is_short_of_resources(&error) { BoxError::from(Failure::not_started(reason)) } else { reason.into() }
         })?;
         found.ok_or_else(|| format!("the task names user {name:?}: there is no such user here").into())
     }
@@ -73,6 +74,12 @@ impl Account {
     }
 }
 
+/// Whether a user could not be looked up for want of resources. A directory service that does not answer for now (`EAGAIN`) is no
+/// shortage: it concerns the tasks of its users alone, and counts as an unknown user does.
+fn is_short_of_resources(error: &io::Error) -> bool {
+    is_shortage(error) && error.kind() != io::ErrorKind::WouldBlock
+}
+
 /// Returns whether the machine has a user of this name, if that can be known.
 pub(crate) fn exists(name: &str) -> Option<bool> {
     system::look_up(name).ok().map(|account| account.is_some())
@@ -84,8 +91,8 @@ pub(crate) fn this_program() -> Command {
 }
 
 /// Closes the descriptors after standard error, which this process has inherited. It must have opened none itself.
-pub(crate) fn close_inherited() -> std::io::Result<()> {
-    system::close_inherited()
+pub(crate) fn close_inherited() -> io::Result<()> {
+    system::close_inherited(|_| false)
 }
 
 /// In the role of the starter: becomes the user, and replaces this process by the command. Returns only if that fails, with a
@@ -109,7 +116,8 @@ pub(crate) fn become_user(words: impl Iterator<Item = OsString>) -> Option<(Stri
     let own = |(name, value): (OsString, OsString)| Some((name.to_str()?.strip_prefix(PREFIX)?.to_owned(), value));
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(std::env::vars_os().filter_map(own));
-    if let Err(error) = system::close_inherited() {
+    // Beside its input and output, the command keeps its locked file.
+    if let Err(error) = system::close_inherited(|descriptor| descriptor == LOCK) {
         return Some((format!("cannot close the descriptors of root: {error}"), CANNOT_BECOME));
     }
     if let Err(error) = system::give_standard(uid, gid) {
@@ -130,7 +138,7 @@ pub(crate) fn become_user(words: impl Iterator<Item = OsString>) -> Option<(Stri
         return Some((format!("user {name:?} cannot enter the cwd {cwd:?} of the task: {error}"), CANNOT_BECOME));
     }
     let error = system::replace(&mut command);
-    let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     Some((format!("cannot start {:?} as user {name:?}: {error}", program.to_string_lossy()), code))
 }
 
@@ -173,12 +181,12 @@ mod system {
     }
 
     /// Closes the descriptors after standard error. The starter has opened none; the scheduler may have inherited some, which are
-    /// for root.
-    pub(super) fn close_inherited() -> io::Result<()> {
+    /// for root. `keeps`: which of them stay open.
+    pub(super) fn close_inherited(keeps: impl Fn(i32) -> bool) -> io::Result<()> {
         let listed = std::fs::read_dir("/proc/self/fd")?;
         let number = |entry: io::Result<DirEntry>| Ok(entry?.file_name().to_str().and_then(|name| name.parse().ok()));
         let open: Vec<Option<i32>> = listed.map(number).collect::<io::Result<_>>()?;
-        for descriptor in open.into_iter().flatten().filter(|descriptor| *descriptor > 2) {
+        for descriptor in open.into_iter().flatten().filter(|one| *one > 2 && !keeps(*one)) {
             // That of the list is closed already.
             let _ = close(descriptor);
         }
@@ -240,7 +248,7 @@ mod system {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this is supported on Linux only"))
     }
 
-    pub(super) fn close_inherited() -> io::Result<()> {
+    pub(super) fn close_inherited(_keeps: impl Fn(i32) -> bool) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -262,5 +270,27 @@ mod system {
 
     pub(super) fn replace(_command: &mut Command) -> io::Error {
         io::ErrorKind::Unsupported.into()
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io;
+
+    use rustix::io::Errno;
+
+    use crate::exec::user::is_short_of_resources;
+
+    #[test]
+    fn a_directory_service_that_does_not_answer_is_no_want_of_resources() {
+        for (error, expected) in [
+            (Errno::MFILE, true),
+            (Errno::NOMEM, true),
+            (Errno::AGAIN, false),
+            (Errno::IO, false),
+            (Errno::ACCESS, false),
+        ] {
+            assert_eq!(is_short_of_resources(&io::Error::from(error)), expected, "{error}");
+        }
     }
 }

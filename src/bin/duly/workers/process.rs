@@ -81,7 +81,8 @@ pub(crate) fn start(options: &WorkerOptions, copy: u32, place: &Place, locked: &
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut group = Group::start_with(&mut command, locked).map_err(|error| NotStarted {
+    let started = locked.try_clone().and_then(|locked| Group::start_with(&mut command, locked));
+    let mut group = started.map_err(|error| NotStarted {
         how: cannot_start(program, options.cwd.as_deref(), &error),
         is_shortage: is_shortage(&error),
     })?;

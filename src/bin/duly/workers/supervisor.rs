@@ -222,7 +222,7 @@ impl Supervisor {
             let watched = self.place.guard.watch(started.group.id(), self.times.term, variables);
             // From here on, only the process has the file.
             drop(locked);
-            input.record_process(started.group.id());
+            input.record_guarded_process(started.group.id(), watched.as_ref().and_then(Watched::group));
             Ok((started, input, watched))
         });
         let (started, input, watched) = match started {

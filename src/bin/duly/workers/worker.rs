@@ -10,6 +10,7 @@ use duly::executor::{Delegated, EffectState, SharedInput};
 use duly::{BoxError, Failure, MAX_RESULT_BYTES, StopReason, Timestamp};
 use serde_json::value::RawValue;
 
+use crate::exec::system::is_shortage;
 use crate::workers::attempts::{Attempt, Attempts, Hub, Stage};
 use crate::workers::bell::Bell;
 use crate::workers::lines::Lines;
@@ -426,19 +427,22 @@ impl Worker {
                 true
             }
             Unsent::NoInput(error) => {
-                let (run, task) = (id.run, delegated.context().task().to_owned());
+                let (run, task, is_short) = (id.run, delegated.context().task().to_owned(), is_shortage(&error));
+                let is_lost = error.kind() == io::ErrorKind::NotFound;
+                let then = if is_lost || is_short { "returns to the queue" } else { "has failed" };
                 log::error!(
                     "run {run} of {task:?} was not given to worker {:?}: cannot link the file that shows that the worker is alive: {error}; \
-                     it returns to the queue",
+                     it {then}",
                     self.name
                 );
-                if error.kind() == io::ErrorKind::NotFound {
+                if is_lost {
                     self.attempts.leave();
                     self.lost_file.store(true, Ordering::SeqCst);
                     delegated.release();
                 } else {
                     let reason = format!("cannot link the file that shows that a worker is alive: {error}");
-                    delegated.end(Err(Failure::not_started(reason).into()));
+                    let failure = if is_short { Failure::not_started(reason).into() } else { reason.into() };
+                    delegated.end(Err(failure));
                 }
                 self.bell.ring();
                 false

@@ -8,7 +8,11 @@ use serde::{Deserialize, Serialize};
 /// A process group of the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Group {
-    pub(super) leader: Leader,
+    /// By which the lines name it.
+    pub(super) number: u64,
+    pub(super) pid: u32,
+    /// `None` where its leader cannot be distinguished from other processes.
+    pub(super) leader: Option<Leader>,
     /// From SIGTERM to SIGKILL.
     #[serde(with = "millis")]
     pub(super) kill_after: Duration,
@@ -21,7 +25,7 @@ pub(super) struct Group {
 pub(super) enum Line {
     Start(Group),
     /// The group with this number has ended.
-    End(u32),
+    End(u64),
     /// When the groups are ended although the pipe is open, in milliseconds since the boot.
     Deadline {
         #[serde(with = "millis")]

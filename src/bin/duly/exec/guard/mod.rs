@@ -4,13 +4,16 @@
 //! start and end. The kernel closes the pipe when the scheduler dies, however it dies; the guard then ends what is left, and exits.
 //! What runs already is written to the pipe before its guard is started, as much as fits: a guard knows of it from its start.
 //! A group is announced right after its process was started, since only then its identity is known, and before the process is
-//! recorded with the run. A scheduler that is killed between the two leaves an orphan process, which the next scheduler ends: the
-//! guard only hastens that, and recovery waits for evidence as without it.
+//! recorded with the run. A scheduler that is killed between the two leaves an orphan process, which the next scheduler ends.
+//!
+//! A guard is also evidence for a scheduler that cannot read these groups. It holds the lock of a file ([`GuardLock`]), which this
+//! process took before its first attempt, until all of them are gone, and writes there which are gone.
 
 mod lines;
 pub(crate) mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -18,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use duly::command::Leader;
+use duly::command::{GuardLock, GuardPlace, GuardedGroup, Leader};
 use duly::{Clock, SystemClock};
 
 use crate::exec::children::Own;
@@ -37,6 +40,8 @@ const BACKOFF: Duration = Duration::from_secs(1);
 const PROBLEM: u32 = 3;
 /// What happens without a guard.
 const WITHOUT: &str = "commands outlive a scheduler that is killed, until the next one ends them";
+/// Why a guard is replaced whose lock shows nothing.
+const LOST: &str = "the lock file of the guard process was removed or replaced; the guard is started again";
 /// Stack of the thread that starts a guard.
 const STACK: usize = 256 * 1024;
 
@@ -48,15 +53,24 @@ pub(crate) struct Guard(Option<Arc<Mutex<Keeper>>>);
 #[derive(Debug)]
 pub(crate) struct Watched {
     guard: Arc<Mutex<Keeper>>,
-    pid: u32,
+    number: u64,
+    group: Option<GuardedGroup>,
 }
 
 impl Guard {
-    /// Returns a guard that is not started yet. Where processes cannot be distinguished, which is everywhere but on Linux, it guards
-    /// nothing.
+    /// Returns a guard that is not started yet. On other systems than Linux it guards nothing.
     pub(crate) fn new() -> Self {
         let is_able = cfg!(any(target_os = "linux", target_os = "android"));
         Guard(is_able.then(Arc::default))
+    }
+
+    /// Takes the lock of the guard. Called before the first attempt.
+    pub(crate) fn take_lock(&self, place: GuardPlace) {
+        let Some(keeper) = &self.0 else { return };
+        let taken = place.lock().map(Arc::new);
+        let mut keeper = lock(keeper);
+        keeper.place = Some(place);
+        keeper.take_lock(taken);
     }
 
     /// Starts the guard, which is told what was announced before. If it cannot be started, that is logged, and tried again by
@@ -70,16 +84,22 @@ impl Guard {
         }
     }
 
-    /// Announces the group that a child leads which was not waited for. `None`: the child cannot be distinguished from other
-    /// processes, and is not guarded.
+    /// Announces the group that a child leads which was not waited for. If the child cannot be distinguished from other processes, the
+    /// guard signals nothing, and only sees when the group is gone. `None`: there are no guards.
     pub(crate) fn watch(&self, pid: u32, kill_after: Duration, variables: Vec<String>) -> Option<Watched> {
         let guard = self.0.clone()?;
-        let group = Group { leader: Leader::identify(pid)?, kill_after, variables };
+        let leader = Leader::identify(pid);
+        let held = lock(&guard).lock.clone();
+        let is_intact = held.as_ref().is_some_and(|held| held.is_intact());
         let mut keeper = lock(&guard);
-        keeper.groups.insert(pid, group);
-        keeper.tell(pid);
+        keeper.last += 1;
+        let number = keeper.last;
+        keeper.groups.insert(number, Group { number, pid, leader, kill_after, variables });
+        keeper.tell(number);
+        keeper.is_lock_lost |= held.is_some() && !is_intact;
+        let group = held.filter(|_| is_intact && keeper.live.is_some()).map(|held| held.group(number));
         drop(keeper);
-        Some(Watched { guard, pid })
+        Some(Watched { guard, number, group })
     }
 
     /// Sets when the guard ends the groups although this process lives: SIGTERM at `term`, SIGKILL at `kill`, both as
@@ -102,9 +122,11 @@ impl Guard {
         }
     }
 
-    /// Returns why there is no guard, if several in a row have failed.
+    /// Returns why there is no guard now, or none that lasts.
     pub(crate) fn problem(&self) -> Option<String> {
-        lock(self.0.as_ref()?).problem.clone()
+        let keeper = lock(self.0.as_ref()?);
+        let is_one_missing = keeper.live.is_none() && !keeper.is_finished;
+        keeper.problem.clone().filter(|_| is_one_missing || keeper.failures >= PROBLEM)
     }
 
     /// Ends the guard, before this process does. If groups are left, the guard ends them.
@@ -115,14 +137,23 @@ impl Guard {
         while lock(keeper).has_unreaped() && clock.now().monotonic < WAIT {
             thread::sleep(Duration::from_millis(1));
         }
+        let keeper = lock(keeper);
+        keeper.lock.iter().filter(|_| keeper.groups.is_empty()).for_each(|lock| lock.retire());
+    }
+}
+
+impl Watched {
+    /// Returns the group, for the record of its command. `None`: no guard holds its lock.
+    pub(crate) fn group(&self) -> Option<GuardedGroup> {
+        self.group.clone()
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
         let mut keeper = lock(&self.guard);
-        keeper.groups.remove(&self.pid);
-        keeper.tell(self.pid);
+        keeper.groups.remove(&self.number);
+        keeper.tell(self.number);
     }
 }
 
@@ -132,10 +163,17 @@ struct Keeper {
     live: Option<Live>,
     /// Guards that were killed or have ended, and were not waited for.
     unreaped: Vec<Live>,
-    groups: BTreeMap<u32, Group>,
+    /// Where its lock file is. `None`: no scheduler has started.
+    place: Option<GuardPlace>,
+    lock: Option<Arc<GuardLock>>,
+    /// The locked file is no longer in its place.
+    is_lock_lost: bool,
+    /// By number; and the last number.
+    groups: BTreeMap<u64, Group>,
+    last: u64,
     deadline: Option<(Duration, Duration)>,
     /// Groups of which the guard does not know whether they run, by their numbers.
-    untold: BTreeSet<u32>,
+    untold: BTreeSet<u64>,
     is_deadline_untold: bool,
     clock: SystemClock,
     is_finished: bool,
@@ -169,7 +207,7 @@ struct Started {
 fn launch(keeper: &Arc<Mutex<Keeper>>, pipe: PipeReader) -> Receiver<()> {
     let ((done, is_done), of_thread) = (sync_channel(1), keeper.clone());
     let start = move || {
-        let started = process::start(pipe);
+        let started = process::start(pipe, locked_file(&of_thread));
         lock(&of_thread).take_started(started);
         drop::<SyncSender<()>>(done);
     };
@@ -180,7 +218,27 @@ fn launch(keeper: &Arc<Mutex<Keeper>>, pipe: PipeReader) -> Receiver<()> {
     is_done
 }
 
+/// Returns the locked file for a guard. If it is not in its place, another one is made.
+fn locked_file(keeper: &Mutex<Keeper>) -> Option<File> {
+    let (place, held) = {
+        let keeper = lock(keeper);
+        (keeper.place.clone()?, keeper.lock.clone())
+    };
+    let held = held.filter(|held| held.is_intact()).map_or_else(|| place.lock().map(Arc::new), Ok);
+    let shared = held.as_ref().ok().and_then(|held| held.share().ok());
+    lock(keeper).take_lock(held);
+    shared
+}
+
 impl Keeper {
+    fn take_lock(&mut self, taken: io::Result<Arc<GuardLock>>) {
+        self.is_lock_lost = false;
+        if let Err(error) = &taken {
+            log::warn!("the guard process has no lock file, and so is no evidence: {error}");
+        }
+        self.lock = taken.ok();
+    }
+
     /// Opens the pipe of a new guard, and writes to it which groups run, as many as fit. Returns its read end, for [`launch`]. `None`:
     /// there is no pipe.
     fn open(&mut self) -> Option<PipeReader> {
@@ -222,9 +280,9 @@ impl Keeper {
     }
 
     /// Tells the guard whether a group runs.
-    fn tell(&mut self, pid: u32) {
+    fn tell(&mut self, number: u64) {
         if self.live.is_some() {
-            self.untold.insert(pid);
+            self.untold.insert(number);
             self.flush();
         }
     }
@@ -235,8 +293,8 @@ impl Keeper {
         {
             return Some(Line::Deadline { term, kill });
         }
-        let pid = self.untold.pop_first()?;
-        Some(self.groups.get(&pid).cloned().map_or(Line::End(pid), Line::Start))
+        let number = self.untold.pop_first()?;
+        Some(self.groups.get(&number).cloned().map_or(Line::End(number), Line::Start))
     }
 
     /// Writes what the guard was not told, as far as its pipe takes it. The rest follows with the next line or [`Keeper::check`].
@@ -278,6 +336,11 @@ impl Keeper {
                 self.problem = None;
             }
             match process.is_running() {
+                true if self.is_lock_lost => {
+                    log::warn!("{LOST}");
+                    self.kill();
+                    self.next_start = now;
+                }
                 true => self.flush(),
                 false => self.lose(""),
             }
@@ -309,9 +372,7 @@ impl Keeper {
         if self.failures.is_power_of_two() && self.failures.trailing_zeros().is_multiple_of(2) {
             log::warn!("{what}");
         }
-        if self.failures >= PROBLEM {
-            self.problem = Some(what);
-        }
+        self.problem = Some(what);
     }
 
     fn finish(&mut self) {
@@ -355,29 +416,47 @@ fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::collections::BTreeMap;
-    use std::io::Read;
+    use std::io::{self, Read};
+    use std::sync::Arc;
     use std::time::Duration;
 
     use duly::command::Leader;
 
-    use crate::exec::guard::Keeper;
     use crate::exec::guard::lines::{Group, Line};
+    use crate::exec::guard::{Guard, Keeper, lock};
+
+    #[test]
+    fn a_guard_that_is_missing_is_a_problem_while_it_lasts() {
+        let guard = Guard(Some(Arc::default()));
+        let keeper = guard.0.as_ref().expect("a keeper");
+        let fail = || lock(keeper).not_started(&io::Error::other("no program"));
+        let start = || lock(keeper).open().expect("a pipe");
+        assert_eq!(guard.problem(), None, "none is started yet");
+        fail();
+        assert!(guard.problem().is_some_and(|problem| problem.contains("no program")));
+        let _pipe = start();
+        assert_eq!(guard.problem(), None, "one is being started");
+        fail();
+        fail();
+        let _pipe = start();
+        assert!(guard.problem().is_some(), "none has lasted");
+    }
 
     #[test]
     fn what_runs_is_in_the_pipe_before_the_guard_is_started() {
         let pid = std::process::id();
         let leader = Leader::identify(pid).expect("this process");
-        let group = Group { leader, kill_after: Duration::ZERO, variables: Vec::new() };
+        let group = Group { number: 7, pid, leader: Some(leader), kill_after: Duration::ZERO, variables: Vec::new() };
         let deadline = Some((Duration::ZERO, Duration::ZERO));
-        let mut keeper = Keeper { groups: BTreeMap::from([(pid, group)]), deadline, ..Keeper::default() };
+        let mut keeper = Keeper { groups: BTreeMap::from([(7, group)]), deadline, ..Keeper::default() };
         let mut pipe = keeper.open().expect("a pipe");
         // It ends while the guard is being started.
         keeper.groups.clear();
-        keeper.tell(pid);
+        keeper.tell(7);
         keeper.live = None;
         let mut text = String::new();
         pipe.read_to_string(&mut text).expect("its lines");
         let lines: Vec<Line> = text.lines().filter_map(Line::parse).collect();
-        assert!(matches!(lines[..], [Line::Start(_), Line::End(end)] if end == pid), "{text}");
+        assert!(matches!(lines[..], [Line::Start(_), Line::End(7)]), "{text}");
     }
 }

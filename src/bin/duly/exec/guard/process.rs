@@ -1,8 +1,9 @@
 //! The process of the guard: its start, and what it does. It opens no database, and only ends processes that are certainly those of
-//! its scheduler.
+//! its scheduler. Its standard output is its lock file.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::command::{Process, processes, was_started_with};
+use duly::command::{Leader, Process, processes, record_gone, was_started_with};
 use duly::{Clock, SystemClock};
 
 use crate::exec::children::{self, Own};
@@ -28,6 +29,8 @@ const ENDING: &str = "duly-guard-ends";
 const LOADER: [&str; 3] = ["LD_", "GLIBC_TUNABLES", "NIX_LD"];
 /// Poll interval for the end of groups.
 const POLL: Duration = Duration::from_millis(50);
+/// The same after the last SIGKILL, for groups that may not be signalled, or cannot be ended.
+const LATER: Duration = Duration::from_secs(1);
 /// Longest sleep before a deadline: a sleep does not count the time in which the machine is suspended.
 const NAP: Duration = Duration::from_millis(500);
 /// Wait for a line once a deadline has passed: if this process was stopped until then, a later deadline may wait in the pipe.
@@ -37,10 +40,11 @@ const AHEAD: usize = 64;
 /// Stack of the thread that reads.
 const STACK: usize = 64 * 1024;
 
-/// Starts a guard in a session of its own: no signal of a terminal reaches it. It inherits nothing but the pipe.
-pub(super) fn start(pipe: PipeReader) -> io::Result<(Child, Own)> {
+/// Starts a guard in a session of its own: no signal of a terminal reaches it. It inherits nothing but the pipe and its lock file.
+pub(super) fn start(pipe: PipeReader, locked: Option<File>) -> io::Result<(Child, Own)> {
     let mut command = user::this_program();
-    command.arg(ROLE).env_clear().stdin(pipe).stdout(Stdio::null()).stderr(Stdio::null());
+    let locked = locked.map_or_else(Stdio::null, Stdio::from);
+    command.arg(ROLE).env_clear().stdin(pipe).stdout(locked).stderr(Stdio::null());
     let of_loader =
         |name: &OsString| LOADER.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()));
     command.envs(std::env::vars_os().filter(|(name, _)| of_loader(name)));
@@ -48,14 +52,14 @@ pub(super) fn start(pipe: PipeReader) -> io::Result<(Child, Own)> {
     children::start(&mut command)
 }
 
-/// In the role of the guard: returns when the scheduler has died or its deadline has passed, and its groups are ended. `false`: in
-/// another role.
+/// In the role of the guard: returns when the scheduler has died or its deadline has passed, and its groups are gone. `false`: in another
+/// role.
 pub(crate) fn is_guard(mut words: impl Iterator<Item = OsString>) -> bool {
     if words.nth(1).is_none_or(|word| word != ROLE) {
         return false;
     }
     let _ = user::close_inherited();
-    let _ = std::fs::write("/proc/self/comm", NAME);
+    take_name(NAME);
     // Not before: a path of the loader may be relative.
     let _ = std::env::set_current_dir("/");
     ignore_signals();
@@ -66,10 +70,15 @@ pub(crate) fn is_guard(mut words: impl Iterator<Item = OsString>) -> bool {
     };
     if thread::Builder::new().stack_size(STACK).spawn(read).is_ok() {
         let (groups, kill) = collect(&lines);
-        let _ = std::fs::write("/proc/self/comm", ENDING);
+        take_name(ENDING);
         end(groups, kill);
     }
     true
+}
+
+/// Sets its name in the list of processes.
+fn take_name(name: &str) {
+    let _ = std::fs::write("/proc/self/comm", name);
 }
 
 /// Whether a guard of this user or of root is ending groups: its scheduler has died.
@@ -116,8 +125,8 @@ fn collect(lines: &Receiver<Line>) -> (Vec<Group>, Option<Duration>) {
             Some(left) => lines.recv_timeout(left.clamp(READ, NAP)),
         };
         match line {
-            Ok(Line::Start(group)) => drop(groups.insert(group.leader.pid(), group)),
-            Ok(Line::End(pid)) => drop(groups.remove(&pid)),
+            Ok(Line::Start(group)) => drop(groups.insert(group.number, group)),
+            Ok(Line::End(number)) => drop(groups.remove(&number)),
             // What is to be dead at a time is asked to end before it.
             Ok(Line::Deadline { term, kill }) => deadline = Some((term.min(kill), kill)),
             Err(RecvTimeoutError::Timeout) if left.is_some_and(|left| !left.is_zero()) => {}
@@ -136,96 +145,104 @@ struct Ending {
     grace: Option<Duration>,
 }
 
-/// What a look at a group has shown.
-#[derive(Debug, PartialEq, Eq)]
-enum Look {
-    /// It is certainly the one that was announced. Its live processes: pid and start.
-    Announced(Vec<(u32, u64)>),
-    /// It has ended, or cannot be told from another one.
-    Other,
-    /// The look has failed, which proves nothing.
-    Unknown,
-}
-
-/// Sends SIGTERM to the groups, and SIGKILL to those that are left. `latest`: when they are killed at the latest, since the boot.
+/// Sends SIGTERM to the groups, SIGKILL to those that are left, and waits until all are gone. `latest`: when they are killed at the latest,
+/// since the boot.
 fn end(groups: Vec<Group>, latest: Option<Duration>) {
+    let locked = lock_file();
     let longest = groups.iter().map(|group| group.kill_after).max().unwrap_or_default();
     let (clock, until) = (SystemClock::new(), longest + KILL);
     let mut left: Vec<Ending> =
         groups.into_iter().map(|group| Ending { group, members: Vec::new(), grace: None }).collect();
+    let (mut poll, mut unwritten) = (POLL, Vec::new());
     loop {
         let now = clock.now().monotonic;
-        if left.is_empty() || now >= until {
-            return;
-        }
         let is_late = latest.is_some_and(|latest| since_boot() >= latest);
         // A failed look proves nothing: the next one may succeed.
-        if let Ok(visible) = processes() {
-            left.retain_mut(|ending| ending.proceed(&visible, now, is_late));
+        let visible = processes();
+        left.retain_mut(|ending| {
+            let is_gone = ending.is_gone(visible.as_deref().ok());
+            if is_gone {
+                unwritten.push(ending.group.number);
+            } else if let Ok(visible) = &visible {
+                ending.proceed(visible, now, is_late);
+            }
+            !is_gone
+        });
+        // What cannot be written is tried again as long as this process waits. Its end shows the same.
+        unwritten.retain(|group| locked.as_ref().is_some_and(|file| record_gone(file, *group).is_err()));
+        if left.is_empty() {
+            return;
         }
-        thread::sleep(POLL);
+        if now >= until && poll == POLL {
+            // No scheduler waits for its signals any more.
+            take_name(NAME);
+            poll = LATER;
+        }
+        thread::sleep(poll);
     }
+}
+
+/// Returns the standard output, if it is a file.
+#[cfg(unix)]
+fn lock_file() -> Option<File> {
+    let file = File::from(std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned().ok()?);
+    file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)
+}
+
+/// Other systems have no guard.
+#[cfg(not(unix))]
+fn lock_file() -> Option<File> {
+    None
 }
 
 impl Ending {
-    /// Returns whether a process of the group is or may be left. `is_late`: nothing may be left.
-    fn proceed(&mut self, visible: &[Process], now: Duration, is_late: bool) -> bool {
-        let number = self.group.leader.pid();
-        match look(&self.group, &self.members, visible) {
-            Look::Announced(members) => self.members = members,
-            Look::Other => return false,
-            Look::Unknown => return true,
+    /// Whether the group is certainly gone. `visible`: the processes that this one sees, if they could be read.
+    fn is_gone(&self, visible: Option<&[Process]>) -> bool {
+        let Group { pid, leader, .. } = &self.group;
+        if system::is_missing(*pid) {
+            return true;
         }
+        // Dead processes that are not waited for. While there is a live one, the closer look is spared.
+        let has_live = |visible: &[Process]| visible.iter().any(|one| one.group == *pid && !one.is_dead);
+        !visible.is_none_or(has_live) && leader.as_ref().is_some_and(Leader::is_group_gone)
+    }
+
+    /// Signals the group, if it is certainly the one that was announced. `is_late`: nothing may be left.
+    fn proceed(&mut self, visible: &[Process], now: Duration, is_late: bool) {
+        let Some(members) = members(&self.group, &self.members, visible) else { return };
+        self.members = members;
         match self.grace {
-            _ if self.members.is_empty() => return false,
-            Some(until) if is_late || now >= until => system::kill(number),
+            _ if self.members.is_empty() => {}
+            Some(until) if is_late || now >= until => system::kill(self.group.pid),
             Some(_) => {}
             None => {
                 self.grace = Some(now + self.group.kill_after);
-                system::terminate(number);
+                system::terminate(self.group.pid);
             }
         }
-        true
     }
 }
 
-/// Looks at a group. `known`: its members when it was looked at before. The kernel does not reuse the number of a group while a member
-/// lives, or its leader is a zombie.
-fn look(group: &Group, known: &[(u32, u64)], visible: &[Process]) -> Look {
+/// Returns the live processes of a group, pid and start, if it is certainly the one that was announced. `known`: its members when it was
+/// looked at before. The kernel does not reuse the number of a group while a member lives, or its leader is a zombie.
+fn members(group: &Group, known: &[(u32, u64)], visible: &[Process]) -> Option<Vec<(u32, u64)>> {
     // The numbers are those of this machine, boot and namespace.
-    match group.leader.is_local() {
-        Ok(true) => {}
-        Ok(false) => return Look::Other,
-        Err(_) => return Look::Unknown,
-    }
-    let number = group.leader.pid();
+    let leader = group.leader.as_ref().filter(|leader| leader.is_local().unwrap_or(false))?;
+    let number = group.pid;
     let member = |one: &&Process| one.group == number && one.session == number && !one.is_dead;
     let members: Vec<(u32, u64)> = visible.iter().filter(member).map(|one| (one.pid, one.started)).collect();
-    if visible.iter().any(|one| one.pid == number && !group.leader.is(one)) {
-        return Look::Other;
+    if visible.iter().any(|one| one.pid == number && !leader.is(one)) {
+        return None;
     }
-    let is_led = visible.iter().any(|one| group.leader.is(one));
-    if is_led || members.iter().any(|one| known.contains(one)) {
-        return Look::Announced(members);
-    }
-    match any_started_with(&members, &group.variables) {
-        Ok(true) => Look::Announced(members),
-        Ok(false) => Look::Other,
-        Err(_) => Look::Unknown,
-    }
+    let is_announced = visible.iter().any(|one| leader.is(one))
+        || members.iter().any(|one| known.contains(one))
+        || members.iter().any(|(pid, _)| is_started_with(*pid, &group.variables));
+    is_announced.then_some(members)
 }
 
-/// Whether one of the processes was certainly started with all of the variables. Without variables: none.
-fn any_started_with(members: &[(u32, u64)], variables: &[String]) -> io::Result<bool> {
-    let mut unread = None;
-    for (pid, _) in members.iter().filter(|_| !variables.is_empty()) {
-        match was_started_with(*pid, variables) {
-            Ok(true) => return Ok(true),
-            Ok(false) => {}
-            Err(error) => unread = Some(error),
-        }
-    }
-    unread.map_or(Ok(false), Err)
+/// Whether a process was certainly started with all of the variables. Without variables: none.
+fn is_started_with(pid: u32, variables: &[String]) -> bool {
+    !variables.is_empty() && was_started_with(pid, variables).unwrap_or(false)
 }
 
 /// Returns the time since the machine was booted, in which it was awake or suspended.
