@@ -4,6 +4,8 @@
 //! No table stores which handlers a scheduler has. What can be known: a scheduler that is alive and has a free worker starts a
 //! run that may start in the same turn, if it has the handler.
 
+mod held;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock;
 use crate::host::platform::{self, Writable};
 use crate::host::process::{self, Group};
-use crate::model::health::{CANNOT_START, Health, HeldTask, Limits, Liveness, Ownerless, Stuck};
+use crate::model::health::{CANNOT_START, Health, Limits, Liveness, Ownerless, Stuck};
 use crate::model::report::Instance;
 use crate::model::run::text_enum;
 use crate::rules::clock_monitor::WAITED_OUT;
@@ -307,54 +309,6 @@ impl<'a> Check<'a> {
                 (ProblemKind::UnknownHandler, advice.to_owned())
             };
             self.found.push(problem(kind, text, &advice));
-        }
-    }
-
-    fn held_back(&mut self) {
-        for HeldTask { run, task, owner, goes_on, liveness } in &self.health.held {
-            let pid = self.instance(owner).map(|one| format!(" (pid {} on {})", one.pid, one.host)).unwrap_or_default();
-            let Some(run) = run else {
-                let text = format!(
-                    "nothing starts: the database was restored, and what scheduler {owner}{pid} had begun cannot be known \
-                     before that scheduler goes on"
-                );
-                let advice = "let that process go on, or end it";
-                self.found.push(problem(ProblemKind::Held, text, advice));
-                continue;
-            };
-            let of_task = task.as_ref().map(|task| format!(" of {task}")).unwrap_or_default();
-            let text = format!(
-                "run {run}{of_task} was begun before the database was restored, and may still run: its task, and others with its \
-                 concurrency key, start nothing"
-            );
-            let declare = format!("if it is gone: duly cancel {run} --gone");
-            let advice = match liveness {
-                Liveness::Alive { .. } if *goes_on => {
-                    format!(
-                        "its scheduler {owner}{pid} is alive and asks it to stop; if it does not end, end that process"
-                    )
-                }
-                Liveness::Alive { .. } => format!(
-                    "its scheduler {owner}{pid} is alive, and has not noticed the restore: let that process go on, or end it"
-                ),
-                Liveness::Dead { .. } => {
-                    format!(
-                        "its scheduler is dead: end its command, whose environment has DULY_RUN_ID={run}; or, {declare}"
-                    )
-                }
-                Liveness::NoLock | Liveness::NoSession { .. } => {
-                    format!(
-                        "its scheduler {owner}{pid} has no lock file, which proves nothing: end that process; or, {declare}"
-                    )
-                }
-                Liveness::Unknown(reason) => {
-                    format!(
-                        "whether its scheduler {owner}{pid} is alive cannot be known ({reason}): remove the cause; or, {declare}"
-                    )
-                }
-            };
-            let found = Problem { task: task.clone(), run: Some(*run), ..problem(ProblemKind::Held, text, &advice) };
-            self.found.push(found);
         }
     }
 

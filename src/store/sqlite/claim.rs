@@ -29,7 +29,7 @@ const CLAIMABLE_BEHIND: &str = sql! {"
      ORDER BY run_at, id LIMIT :limit"};
 
 /// The last run of each handler and priority that was passed over because an attempt of an earlier history holds it back.
-pub(crate) type PassedOver = BTreeMap<(i64, String), (Timestamp, i64)>;
+pub(crate) type PassedRuns = BTreeMap<(i64, String), (Timestamp, i64)>;
 
 /// For each priority, most urgent first, a list with the time of each entry, oldest first.
 pub(crate) type ByPriority<T> = [Vec<(Timestamp, T)>; 4];
@@ -39,7 +39,7 @@ pub(crate) type ByPriority<T> = [Vec<(Timestamp, T)>; 4];
 pub(crate) fn claimable<'h>(
     tx: &Transaction<'_>,
     handlers: &'h BTreeSet<String>,
-    passed: &PassedOver,
+    passed: &PassedRuns,
     now: Timestamp,
     limit: usize,
 ) -> rusqlite::Result<ByPriority<(i64, &'h str)>> {

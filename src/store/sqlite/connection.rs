@@ -4,6 +4,7 @@
 
 mod copy;
 pub(crate) mod known;
+mod recorded;
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -25,8 +26,9 @@ use crate::store::sqlite::file::{self, Durability, Missing, Opened};
 use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
+use crate::store::sqlite::restore::Claims;
 use crate::store::sqlite::restore::held::HeldBack;
-use crate::store::sqlite::restore::{self, Claims, Seen};
+use crate::store::sqlite::restore::seen::{self, Seen};
 use crate::store::sqlite::{invariants, schema};
 
 /// A write-ahead log larger than this is truncated when the scheduler is idle.
@@ -246,7 +248,7 @@ impl SqliteStore {
     ) -> Result<T, Fault> {
         // A restore in the moment between this and the statement is found by the next transaction.
         if self.backing.is_none() {
-            let cookie = restore::cookie(&self.connection)?;
+            let cookie = seen::cookie(&self.connection)?;
             if !self.history.is_at(cookie) {
                 return Err(Error::store("add a task by one statement", "the schema has changed").into());
             }

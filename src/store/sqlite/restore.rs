@@ -7,11 +7,12 @@
 
 pub(crate) mod held;
 pub(crate) mod record;
+pub(crate) mod seen;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -20,62 +21,11 @@ use crate::host::{folder, owner_lock};
 use crate::store::fault::Fault;
 use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::restore::record::HistoryRecord;
+use crate::store::sqlite::restore::seen::{HighestIds, History, Seen, set};
 use crate::store::sqlite::{owners, row};
 
 /// How far the ids of a new history are above the highest that is known. The record beside the file may be behind by half of that.
 pub(crate) const MARGIN: i64 = 10_000;
-
-/// What identifies the state that a connection knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct History {
-    /// SQLite's schema cookie.
-    pub(crate) cookie: i64,
-    /// The id of the history; empty in a file that has none.
-    pub(crate) id: String,
-}
-
-/// What a transaction finds at its begin.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) history: History,
-    pub(crate) version: Option<String>,
-    /// The row `held`: see [`HeldBack`].
-    pub(crate) held: Option<String>,
-    pub(crate) ids: HighestIds,
-}
-
-/// The highest ids that were given out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HighestIds {
-    pub(crate) runs: i64,
-    pub(crate) tasks: i64,
-}
-
-const COOKIE: &str = "PRAGMA schema_version";
-
-/// The version of the tables, too: it is compared in each transaction.
-const SEEN: &str = "
-    SELECT (SELECT value FROM scheduler_meta WHERE key = 'schema_version'),
-           (SELECT value FROM scheduler_meta WHERE key = 'history'),
-           (SELECT value FROM scheduler_meta WHERE key = 'held'),
-           ifnull(max(iif(name = 'task_runs', seq, 0)), 0), ifnull(max(iif(name = 'scheduled_tasks', seq, 0)), 0)
-      FROM sqlite_sequence";
-
-pub(crate) fn cookie(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.prepare_cached(COOKIE)?.query_row([], |row| row.get(0))
-}
-
-impl Seen {
-    pub(crate) fn read(tx: &Connection) -> rusqlite::Result<Self> {
-        let cookie = cookie(tx)?;
-        tx.prepare_cached(SEEN)?.query_row([], |row| {
-            let id = row::shown_if_any(row, 1)?.unwrap_or_default();
-            let ids = HighestIds { runs: row.get(3)?, tasks: row.get(4)? };
-            let (version, held) = (row::shown_if_any(row, 0)?, row::shown_if_any(row, 2)?);
-            Ok(Seen { history: History { cookie, id }, version, held, ids })
-        })
-    }
-}
 
 /// The attempts that an owner knows to have, by the run.
 pub(crate) type Claims = HashMap<i64, ClaimedAttempt>;
@@ -193,12 +143,6 @@ fn is_ahead(tx: &Transaction<'_>, (run, attempt): (i64, u32), seen: &Seen) -> ru
     Ok(stored.map_or(run > seen.ids.runs, |stored| stored < attempt))
 }
 
-const SET: &str = "
-    INSERT INTO scheduler_meta (key, value) VALUES (:key, :value)
-    ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-
-const FORGET: &str = "DELETE FROM scheduler_meta WHERE key = :key";
-
 const RAISE: &str = "UPDATE sqlite_sequence SET seq = :id WHERE name = :table AND seq < :id";
 
 const BEGIN_SEQUENCE: &str = "
@@ -206,14 +150,6 @@ const BEGIN_SEQUENCE: &str = "
      WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :table)";
 
 const NEW_ID: &str = "SELECT lower(hex(randomblob(16)))";
-
-fn set(tx: &Transaction<'_>, key: &str, value: Option<&str>) -> rusqlite::Result<()> {
-    match value {
-        Some(value) => tx.prepare_cached(SET)?.execute(named_params! { ":key": key, ":value": value })?,
-        None => tx.prepare_cached(FORGET)?.execute(named_params! { ":key": key })?,
-    };
-    Ok(())
-}
 
 /// Begins a new history. The caller commits it before it writes anything else.
 ///

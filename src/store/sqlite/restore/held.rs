@@ -11,7 +11,7 @@ use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
 use crate::host::orphan::Presence;
 use crate::host::owner_lock::{self, Standing};
 use crate::store::fault::Fault;
-use crate::store::sqlite::restore::set;
+use crate::store::sqlite::restore::seen::set;
 use crate::store::sqlite::row;
 use crate::store::turn_io::{Lost, Work};
 

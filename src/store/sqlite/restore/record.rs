@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::{folder, owner_lock, platform, process};
 use crate::store::sqlite::damage::{self, Stamp};
-use crate::store::sqlite::restore::{HighestIds, History, Seen};
+use crate::store::sqlite::restore::seen::{HighestIds, History, Seen};
 use crate::store::sqlite::row;
 use crate::store::sqlite::wal::{self, Generation};
 
