@@ -470,7 +470,7 @@ impl Stepper {
     pub fn begin(&mut self, claim: &Arc<Claim>) {
         let now = self.now();
         if let Entry::Vacant(entry) = self.begun.entry((claim.run_id, claim.attempt)) {
-            let begun = self.poller.lock().begin(claim.run_id, claim.attempt, claim.task_id, claim.owner.as_deref());
+            let begun = self.poller.lock().begin(claim.identified(), claim.owner.as_deref());
             entry.insert((begun.expect("a lock file that can be written"), now));
             self.poller.emit(&Event::Started { claim: claim.clone() });
         }

@@ -4,6 +4,8 @@
 //! No table stores which handlers a scheduler has. What can be known: a scheduler that is alive and has a free worker starts a
 //! run that may start in the same turn, if it has the handler.
 
+mod held;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -66,6 +68,9 @@ text_enum! {
         /// An orphan process: a scheduler died, and a command of its runs is alive, or is not known to be gone. The run is not retried
         /// before that is known.
         Orphan = "orphan",
+        /// The file was restored, and what a scheduler had begun before may still run: its task, and others with its concurrency key,
+        /// start nothing.
+        Held = "held",
         /// A run is running for an owner that is not registered: another program wrote that, or removed the owner's row.
         UnknownOwner = "unknown_owner",
         /// Another program changed a final run to waiting or running, or changed its attempt.
@@ -178,6 +183,7 @@ impl<'a> Check<'a> {
         self.clock();
         self.schedulers();
         self.late();
+        self.held_back();
         self.ownerless();
         self.stuck();
         self.ended_workers();

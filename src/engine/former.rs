@@ -1,5 +1,7 @@
 //! The earlier ids of an owner whose file was restored, and what still runs of their attempts.
 
+use std::time::Duration;
+
 use crate::host::owner_lock::OwnerLock;
 use crate::model::run::Claim;
 use crate::store::turn_io::{Dead, Proof, Stray};
@@ -16,7 +18,9 @@ pub(crate) struct Former {
     /// Attempts that have not returned.
     pub(crate) strays: Vec<Stray>,
     /// Whether some have returned since the last turn that wrote.
-    pub(crate) changed: bool,
+    changed: bool,
+    /// When to look again whether what holds something back still runs, of this owner or another.
+    pub(crate) look_again: Option<Duration>,
 }
 
 impl Former {
@@ -40,9 +44,14 @@ impl Former {
         self.owners.iter().any(|former| former == owner)
     }
 
+    /// Returns whether a turn has to write which attempts have not returned, or to look at those of others.
+    pub(crate) fn is_due(&self, now: Duration) -> bool {
+        self.changed || self.look_again.is_some_and(|at| now >= at)
+    }
+
     /// Returns whether this attempt has not returned.
     pub(crate) fn has(&self, run: i64, attempt: u32) -> bool {
-        self.strays.iter().any(|stray| (stray.run, stray.attempt) == (run, attempt))
+        self.strays.iter().any(|stray| (stray.claimed.run, stray.claimed.attempt) == (run, attempt))
     }
 
     /// A turn has stored which attempts have not returned. After the last of them, the locks of the earlier ids are released.
@@ -56,9 +65,8 @@ impl Former {
 
     /// Forgets an attempt that has returned.
     pub(crate) fn returned(&mut self, claim: &Claim) {
-        let is_it = |stray: &Stray| {
-            (stray.run, stray.attempt) == (claim.run_id, claim.attempt) && claim.owner.as_deref() == Some(&*stray.owner)
-        };
+        let is_it =
+            |stray: &Stray| stray.claimed == claim.identified() && claim.owner.as_deref() == Some(&*stray.owner);
         let before = self.strays.len();
         self.strays.retain(|stray| !is_it(stray));
         self.changed |= self.strays.len() < before;

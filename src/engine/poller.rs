@@ -26,6 +26,7 @@ use crate::engine::peers::Peers;
 use crate::engine::wake_time::{Refusal, WakeTime};
 use crate::engine::wall_clock::WallClock;
 use crate::error::{Error, Result};
+use crate::host::attempt_slots::ClaimedAttempt;
 use crate::host::fault_points;
 use crate::host::orphan::Orphan;
 use crate::host::owner_lock::{FileState, OwnerLock};
@@ -106,8 +107,8 @@ pub(crate) struct Poller {
     limit: Option<usize>,
     /// Those of them that were set aside. Only full turns try them again.
     aside: Vec<Finished>,
-    /// Runs that this owner has claimed and not settled: attempt and task.
-    held: HashMap<i64, (u32, i64)>,
+    /// The attempts that this owner has claimed and not settled, by run.
+    held: HashMap<i64, ClaimedAttempt>,
     /// What was claimed under earlier ids, before the database was restored.
     former: Former,
     /// Reports on running attempts that are not written yet.
@@ -162,7 +163,8 @@ impl Poller {
         let registration =
             Registration { owner: owner.clone(), host: platform::host(), workers, lease, zone_data, problems: None };
         let registered = store.register(&registration, random, now.wall)?;
-        let Registered { others, not_stopped, newest_seen, other_zone_data } = registered;
+        let Registered { others, not_stopped, cookie, newest_seen, other_zone_data } = registered;
+        cookie.iter().for_each(|cookie| lock.compared(*cookie));
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for the second turn.
         let mut peers = Peers::new(database, owner, lease);
         peers.update(&others, &[], now.monotonic);
@@ -284,11 +286,6 @@ impl Poller {
         if !self.check_clock(now) {
             return Ok(Turn { wake_at: now.monotonic + self.settings.poll, ..Turn::default() });
         }
-        if self.former.must_register
-            && let Err(error) = self.register_anew(now)
-        {
-            return self.refuse(now, slots, error.into());
-        }
         let full = self.clock.monitor.was_wrong(now) || now.monotonic >= self.next_heartbeat;
         if full {
             if let Some(Err(fault)) = self.store.as_file().map(|file| file.check_writable()) {
@@ -308,9 +305,15 @@ impl Poller {
         if !self.draining && self.lock_is_kept {
             self.peers.look(now.monotonic, full);
         }
+        if self.former.must_register || self.lock.is_fenced() {
+            return self.restored(now, slots);
+        }
         // After a refusal only a write shows whether the database can be written again.
-        let must_write =
-            full || self.has_reports() || self.former.changed || self.refused.until().is_some() || self.newer.is_some();
+        let must_write = full
+            || self.has_reports()
+            || self.former.is_due(now.monotonic)
+            || self.refused.until().is_some()
+            || self.newer.is_some();
         if must_write || self.has_work(now, slots) {
             return self.write(now, slots, full);
         }
@@ -354,8 +357,9 @@ impl Poller {
             }
             stopped => stopped?,
         }
-        // With a run still claimed the file stays: its free lock is the proof by which the run is recovered at once.
-        if self.held.is_empty() {
+        // With a run still claimed the file stays: its free lock is the proof by which the run is recovered at once. So it does while an
+        // attempt of an earlier history runs.
+        if self.held.is_empty() && self.former.strays.is_empty() {
             self.lock.retire();
         }
         Ok(())
@@ -461,6 +465,8 @@ impl Poller {
     fn apply(&mut self, now: Now, input: &Input, mut done: Done) -> Result<Turn> {
         self.clear_written(now, input, &mut done);
         self.former.written(&self.lock);
+        done.cookie.iter().for_each(|cookie| self.lock.compared(*cookie));
+        self.former.look_again = done.holds.then(|| now.monotonic + self.settings.poll);
         self.sign(&mut done.claims);
         self.remember(&done, now);
         self.peers.stalled_reported(&input.stalled);
@@ -490,7 +496,7 @@ impl Poller {
             done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
         self.troubles.claimed(done.claims.len(), now);
-        self.held.extend(done.claims.iter().map(|claim| (claim.run_id, (claim.attempt, claim.task_id))));
+        self.held.extend(done.claims.iter().map(|claim| (claim.run_id, claim.identified())));
         let owner = &self.registration.owner;
         if self.held.len() == self.aside.iter().filter(|finished| !finished.claim.is_of_other(owner)).count()
             && self.outbox.is_empty()

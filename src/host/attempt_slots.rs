@@ -8,6 +8,10 @@
 //! The header also records the identity of the locked file and of the database. A file with another identity beside the
 //! same database is a copy: its lock proves nothing about the owner.
 //!
+//! A fence in the header says that the history of the owner's claims has ended: it begins none of them any more. The owner writes the
+//! slot of an attempt first and looks for the fence then; a program that begins a new history sets the fence first and reads the slots
+//! then. So either the attempt does not begin, or its slot is seen.
+//!
 //! A slot is reused only when the end of its attempt is recorded, so it needs no clearing: no row that is still running
 //! matches it.
 
@@ -16,11 +20,13 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::host::{platform, process};
 
 /// Length of the header in bytes. First line: [`ALIVE`], [`DEGRADED`] or [`DEAD`], the format, the boot id, device and
-/// inode of this file and of the database. Second line: the id of the owner that took over. Both are padded with
-/// spaces.
+/// inode of this file and of the database. Second line: the id of the owner that took over; the schema cookie for which the owner has
+/// compared its claims with the rows; the fence. All are padded with spaces.
 const HEADER: usize = 256;
 /// Length of the first line.
 const IDENTITY: usize = 192;
@@ -30,12 +36,20 @@ const ALIVE: u8 = b'A';
 const DEGRADED: u8 = b'F';
 /// The first byte for a dead owner whose lock another owner holds.
 const DEAD: u8 = b'D';
-/// Length of a slot in bytes: run, attempt, task, newline.
-const SLOT: usize = 53;
+/// Length of the id in the second line.
+const SUCCESSOR: usize = 40;
+/// The place and the length of the schema cookie in the second line.
+const COOKIE: std::ops::Range<usize> = IDENTITY + SUCCESSOR..IDENTITY + SUCCESSOR + 20;
+/// The place of the fence: the last byte of the second line.
+const FENCE: usize = HEADER - 2;
+/// The byte of a fence that is set. Otherwise it is a space.
+const FENCED: u8 = b'E';
+/// Length of a slot in bytes: run, attempt, task, hash of the key, newline.
+const SLOT: usize = 74;
 /// Longest file that is read, in bytes: some hundred thousand slots.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
 /// The start of the header, after its first byte.
-const FORMAT: &str = " duly-owner-2 ";
+const FORMAT: &str = " duly-owner-3 ";
 
 /// A slot in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,31 +59,50 @@ pub(crate) struct Place {
     file: usize,
 }
 
-/// The attempts in the slots of a file, each with the id of its task.
-pub(crate) type BegunAttempts = HashMap<(i64, u32), i64>;
+/// An attempt that its owner has claimed: it has begun, or may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct ClaimedAttempt {
+    pub(crate) run: i64,
+    pub(crate) attempt: u32,
+    pub(crate) task: i64,
+    /// The [`hash`] of its concurrency key, if it has one.
+    pub(crate) key: Option<u64>,
+}
+
+/// The attempts in the slots of a file, by run and number.
+pub(crate) type BegunAttempts = HashMap<(i64, u32), ClaimedAttempt>;
+
+/// Returns the FNV-1a hash of a text. Other versions of duly compute the same.
+pub(crate) fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
 
 /// The owner's own copy of its slots.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     /// The attempt in each slot, from when it begins until its end is recorded.
-    begun: Vec<Option<(i64, u32, i64)>>,
+    begun: Vec<Option<ClaimedAttempt>>,
     free: Vec<usize>,
     /// The number of files of earlier ids, whose slots are not those of this one.
     file: usize,
     /// The slots at the last [`Slots::repair`]. A slot that is unchanged since then is certainly written to the file.
-    previous: Vec<Option<(i64, u32, i64)>>,
+    previous: Vec<Option<ClaimedAttempt>>,
     /// Whether the file says that the owner is degraded.
     degraded: bool,
+    /// The schema cookie in the file.
+    cookie: Option<i64>,
+    /// Whether the file had the fence when it was last replaced.
+    fenced: bool,
 }
 
 impl Slots {
     /// Reserves a slot for an attempt that is about to begin. [`write`] writes it to the file.
-    pub(crate) fn take(&mut self, run: i64, attempt: u32, task: i64) -> Place {
+    pub(crate) fn take(&mut self, attempt: ClaimedAttempt) -> Place {
         let index = self.free.pop().unwrap_or_else(|| {
             self.begun.push(None);
             self.begun.len() - 1
         });
-        self.begun[index] = Some((run, attempt, task));
+        self.begun[index] = Some(attempt);
         Place { index, file: self.file }
     }
 
@@ -83,6 +116,12 @@ impl Slots {
         if place.file == self.file && self.begun.get_mut(place.index).and_then(Option::take).is_some() {
             self.free.push(place.index);
         }
+    }
+
+    /// The file is to be replaced by a new one: that has the fence if this one has it.
+    pub(crate) fn keep_fence(&mut self, file: &File) -> io::Result<()> {
+        self.fenced |= is_fenced(file)?;
+        Ok(())
     }
 
     /// Writes the header and every slot into a new file.
@@ -101,15 +140,19 @@ impl Slots {
         }
         let content = self.content(file, database)?;
         let previous = std::mem::replace(&mut self.previous, self.begun.clone());
-        // The content of a free slot is irrelevant, and a newly reserved slot may not be written yet.
+        // The content of a free slot is irrelevant, and a newly reserved slot may not be written yet. The fence is not the owner's.
         let counts = |place: usize| {
+            if place == FENCE {
+                return false;
+            }
             let slot = place.checked_sub(HEADER).map(|place| place / SLOT);
             slot.is_none_or(|slot| self.begun[slot].is_some() && previous.get(slot) == Some(&self.begun[slot]))
         };
         if content.iter().enumerate().all(|(place, byte)| !counts(place) || found.get(place) == Some(byte)) {
             return Ok(false);
         }
-        platform::write_at(file, &content, 0).map(|()| true)
+        platform::write_at(file, &content[..FENCE], 0)?;
+        platform::write_at(file, &content[FENCE + 1..], FENCE as u64 + 1).map(|()| true)
     }
 
     /// Changes the first byte of a living owner's file to degraded or alive, if it differs.
@@ -121,6 +164,15 @@ impl Slots {
         Ok(())
     }
 
+    /// Writes the schema cookie for which the owner has compared its claims with the rows, if it differs.
+    pub(crate) fn compared(&mut self, file: &File, cookie: i64) -> io::Result<()> {
+        if self.cookie != Some(cookie) {
+            platform::write_at(file, padded_cookie(Some(cookie)).as_bytes(), COOKIE.start as u64)?;
+            self.cookie = Some(cookie);
+        }
+        Ok(())
+    }
+
     fn first_byte(&self) -> u8 {
         if self.degraded { DEGRADED } else { ALIVE }
     }
@@ -128,29 +180,57 @@ impl Slots {
     fn content(&self, file: &File, database: &Path) -> io::Result<Vec<u8>> {
         let boot = process::boot_id().unwrap_or_default();
         let (own, database) = (identity(&file.metadata()?), identity(&std::fs::metadata(database)?));
-        let (line, taken_over_by) = (format!("{}{FORMAT}{boot} {own} {database}", char::from(self.first_byte())), "");
+        let line = format!("{}{FORMAT}{boot} {own} {database}", char::from(self.first_byte()));
+        let second = format!("{:SUCCESSOR$}{}", "", padded_cookie(self.cookie));
+        let widths = (IDENTITY - 1, HEADER - IDENTITY - 1);
         let mut content =
-            format!("{line:<first$}\n{taken_over_by:<second$}\n", first = IDENTITY - 1, second = HEADER - IDENTITY - 1)
+            format!("{line:<first$}\n{second:<second_width$}\n", first = widths.0, second_width = widths.1)
                 .into_bytes();
+        if self.fenced {
+            content[FENCE] = FENCED;
+        }
         for begun in &self.begun {
-            content.extend(begun.map_or([0; SLOT], |(run, attempt, task)| slot(run, attempt, task)));
+            content.extend(begun.map_or([0; SLOT], slot));
         }
         Ok(content)
     }
 }
 
 /// Writes an attempt into its slot in the file.
-pub(crate) fn write(file: &File, place: Place, run: i64, attempt: u32, task: i64) -> io::Result<()> {
-    platform::write_at(file, &slot(run, attempt, task), (HEADER + place.index * SLOT) as u64)
+pub(crate) fn write(file: &File, place: Place, attempt: ClaimedAttempt) -> io::Result<()> {
+    platform::write_at(file, &slot(attempt), (HEADER + place.index * SLOT) as u64)
 }
 
-/// Returns `{run:020} {attempt:010} {task:020}\n`, without the cost of `format!`: it is written before every attempt.
-fn slot(run: i64, attempt: u32, task: i64) -> [u8; SLOT] {
+fn padded_cookie(cookie: Option<i64>) -> String {
+    format!("{:<1$}", cookie.map(|cookie| cookie.to_string()).unwrap_or_default(), COOKIE.len())
+}
+
+/// Returns whether an owner may begin claims that it has not compared with rows whose schema has this cookie.
+pub(crate) fn is_behind(mut file: &File, cookie: i64) -> io::Result<bool> {
+    let mut header = [0; HEADER];
+    file.read_exact(&mut header)?;
+    Ok(header[FENCE] != FENCED && header[COOKIE] != *padded_cookie(Some(cookie)).as_bytes())
+}
+
+/// Sets the fence in the file of another owner.
+pub(crate) fn fence(file: &File) -> io::Result<()> {
+    platform::write_at(file, &[FENCED], FENCE as u64)
+}
+
+/// Returns whether the fence is set.
+pub(crate) fn is_fenced(file: &File) -> io::Result<bool> {
+    platform::byte_at(file, FENCE as u64).map(|byte| byte == Some(FENCED))
+}
+
+/// Returns `{run:020} {attempt:010} {task:020} {key:020}\n`, without the cost of `format!`: it is written before every attempt.
+fn slot(attempt: ClaimedAttempt) -> [u8; SLOT] {
+    let ClaimedAttempt { run, attempt, task, key } = attempt;
     let mut slot = [b' '; SLOT];
     digits(&mut slot[..20], run.unsigned_abs());
     digits(&mut slot[21..31], attempt.into());
     digits(&mut slot[32..52], task.unsigned_abs());
-    slot[52] = b'\n';
+    digits(&mut slot[53..73], key.unwrap_or_default());
+    slot[73] = b'\n';
     slot
 }
 
@@ -189,7 +269,9 @@ pub(crate) enum Mark {
 pub(crate) fn read_mark(mut file: &File) -> Mark {
     let mut header = [0; HEADER];
     match file.read_exact(&mut header).map(|()| header[0]) {
-        Ok(DEAD) => Mark::Dead { taken_over_by: String::from_utf8_lossy(&header[IDENTITY..]).trim_end().to_owned() },
+        Ok(DEAD) => {
+            Mark::Dead { taken_over_by: String::from_utf8_lossy(&header[IDENTITY..COOKIE.start]).trim_end().to_owned() }
+        }
         Ok(DEGRADED) => Mark::Degraded,
         _ => Mark::Alive,
     }
@@ -236,10 +318,12 @@ fn attempts_in(slots: &[u8]) -> Option<BegunAttempts> {
     written.map(attempt_in).collect()
 }
 
-fn attempt_in(slot: &[u8]) -> Option<((i64, u32), i64)> {
+fn attempt_in(slot: &[u8]) -> Option<((i64, u32), ClaimedAttempt)> {
     let slot = std::str::from_utf8(slot).ok().filter(|slot| slot.len() == SLOT)?.strip_suffix('\n')?;
-    let [run, attempt, task] = slot.split(' ').collect::<Vec<_>>().try_into().ok()?;
-    Some(((run.parse().ok()?, attempt.parse().ok()?), task.parse().ok()?))
+    let [run, attempt, task, key] = slot.split(' ').collect::<Vec<_>>().try_into().ok()?;
+    let (run, attempt, task) = (run.parse().ok()?, attempt.parse().ok()?, task.parse().ok()?);
+    let key = Some(key.parse().ok()?).filter(|hash| *hash != 0);
+    Some(((run, attempt), ClaimedAttempt { run, attempt, task, key }))
 }
 
 #[cfg(test)]
@@ -249,11 +333,22 @@ mod tests {
 
     use std::path::Path;
 
-    use super::{BegunAttempts, Content, HEADER, Mark, Place, SLOT, Slots, mark_dead, read_mark, write};
+    use super::{
+        BegunAttempts, ClaimedAttempt, Content, HEADER, Mark, Place, SLOT, Slots, fence, is_fenced, mark_dead,
+        read_mark, write,
+    };
     use crate::host::platform;
 
     /// Takes the role of the database.
     const DATABASE: &str = "Cargo.toml";
+
+    fn of(run: i64, attempt: u32) -> ClaimedAttempt {
+        ClaimedAttempt { run, attempt, task: 3, key: (run == 7).then_some(u64::MAX) }
+    }
+
+    fn begun(attempts: &[(i64, u32)]) -> Option<BegunAttempts> {
+        Some(attempts.iter().map(|(run, attempt)| ((*run, *attempt), of(*run, *attempt))).collect())
+    }
 
     fn file(slots: &Slots) -> File {
         let file = tempfile::tempfile().unwrap();
@@ -273,31 +368,47 @@ mod tests {
         let old = file(&slots);
         assert_eq!(read(&old), Some(HashMap::new()));
         let begin = |slots: &mut Slots, run, attempt| {
-            let place = slots.take(run, attempt, 3);
-            write(&old, place, run, attempt, 3).unwrap();
+            let place = slots.take(of(run, attempt));
+            write(&old, place, of(run, attempt)).unwrap();
             place
         };
         let first = begin(&mut slots, 7, 1);
         begin(&mut slots, i64::MAX, u32::MAX);
-        assert_eq!(read(&old), Some(HashMap::from([((7, 1), 3), ((i64::MAX, u32::MAX), 3)])));
+        assert_eq!(read(&old), begun(&[(7, 1), (i64::MAX, u32::MAX)]));
         slots.free(first);
         slots.free(first);
         assert!(read(&old).unwrap().contains_key(&(7, 1)), "no running row matches it");
         assert_eq!(begin(&mut slots, 9, 2), first);
-        assert_eq!(read(&old), Some(HashMap::from([((9, 2), 3), ((i64::MAX, u32::MAX), 3)])));
+        assert_eq!(read(&old), begun(&[(9, 2), (i64::MAX, u32::MAX)]));
         assert_eq!(begin(&mut slots, 10, 1).index, 2, "freeing a slot twice adds it once");
         // A recreated file holds the same attempts.
         assert_eq!(read(&file(&slots)), read(&old));
         let mut next = slots.of_next_file();
-        let place = next.take(11, 1, 3);
+        let place = next.take(of(11, 1));
         next.free(first);
-        assert_eq!(
-            read(&file(&next)),
-            Some(HashMap::from([((11, 1), 3)])),
-            "the slot of the earlier file is not freed"
-        );
+        assert_eq!(read(&file(&next)), begun(&[(11, 1)]), "the slot of the earlier file is not freed");
         next.free(place);
         assert_eq!(read(&file(&next)), Some(HashMap::new()));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_fence_stays_whatever_the_owner_writes() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a-1");
+        let mut slots = Slots::default();
+        let own = File::create_new(&path).and_then(|_| File::options().read(true).write(true).open(&path)).unwrap();
+        slots.write_all(&own, Path::new(DATABASE)).unwrap();
+        assert!(!is_fenced(&own).unwrap());
+        fence(&own).unwrap();
+        assert!(!slots.repair(&own, &path, Path::new(DATABASE)).unwrap(), "nothing is damaged");
+        platform::write_at(&own, b"x", 3).unwrap();
+        assert!(slots.repair(&own, &path, Path::new(DATABASE)).unwrap() && is_fenced(&own).unwrap());
+        mark_dead(&own, "the-successor").unwrap();
+        std::io::Seek::rewind(&mut &own).unwrap();
+        assert_eq!(read_mark(&own), Mark::Dead { taken_over_by: "the-successor".to_owned() });
+        slots.keep_fence(&own).unwrap();
+        assert!(is_fenced(&file(&slots)).unwrap() && !is_fenced(&file(&slots.of_next_file())).unwrap());
     }
 
     #[test]
@@ -311,7 +422,7 @@ mod tests {
             |file: &File| platform::write_at(file, b" ", 60),
         ] {
             let damaged = file(&Slots::default());
-            write(&damaged, Place::default(), 7, 1, 3).unwrap();
+            write(&damaged, Place::default(), of(7, 1)).unwrap();
             damage(&damaged).unwrap();
             assert_eq!(read(&damaged), None);
         }
@@ -322,7 +433,7 @@ mod tests {
     fn a_copied_lock_file_proves_nothing() {
         use std::io::Read;
         let mut slots = Slots::default();
-        slots.take(7, 1, 3);
+        slots.take(of(7, 1));
         let mut own = file(&slots);
         let mut content = Vec::new();
         std::io::Seek::rewind(&mut own).and_then(|()| own.read_to_end(&mut content)).unwrap();
@@ -332,7 +443,7 @@ mod tests {
         assert_eq!(super::read(&copy, Path::new("missing")), Content::Copy, "an error is no evidence");
         let beside_copy = Content::Slots { begun: None, is_of_this_boot: false };
         assert_eq!(super::read(&copy, Path::new("Cargo.lock")), beside_copy, "a copy of the database");
-        let of_owner = Content::Slots { begun: Some(HashMap::from([((7, 1), 3)])), is_of_this_boot: true };
+        let of_owner = Content::Slots { begun: begun(&[(7, 1)]), is_of_this_boot: true };
         assert_eq!(super::read(&own, Path::new("Cargo.lock")), of_owner);
         for degraded in [true, false] {
             slots.mark(&copy, degraded).unwrap();

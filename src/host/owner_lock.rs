@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
-use crate::host::attempt_slots::{self, BegunAttempts, Content, Mark, Place, Slots};
+use crate::host::attempt_slots::{self, BegunAttempts, ClaimedAttempt, Content, Mark, Place, Slots};
 use crate::host::locked::Locked;
 use crate::host::{folder, platform};
 
@@ -42,12 +42,12 @@ pub(crate) struct OwnerLock {
     checked: AtomicI64,
     /// Whether [`OwnerLock::retire`] was called.
     retired: Arc<AtomicBool>,
-    held: Mutex<Held>,
+    held: Mutex<LockedFiles>,
 }
 
-/// The locked file, and the slots in it.
+/// The locked file, the slots in it, and those of earlier ids.
 #[derive(Debug, Default)]
-struct Held {
+struct LockedFiles {
     /// `None` until the lock is taken.
     file: Option<Arc<Locked>>,
     slots: Slots,
@@ -98,6 +98,9 @@ impl OwnerLock {
             let repaired = held.slots.repair(&file, &path, &self.database)?;
             return Ok(if repaired { FileState::Recreated } else { FileState::Intact });
         }
+        if let Some(file) = held.file.clone() {
+            held.slots.keep_fence(&file)?;
+        }
         self.create(&mut held)?;
         Ok(FileState::Recreated)
     }
@@ -134,20 +137,38 @@ impl OwnerLock {
     }
 
     /// Records in a slot of the file that a worker is about to begin this attempt. The attempt must not begin before:
-    /// after a crash, an attempt that is in no slot counts as one that never began. Fails for one that was claimed under an earlier id.
-    pub(crate) fn begin(&self, run: i64, attempt: u32, task: i64, claimed_by: Option<&str>) -> io::Result<Place> {
+    /// after a crash, an attempt that is in no slot counts as one that never began. Fails for one that was claimed under an earlier id,
+    /// or in a history that has ended.
+    pub(crate) fn begin(&self, attempt: ClaimedAttempt, claimed_by: Option<&str>) -> io::Result<Place> {
         // Written without holding the mutex of the slots, which the loop needs too.
         let (file, place) = {
             let held = &mut *self.held();
             if claimed_by.is_some_and(|owner| owner != self.id()) {
                 return Err(io::Error::other("it was claimed before this scheduler registered again"));
             }
-            (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(run, attempt, task))
+            (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(attempt))
         };
         // If the file is recreated meanwhile, the new file already holds the attempt.
-        attempt_slots::write(&file, place, run, attempt, task)
+        let ended = || io::Error::other("it was claimed before the database was restored");
+        attempt_slots::write(&file, place, attempt)
+            .and_then(|()| attempt_slots::is_fenced(&file))
+            .and_then(|fenced| if fenced { Err(ended()) } else { Ok(()) })
             .inspect_err(|_| self.free_slots(std::iter::once(place)))?;
         Ok(place)
+    }
+
+    /// Records that this owner has compared its claims with rows whose schema has this cookie. If that fails, the next call tries again.
+    pub(crate) fn compared(&self, cookie: i64) {
+        let held = &mut *self.held();
+        if let Some(file) = &held.file {
+            let _ = held.slots.compared(file, cookie);
+        }
+    }
+
+    /// Returns whether the history of this owner's claims has ended: none of them begins any more.
+    pub(crate) fn is_fenced(&self) -> bool {
+        let file = self.held().file.clone();
+        file.is_some_and(|file| attempt_slots::is_fenced(&file).unwrap_or(false))
     }
 
     /// Frees the slots of attempts whose end is recorded. Before that a slot must remain, as proof that its attempt
@@ -213,11 +234,11 @@ impl OwnerLock {
         self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, LockedFiles> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn create(&self, held: &mut Held) -> io::Result<()> {
+    fn create(&self, held: &mut LockedFiles) -> io::Result<()> {
         folder::make_private(&self.folder)?;
         let path = self.path();
         let mut temporary = path.as_os_str().to_owned();
@@ -368,6 +389,41 @@ pub(crate) fn begun(database: &Path) -> Vec<(String, BegunAttempts)> {
         }
     };
     owners_in(database).into_iter().filter_map(read).collect()
+}
+
+/// Sets the fence in the lock file of each owner that is not known to be dead: it begins no claim of the present history any more. Returns
+/// what all owners had begun and not ended before, and some attempts that have ended; `None`: it cannot be known of a living owner.
+/// `registering`: an owner that has no claims yet.
+pub(crate) fn fence_all(database: &Path, registering: Option<&str>) -> Vec<(String, Option<BegunAttempts>)> {
+    let fenced = |owner: &str| {
+        let options = &mut OpenOptions::new();
+        let file = platform::open_regular(&folder(database).join(owner), options.read(true).write(true)).ok()?;
+        attempt_slots::fence(&file).ok()?;
+        match attempt_slots::read(&file, database) {
+            Content::Slots { begun, .. } => begun,
+            Content::Copy => None,
+        }
+    };
+    let read = |owner: String| match standing(database, &owner) {
+        Standing::Dead(dead) => Some((owner, Some(dead.begun().as_deref().cloned().unwrap_or_default()))),
+        Standing::Alive { .. } | Standing::TakenOver(_) | Standing::Unknown(_) => {
+            let begun = fenced(&owner);
+            Some((owner, begun))
+        }
+        Standing::Missing => None,
+    };
+    owners_in(database).into_iter().filter(|owner| Some(owner.as_str()) != registering).filter_map(read).collect()
+}
+
+/// Returns whether a living owner, other than this one, may begin claims that it has not compared with rows whose schema has this cookie.
+/// On Windows that cannot be known, and does not count.
+pub(crate) fn any_behind(database: &Path, observer: &str, cookie: i64) -> bool {
+    let is_behind = |owner: &String| {
+        let file = platform::open_regular(&folder(database).join(owner), OpenOptions::new().read(true));
+        file.is_ok_and(|file| attempt_slots::is_behind(&file, cookie).unwrap_or(true))
+    };
+    let others = || owners_in(database).into_iter().filter(|owner| owner != observer);
+    cfg!(unix) && others().any(|owner| is_behind(&owner) && is_alive(database, &owner))
 }
 
 /// Returns whether an owner holds its lock.

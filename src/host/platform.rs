@@ -83,6 +83,28 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
     }
 }
 
+/// Returns the byte at `offset`, independent of the file's own position; `None` behind its end. On Windows no other process can write
+/// into a locked file, and the byte counts as missing.
+pub(crate) fn byte_at(file: &File, offset: u64) -> io::Result<Option<u8>> {
+    #[cfg(unix)]
+    {
+        let mut byte = [0];
+        let read = std::os::unix::fs::FileExt::read_at(file, &mut byte, offset)?;
+        Ok((read == 1).then_some(byte[0]))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, offset);
+        Ok(None)
+    }
+}
+
+/// Returns when a file was created, in nanoseconds since the Unix epoch. `None` where the system does not report it.
+pub(crate) fn born(metadata: &Metadata) -> Option<u64> {
+    let since = metadata.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_nanos()).ok()
+}
+
 /// Returns the canonical path of an existing file: two owners that open it by two names must use the same lock files.
 /// On Windows the path is only made absolute, since many libraries reject canonical Windows paths; links are not
 /// resolved there.

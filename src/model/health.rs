@@ -59,6 +59,8 @@ pub(crate) struct Health {
     pub(crate) ended_workers: Vec<EndedWorkers>,
     /// What the applications of schedulers that have not stopped report as wrong: the owner, and a text.
     pub(crate) problems: Vec<(String, String)>,
+    /// What was begun before the file was restored, and may still run.
+    pub(crate) held: Vec<HeldTask>,
     /// Runs that are blocked by nothing: run, task, stored reason.
     pub(crate) blocked: Vec<(i64, String, String)>,
     /// Final runs that another program reopened: run, task, what shows it.
@@ -131,6 +133,19 @@ pub(crate) struct Stuck {
     pub(crate) past_lease: bool,
     /// The scheduler that recovers the runs of its dead owner, if one has taken the owner's lock.
     pub(crate) heir: Option<String>,
+}
+
+/// What a scheduler had begun before the file was restored: its task, and others with its key, start nothing.
+#[derive(Debug)]
+pub(crate) struct HeldTask {
+    /// `None`: what the scheduler may run is not known, so nothing starts.
+    pub(crate) run: Option<i64>,
+    /// The task, if the file has it now.
+    pub(crate) task: Option<String>,
+    pub(crate) owner: String,
+    /// Whether its owner goes on under this id; otherwise it is not known to have found that the file was restored.
+    pub(crate) goes_on: bool,
+    pub(crate) liveness: Liveness,
 }
 
 /// A scheduler that has not stopped, and whose workers ended.

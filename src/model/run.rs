@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::host::attempt_slots::{ClaimedAttempt, hash};
 use crate::model::json;
 use crate::model::retry::{Retry, RetryPolicy, Tally};
 
@@ -498,6 +499,12 @@ impl Claim {
     #[cfg(feature = "postgres")]
     pub(crate) fn attempt_id(&self) -> (i64, u32) {
         (self.run_id, self.attempt)
+    }
+
+    /// Returns what identifies this attempt, and what it keeps from starting beside it.
+    pub(crate) fn identified(&self) -> ClaimedAttempt {
+        let key = self.concurrency_key.as_deref().map(hash);
+        ClaimedAttempt { run: self.run_id, attempt: self.attempt, task: self.task_id, key }
     }
 
     /// Returns whether another owner has claimed it.

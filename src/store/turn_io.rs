@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::host::attempt_slots::BegunAttempts;
+use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
 use crate::host::orphan::{Orphan, Presence};
 #[cfg(feature = "postgres")]
 use crate::host::owner_lock::DeadOwner;
@@ -42,6 +42,8 @@ pub(crate) struct Registered {
     pub(crate) others: Vec<Other>,
     /// Other owners that did not shut down, with running runs or without; each with the time of its last heartbeat.
     pub(crate) not_stopped: Vec<Other>,
+    /// The schema cookie of a file: this owner has no claims that differ from the rows.
+    pub(crate) cookie: Option<i64>,
     /// The newest heartbeat of any owner before this one.
     pub(crate) newest_seen: Option<Timestamp>,
     /// The zone data by which local times were planned before, if it differs: they are planned anew.
@@ -141,9 +143,7 @@ pub(crate) enum Proof {
 pub(crate) struct Stray {
     /// The earlier id.
     pub(crate) owner: String,
-    pub(crate) run: i64,
-    pub(crate) attempt: u32,
-    pub(crate) task: i64,
+    pub(crate) claimed: ClaimedAttempt,
 }
 
 impl Dead {
@@ -272,8 +272,8 @@ pub(crate) struct Work<'a> {
     pub(crate) ended: &'a [WorkerEnded],
     /// Owners that are proved dead.
     pub(crate) dead: &'a [Dead],
-    /// The runs that the owner has claimed and not settled: attempt and task.
-    pub(crate) held: &'a HashMap<i64, (u32, i64)>,
+    /// The attempts that the owner has claimed and not settled, by run.
+    pub(crate) held: &'a HashMap<i64, ClaimedAttempt>,
     /// The earlier ids of the owner, whose attempts are lost because the database was restored.
     pub(crate) former: &'a [String],
     /// Their attempts that have not returned.
@@ -382,7 +382,11 @@ pub(crate) struct Done {
     pub(crate) extended: Option<usize>,
     /// Whether more is due than was resolved, or rows without a due time are to be looked at.
     pub(crate) more_due: bool,
-    /// Whether such rows, or runs that have expired, are left: they wait for no worker.
+    /// The schema cookie of a file, for which the claims of the owner were compared with the rows.
+    pub(crate) cookie: Option<i64>,
+    /// Whether attempts of an earlier history hold something back, or may: whether they still run is looked at again after a poll interval.
+    pub(crate) holds: bool,
+    /// Whether rows without a due time, or runs that have expired, are left: they wait for no worker.
     pub(crate) more_unplanned: bool,
     /// Whether the turn has not read what is due next, other owners and what is to stop, so that its claims start sooner. The poller looks
     /// at once; if another turn comes first, that one does.

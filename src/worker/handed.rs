@@ -77,13 +77,13 @@ impl Attempts {
     /// recorded must not begin, and none may while the folder of the lock files is unsafe or the owner's lease ends soon: it is to be
     /// returned to the queue.
     pub(crate) fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
-        let Claim { run_id, task, attempt, task_id, owner, .. } = &**claim;
+        let Claim { run_id, task, owner, .. } = &**claim;
         if !self.may_begin() {
             log::warn!("run {run_id} of {task:?} is returned to the queue: the lease of this scheduler ends soon");
             return None;
         }
         let alive = &self.link.alive;
-        let begin = || alive.begin(*run_id, *attempt, *task_id, owner.as_deref());
+        let begin = || alive.begin(claim.identified(), owner.as_deref());
         let place = match alive.check_folder(now.monotonic).and_then(|()| begin()) {
             Ok(place) => place,
             Err(error) => {

@@ -235,9 +235,15 @@ fn restricted_words_are_used_only_in_their_files() {
         (&["schedule/zone/data.rs"], "zone data", &["chrono_tz::", "/zoneinfo", "TZDIR"]),
         (&["schedule/zone/tzif.rs"], "TZif", &["from_tz_data("]),
         (
-            &["store/sqlite/damage.rs", "store/sqlite/connection.rs", "store/sqlite/file.rs"],
+            &[
+                "store/sqlite/damage.rs",
+                "store/sqlite/connection.rs",
+                "store/sqlite/connection/known.rs",
+                "store/sqlite/connection/recorded.rs",
+                "store/sqlite/file.rs",
+            ],
             "begins transactions",
-            &["transaction_with_behavior(", ".unchecked_transaction("],
+            &["transaction_with_behavior(", ".unchecked_transaction(", "Transaction::new_unchecked("],
         ),
         (&threads, "owns threads", &["thread::Builder", "thread::spawn", "thread::scope"]),
         // The standard output of the guard is its lock file.

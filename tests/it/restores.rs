@@ -2,6 +2,9 @@
 //! rows of the copy, no id is given out twice, and what still runs keeps its task from starting.
 #![cfg(target_os = "linux")]
 
+mod held;
+mod leftover;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

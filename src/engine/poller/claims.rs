@@ -15,7 +15,10 @@ impl Poller {
         if claim.is_of_other(&self.registration.owner) {
             return self.forget_former();
         }
-        self.held.remove(&claim.run_id);
+        // This owner may have claimed another attempt of the run since, after others had counted it as dead.
+        if self.held.get(&claim.run_id).is_some_and(|held| held.attempt == claim.attempt) {
+            self.held.remove(&claim.run_id);
+        }
     }
 
     /// Sets the owner of the claims of this turn: after it has registered under another id, they are not mistaken for its own.
@@ -45,8 +48,8 @@ impl Poller {
             let Some(task_id) = self.store.task(&task)?.map(|task| task.id) else { continue };
             let described = Claim::described(id, attempt, task, handler, scheduled_for);
             let claim = Arc::new(Claim { task_id, concurrency_key, ..described });
+            self.held.insert(run, claim.identified());
             self.outbox.push_back(Finished::new(claim, Outcome::Released, now, now));
-            self.held.insert(run, (attempt, task_id));
         }
         Ok(lost)
     }

@@ -162,9 +162,7 @@ mod tests {
         assert_ne!(owner, "a-1");
         let standing_of_old = || standing(&database, "a-1");
         assert!(matches!(standing_of_old(), Standing::Alive { .. }), "its handler has not returned");
-        let began = |claim: &Claim| {
-            poller.lock().begin(claim.run_id, claim.attempt, claim.task_id, claim.owner.as_deref()).is_ok()
-        };
+        let began = |claim: &Claim| poller.lock().begin(claim.identified(), claim.owner.as_deref()).is_ok();
         assert!(!began(&claim), "the claim is lost");
         assert!(began(&Claim { owner: Some(owner.as_str().into()), ..(*claim).clone() }));
         // The server lacks the commit of the claim, and the new owner has made it once more.

@@ -23,7 +23,7 @@ impl Poller {
             return self.refuse(now, slots, error.into());
         }
         let mut turn = self.write(now, slots, true)?;
-        turn.stop.extend(self.former.strays.iter().map(|stray| stray.run));
+        turn.stop.extend(self.former.strays.iter().map(|stray| stray.claimed.run));
         Ok(turn)
     }
 
@@ -32,7 +32,7 @@ impl Poller {
         let before = self.registration.owner.clone();
         self.change_id(now)?;
         let held = mem::take(&mut self.held).into_iter();
-        let stray = |(run, (attempt, task))| Stray { owner: before.clone(), run, attempt, task };
+        let stray = |(_, claimed)| Stray { owner: before.clone(), claimed };
         self.former.add(before.clone(), held.map(stray));
         let ended: Vec<Finished> = self.outbox.drain(..).chain(self.aside.drain(..)).collect();
         self.drop_former(ended);
@@ -48,7 +48,8 @@ impl Poller {
         let mut random = fastrand::Rng::new();
         let registration = Registration { owner: owner_lock::new_owner(&mut random), ..self.registration.clone() };
         self.lock.change_owner(&registration.owner, &self.registration.owner)?;
-        let Registered { others, not_stopped, .. } = self.store.register(&registration, random, now.wall)?;
+        let Registered { others, not_stopped, cookie, .. } = self.store.register(&registration, random, now.wall)?;
+        cookie.iter().for_each(|cookie| self.lock.compared(*cookie));
         let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);
         peers.update(&others, &[], now.monotonic);
         peers.check_not_stopped(not_stopped, now.monotonic);

@@ -7,9 +7,11 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::clock::Now;
-use crate::engine::poller::testing::{NOON, store, with_owner};
+use crate::engine::poller::testing::{NOON, poller, store, with_owner};
 use crate::engine::poller::{Poller, Turn};
 use crate::model::event::{Event, Observers};
+use crate::model::finished::Finished;
+use crate::model::run::Outcome;
 use crate::store::turn_io::Slots;
 
 fn after(seconds: u64) -> Now {
@@ -45,6 +47,25 @@ fn an_idle_owner_without_a_lock_file_is_found_dead_although_turns_come_between_t
         turn(&mut poller, after(seconds), 1);
     }
     assert_eq!(dead.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn the_end_of_an_attempt_ends_no_later_claim_of_its_run() {
+    let home = tempfile::tempdir().unwrap();
+    let database = home.path().join("t.db");
+    let (mut poller, other) = (poller(&database), Connection::open(&database).unwrap());
+    let task = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+                VALUES ('t', 'work', 'once', '2027-03-14T12:00:00Z', ?1, 1)";
+    other.execute(task, [NOON.wall.as_millis()]).unwrap();
+    let first = turn(&mut poller, NOON, 5).claims.remove(0);
+    // Another scheduler counted this one as dead.
+    let recovered = "UPDATE task_runs SET status = 'queued', locked_by = NULL, locked_until = NULL, started_at = NULL";
+    other.execute(recovered, []).unwrap();
+    let second = turn(&mut poller, after(1), 5).claims.remove(0);
+    assert_eq!((second.run_id, second.attempt), (first.run_id, 2));
+    let ended = Finished::new(first, Outcome::succeeded(), NOON, after(1));
+    poller.turn(after(1), vec![ended], Some(Slots::default())).unwrap();
+    assert_eq!(poller.unsettled(), 1, "the second attempt");
 }
 
 #[cfg(feature = "postgres")]

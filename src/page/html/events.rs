@@ -37,7 +37,7 @@ const KINDS: &[(&str, parts::Tone, &str)] = {
         ("passed_over", Idle, "occurrences were passed over"),
         ("paused", Warn, "a task was paused"),
         ("removed", Idle, "a task was removed with its history"),
-        ("restored", Warn, "the file was restored to an earlier state, or to another database; a new history began"),
+        ("restored", Warn, "the file went back to an earlier state, or became another database"),
         ("resumed", Good, "a task was resumed"),
         ("set_aside", Bad, "one item could not be stored and was set aside"),
         ("worker_ended", Bad, "a worker ended; a new one replaced it"),

@@ -1,9 +1,9 @@
 //! Claims waiting runs that may start: most urgent first, and every eighth by age.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
@@ -21,13 +21,25 @@ const CLAIMABLE: &str = sql! {"
      WHERE {claimable} AND handler = :handler AND priority = :priority AND run_at <= :now
      ORDER BY run_at LIMIT :limit"};
 
+/// As [`CLAIMABLE`], behind a run.
+const CLAIMABLE_BEHIND: &str = sql! {"
+    SELECT run_at, id FROM task_runs INDEXED BY task_runs_claimable
+     WHERE {claimable} AND handler = :handler AND priority = :priority AND run_at <= :now
+       AND (run_at, id) > (:at, :run)
+     ORDER BY run_at, id LIMIT :limit"};
+
+/// The last run of each handler and priority that was passed over because an attempt of an earlier history holds it back.
+pub(crate) type PassedRuns = BTreeMap<(i64, String), (Timestamp, i64)>;
+
 /// For each priority, most urgent first, a list with the time of each entry, oldest first.
 pub(crate) type ByPriority<T> = [Vec<(Timestamp, T)>; 4];
 
-/// Returns runs that may start here, with their handlers, by priority, each list oldest first. Reads no run that may not start.
+/// Returns runs that may start here, with their handlers, by priority, each list oldest first. Reads no run that may not start, and
+/// none that was passed over.
 pub(crate) fn claimable<'h>(
     tx: &Transaction<'_>,
     handlers: &'h BTreeSet<String>,
+    passed: &PassedRuns,
     now: Timestamp,
     limit: usize,
 ) -> rusqlite::Result<ByPriority<(i64, &'h str)>> {
@@ -36,11 +48,18 @@ pub(crate) fn claimable<'h>(
     let mut statement = tx.prepare_cached(CLAIMABLE)?;
     for (priority, list) in (0_i64..).zip(&mut lists) {
         for handler in handlers {
-            let rows = statement.query_map(
-                named_params! { ":handler": handler, ":priority": priority, ":now": now, ":limit": limit },
-                |row| Ok((row.get(0)?, (row.get(1)?, handler.as_str()))),
-            )?;
-            for row in rows {
+            let read = |row: &Row<'_>| Ok((row.get(0)?, (row.get(1)?, handler.as_str())));
+            let behind = if passed.is_empty() { None } else { passed.get(&(priority, handler.clone())) };
+            if let Some((at, run)) = behind {
+                let params = named_params! {
+                    ":handler": handler, ":priority": priority, ":now": now, ":limit": limit, ":at": at, ":run": run,
+                };
+                let mut behind = tx.prepare_cached(CLAIMABLE_BEHIND)?;
+                list.extend(behind.query_map(params, read)?.collect::<rusqlite::Result<Vec<_>>>()?);
+                continue;
+            }
+            let params = named_params! { ":handler": handler, ":priority": priority, ":now": now, ":limit": limit };
+            for row in statement.query_map(params, read)? {
                 list.push(row?);
             }
         }

@@ -3,7 +3,8 @@
 //! Never writes to a file that is not duly's, that the path no longer names, or whose tables are of a newer version.
 
 mod copy;
-mod known;
+pub(crate) mod known;
+mod recorded;
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -19,12 +20,15 @@ use crate::host::{file_aliases, panics, platform};
 use crate::schedule::Schedules;
 use crate::store::Open;
 use crate::store::fault::Fault;
+use crate::store::sqlite::connection::known::{Beginning, KnownHistory, Purpose};
 use crate::store::sqlite::damage::Files;
 use crate::store::sqlite::file::{self, Durability, Missing, Opened};
 use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
-use crate::store::sqlite::restore::{self, Claims, Compared, Held, HighestIds, History, Knowledge, Seen};
+use crate::store::sqlite::restore::Claims;
+use crate::store::sqlite::restore::held::HeldBack;
+use crate::store::sqlite::restore::seen::{self, Seen};
 use crate::store::sqlite::{invariants, schema};
 
 /// A write-ahead log larger than this is truncated when the scheduler is idle.
@@ -58,17 +62,6 @@ pub(crate) trait Backing: Send + std::fmt::Debug {
     fn undone(&mut self, tables: &Transaction<'_>) -> Result<(), Fault>;
 }
 
-/// What a connection is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Requests, which are as good in another history.
-    Requests,
-    /// Claims of one history.
-    Claims,
-    /// Claims of a history that has ended: it writes nothing until an owner registers on it.
-    EndedClaims,
-}
-
 /// What changed rows of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
@@ -94,12 +87,7 @@ pub(crate) struct SqliteStore {
     version: i64,
     /// Whether newer tables are accepted: the owner then writes nothing but outcomes and its lease.
     accepts_newer: bool,
-    /// The history that the last transaction found, and the highest ids; `None` before the first one that writes.
-    known: Option<(History, HighestIds)>,
-    /// The highest ids in the record beside the file, as this connection wrote it last.
-    recorded: HighestIds,
-    /// What the connection is used for, and what follows from a restore.
-    purpose: Purpose,
+    history: KnownHistory,
     /// The state that turns keep; `None` before the first turn.
     memory: Option<Memory>,
     /// The time that a write waits for another connection's.
@@ -154,9 +142,7 @@ impl SqliteStore {
             transactions: 0,
             version: Tables::CURRENT.version,
             accepts_newer: false,
-            known: None,
-            recorded: HighestIds::default(),
-            purpose: Purpose::Requests,
+            history: KnownHistory::new(),
             memory: None,
             busy_timeout: file::BUSY_TIMEOUT,
             backing: None,
@@ -168,7 +154,7 @@ impl SqliteStore {
         let prepare = Disposed(prepare);
         Arc::new(move || {
             let mut store = SqliteStore::open(&file, Missing::Refuse, durability)?;
-            store.purpose = Purpose::Claims;
+            store.claims();
             let Disposed(prepare) = &prepare;
             prepare.as_deref().map_or(Ok(()), |prepare| store.prepare(durability, prepare))?;
             Ok(Box::new(store))
@@ -210,7 +196,7 @@ impl SqliteStore {
     }
 
     /// As [`SqliteStore::try_write`], for a caller that writes item by item. `expected`: the attempts of the owner that takes its turn.
-    /// The last argument of `f` is what is [`Held`] of an earlier history.
+    /// The last argument of `f` is what is known of the file.
     pub(crate) fn try_write_items<T>(
         &mut self,
         expected: Option<(&str, &Claims)>,
@@ -218,7 +204,7 @@ impl SqliteStore {
             &Transaction<'_>,
             &mut Schedules,
             Option<&mut (dyn Backing + 'static)>,
-            Option<Held>,
+            Option<Beginning>,
         ) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         if let Some(backing) = &mut self.backing {
@@ -232,43 +218,19 @@ impl SqliteStore {
             backing.commit(&transaction)?;
             return Ok(answer);
         }
-        let mut transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
         self.transactions += 1;
-        let mut seen = Seen::read(&transaction)?;
+        let seen = Seen::read(&transaction)?;
         if !self.accepts_newer {
             schema::compare_version(seen.version.as_deref(), &self.path, self.version)?;
         }
-        if self.purpose == Purpose::EndedClaims {
-            return Err(known::ended(&self.path));
-        }
-        if self.known.as_ref().is_none_or(|(known, _)| *known != seen.history) {
-            let known = self.known.as_ref().map(|(known, ids)| (known, *ids));
-            let knowledge = Knowledge { database: &self.path, identity: self.identity, known, expected };
-            let began = match knowledge.compare(&transaction, &seen)? {
-                Compared::GoesOn => None,
-                Compared::WentBack(what) => Some(restore::begin(&transaction, &knowledge, &seen, &what)?),
-            };
-            let is_another = began.is_some() || known.is_some_and(|(known, _)| known.id != seen.history.id);
-            if began.is_some() {
-                transaction.commit()?;
-                transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-                seen = Seen::read(&transaction)?;
-            }
-            self.known = None;
-            if is_another {
-                self.ids = Ids::default();
-            }
-            if is_another && self.purpose == Purpose::Claims {
-                self.purpose = Purpose::EndedClaims;
-                self.known = Some(began.unwrap_or((seen.history, seen.ids)));
-                return Err(known::ended(&self.path));
-            }
-        }
-        let Seen { history, held, ids, .. } = seen;
-        self.known = Some((history, ids));
+        let begun = (&self.connection, transaction);
+        let (transaction, seen, schema) = self.history.compare(begun, seen, (&self.path, expected), &mut self.ids)?;
+        let held = seen.held.as_deref().map(HeldBack::parse);
+        let beginning = Beginning { cookie: seen.history.cookie, schema, held };
         // Rows of other programs may break an invariant; a transaction breaks none that held.
         let held_before = cfg!(debug_assertions) && invariants::hold(&transaction);
-        let answer = f(&transaction, &mut self.schedules, None, held.as_deref().map(Held::parse))?;
+        let answer = f(&transaction, &mut self.schedules, None, Some(beginning))?;
         debug_assert!(
             !held_before || !invariants::are_broken(&transaction),
             "{:?}",
@@ -286,8 +248,8 @@ impl SqliteStore {
     ) -> Result<T, Fault> {
         // A restore in the moment between this and the statement is found by the next transaction.
         if self.backing.is_none() {
-            let cookie = restore::cookie(&self.connection)?;
-            if self.known.as_ref().is_none_or(|(known, _)| known.cookie != cookie) {
+            let cookie = seen::cookie(&self.connection)?;
+            if !self.history.is_at(cookie) {
                 return Err(Error::store("add a task by one statement", "the schema has changed").into());
             }
         }
@@ -342,7 +304,7 @@ impl SqliteStore {
     pub(crate) fn reset(&mut self, random: fastrand::Rng) {
         (self.schedules, self.ids, self.memory) = (Schedules::default(), Ids::default(), Some(Memory::new(random)));
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
-        self.purpose = Purpose::Requests;
+        self.history.purpose = Purpose::Requests;
     }
 
     /// Takes the state of the last turn, which the caller puts back.

@@ -203,6 +203,34 @@ fn the_cost_of_check_and_doctor_grows_no_faster_than_the_runs_behind_a_key() {
     assert!(costs[1] < 7 * costs[0], "{costs:?} steps");
 }
 
+/// Runs that may start, but for an attempt of before a restore.
+const HELD_BACK: &str = "
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, overlap)
+    VALUES (2, 'crowded', 'work', 'manual', '', 1805025600000, 1805025600000, 1, 'allow');
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+    SELECT 2, 'work', 1805000000000 + i, 'manual', 'queued', 1805000000000 + i / 1000 FROM n;
+    INSERT INTO scheduler_meta (key, value)
+    VALUES ('held', '{\"an-earlier\":{\"by\":null,\"attempts\":[{\"run\":1,\"attempt\":1,\"task\":2,\"key\":null}]}}')";
+
+#[test]
+fn runs_that_are_held_back_after_a_restore_are_passed_over_in_parts() {
+    let costs = crowds().map(|crowd| {
+        let mut site = Site::new(HELD_BACK, crowd);
+        let (mut turns, mut dearest) = (0, 0);
+        loop {
+            let (done, cost) = site.turn(false, &[]);
+            (turns, dearest) = (turns + 1, cost.max(dearest));
+            if done.claims.iter().any(|claim| claim.task == "healthy") {
+                break;
+            }
+            assert!(done.more_due && done.claims.is_empty(), "turn {turns}");
+        }
+        assert!(turns <= crowd / turn::SWEEP as i64 + 2, "{turns} turns");
+        dearest
+    });
+    assert!(costs[1] <= costs[0] + costs[0] / 4 + 100, "{costs:?} steps");
+}
+
 /// As [`BEHIND_A_KEY`], but each run belongs to a separate task.
 const OF_MANY_TASKS: &str = "
     INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, status,

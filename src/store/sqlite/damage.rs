@@ -23,7 +23,7 @@ pub(crate) type Identity = (u64, u64);
 
 /// The content of the file at the last check. All connections of this process to one file share it; `None`: no scheduler of this
 /// process has the file open.
-type Record = Arc<Mutex<Option<Known>>>;
+type SharedState = Arc<Mutex<Option<Known>>>;
 
 /// The records of the files that are open in this process.
 static OPEN: Mutex<BTreeMap<Identity, Weak<Mutex<Option<Known>>>>> = Mutex::new(BTreeMap::new());
@@ -34,7 +34,7 @@ pub(crate) struct Files {
     path: PathBuf,
     /// The log and its index, if the system reports their identities. Both exist while a connection is open.
     beside: Vec<(PathBuf, Identity)>,
-    record: Record,
+    record: SharedState,
 }
 
 /// What is known of the file since the last check.
@@ -115,7 +115,11 @@ impl Files {
             let identity = std::fs::metadata(&name).ok().as_ref().and_then(platform::identity)?;
             Some((name, identity))
         });
-        Files { path: path.to_owned(), beside: beside.collect(), record: identity.map_or_else(Record::default, shared) }
+        Files {
+            path: path.to_owned(),
+            beside: beside.collect(),
+            record: identity.map_or_else(SharedState::default, shared),
+        }
     }
 
     /// Begins to watch the content of the file, if this process does not yet: the next check reads it for the first time.
@@ -160,7 +164,7 @@ impl Files {
     }
 
     /// Renames the log of a file that was found damaged for some seconds, or was replaced, so that no program applies it to the file that
-    /// is there now. From then on no connection of this process uses the file. Returns the new name, if the log was there.
+    /// is there now. From then on no connection of this process uses the file. Returns the new name, if the log was there, or has it.
     pub(crate) fn set_log_aside(&self) -> Option<PathBuf> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(finding) = record.as_mut().and_then(|known| known.finding.as_mut()) {
@@ -168,8 +172,12 @@ impl Files {
         }
         drop(record);
         let log = beside(&self.path, "-wal");
-        let is_ours = self.beside.iter().any(|(name, known)| *name == log && is_ours(name, *known) == Some(true));
-        if is_ours { set_aside(&self.path) } else { None }
+        let (_, known) = self.beside.iter().find(|(name, _)| *name == log)?;
+        match is_ours(&log, *known) {
+            Some(true) => set_aside(&self.path),
+            // Another connection may have renamed it.
+            _ => names_aside(&self.path).find(|aside| is_ours(aside, *known) == Some(true)),
+        }
     }
 
     /// Returns whether the file is known to be sound. Fails if it is damaged.
@@ -287,10 +295,9 @@ fn write_back(connection: &Connection) {
 
 /// Renames the log of a database, and removes its index: they belong to another file than the one that is at the path now. Returns the
 /// new name.
-fn set_aside(path: &Path) -> Option<PathBuf> {
+pub(crate) fn set_aside(path: &Path) -> Option<PathBuf> {
     let log = beside(path, "-wal");
-    let names = (1..100).map(|number| beside(path, &format!("-wal-aside-{number}")));
-    let aside = names.into_iter().find(|name| name.symlink_metadata().is_err())?;
+    let aside = names_aside(path).find(|name| name.symlink_metadata().is_err())?;
     // First: a program that opens the file would take the index for that of a log which is missing.
     let _ = std::fs::remove_file(beside(path, "-shm"));
     match std::fs::rename(&log, &aside) {
@@ -306,13 +313,18 @@ fn set_aside(path: &Path) -> Option<PathBuf> {
     Some(aside)
 }
 
-fn shared(identity: Identity) -> Record {
+/// Returns the names under which logs are put aside.
+fn names_aside(path: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..100).map(|number| beside(path, &format!("-wal-aside-{number}")))
+}
+
+fn shared(identity: Identity) -> SharedState {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|_, record| record.strong_count() > 0);
     if let Some(record) = open.get(&identity).and_then(Weak::upgrade) {
         return record;
     }
-    let record = Record::default();
+    let record = SharedState::default();
     open.insert(identity, Arc::downgrade(&record));
     record
 }

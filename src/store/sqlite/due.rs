@@ -1,10 +1,12 @@
 //! Reads which tasks are due, and when the next task is due.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rusqlite::{Params, Row, Transaction, named_params};
+use rusqlite::{OptionalExtension, Params, Row, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
+use crate::host::attempt_slots::hash;
 use crate::model::retry::RetryPolicy;
 use crate::model::task::{DEFAULT_GRACE, Misfire, Overlap};
 use crate::rules::resolve::Plan;
@@ -152,13 +154,10 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
     })
 }
 
-/// Returns a part of `whole` that depends only on the name, spread evenly over names (FNV-1a).
+/// Returns a part of `whole` that depends only on the name, spread evenly over names.
 pub(crate) fn part_of(whole: Duration, name: &str) -> Duration {
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX);
-    Duration::from_millis(hash.checked_rem(millis).unwrap_or(0))
+    Duration::from_millis(hash(name).checked_rem(millis).unwrap_or(0))
 }
 
 const DUE_LIST: &str = sql! {"
@@ -202,6 +201,24 @@ fn next_of_each_priority(tx: &Transaction<'_>) -> rusqlite::Result<[Option<Times
 /// Returns when the next task is due.
 pub(crate) fn next_due(tx: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
     Ok(next_of_each_priority(tx)?.into_iter().flatten().min())
+}
+
+const NEXT_OTHER: &str = sql! {"
+    SELECT next_run FROM scheduled_tasks
+     WHERE {active_planned} AND priority = :priority AND next_run IS NOT NULL AND id NOT IN rarray(:held)
+     ORDER BY next_run LIMIT 1"};
+
+/// As [`next_due`], without tasks that start nothing now.
+pub(crate) fn next_due_except(tx: &Transaction<'_>, held: &BTreeSet<i64>) -> rusqlite::Result<Option<Timestamp>> {
+    let mut statement = tx.prepare_cached(NEXT_OTHER)?;
+    let mut earliest = None;
+    for priority in 0..4 {
+        let held = row::list(held.iter().copied());
+        let params = named_params! { ":priority": priority, ":held": held };
+        let next: Option<Timestamp> = statement.query_row(params, |row| row.get(0)).optional()?;
+        earliest = earliest.into_iter().chain(next).min();
+    }
+    Ok(earliest)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::host::{file_aliases, folder, platform};
 use crate::store::fault::{Class, Fault};
 use crate::store::sqlite::migration::{self, Tables};
+use crate::store::sqlite::restore::record::{self, LogOf};
 use crate::store::sqlite::schema::{self, Contents};
 use crate::store::sqlite::{damage, fault};
 
@@ -78,6 +79,7 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     if let Some(fault) = folder::foreign_log(path) {
         return Err(unusable(path, fault.to_string()).into());
     }
+    check_log(path)?;
     // Without CREATE: `check_path` has created a missing file if `missing` says so. An absolute name is never read as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let has_log = std::fs::metadata(log(path)).is_ok();
@@ -144,6 +146,28 @@ fn check_library(number: i32, version: &str) -> Result<(), String> {
 /// Returns the path of SQLite's write-ahead log of a database.
 pub(crate) fn log(path: &Path) -> PathBuf {
     damage::beside(path, "-wal")
+}
+
+/// Puts the log aside that belongs to another file, which was replaced while no scheduler ran: SQLite would apply it to this one.
+fn check_log(path: &Path) -> Result<(), Error> {
+    let log = log(path);
+    let name = log.file_name().unwrap_or_default().display();
+    let to_use = format!("to use the file as it is, move {name} and the -shm file beside it away, and start again");
+    match record::log_of(path) {
+        LogOf::ThisFile => Ok(()),
+        LogOf::FileBefore if damage::set_aside(path).is_some() => Ok(()),
+        LogOf::FileBefore => {
+            let reason = format!("it was replaced, and {name} belongs to the file that was there before: {to_use}");
+            Err(unusable(path, reason))
+        }
+        LogOf::Unknown => {
+            let reason = format!(
+                "it was replaced, and {name} was that of the file before and has changed since: whose changes it holds is not \
+                 known: {to_use}"
+            );
+            Err(unusable(path, reason))
+        }
+    }
 }
 
 /// Checks the path with `stat` alone: a database that is open elsewhere in this process would lose its locks if this function

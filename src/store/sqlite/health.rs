@@ -4,16 +4,19 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Row, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::host::owner_lock::Standing;
-use crate::model::health::{DeadRun, EndedWorkers, Failing, Health, Limits, Liveness, Ownerless, Stuck, Waiting};
+use crate::model::health::{
+    DeadRun, EndedWorkers, Failing, Health, HeldTask, Limits, Liveness, Ownerless, Stuck, Waiting,
+};
 use crate::model::report::{ClockWait, Finding, Instance};
 use crate::rules::clock_monitor::NOTICED;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::limits::InForce;
+use crate::store::sqlite::restore::held::{Goes, HeldBack};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{invariants, owners, row};
 use crate::store::turn_io::Session;
@@ -32,7 +35,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
         let with_runs = |one: Instance| at_work(tx, &one.id).map(|runs| (one, runs));
         let instances = instances(tx, &path)?;
         let any_alive = instances.iter().any(|one| one.alive == Some(true));
-        let held = invariants::held_for_nothing(tx, before, MAX_LISTED)?.into_iter();
+        let blocked = invariants::held_for_nothing(tx, before, MAX_LISTED)?.into_iter();
         let mut invalid = invalid(tx)?;
         invalid.extend(invariants::unreadable_tasks(tx, MAX_LISTED)?);
         Ok(Health {
@@ -45,9 +48,10 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             waiting: waiting(tx, before)?,
             ownerless: ownerless(tx, &path)?,
             stuck: stuck(tx, &path, now)?,
+            held: held_back(tx, &path)?,
             ended_workers: ended_workers(tx, recent)?,
             problems: problems(tx)?,
-            blocked: held.map(|run| (run.run, run.task, run.reason.unwrap_or_default())).collect(),
+            blocked: blocked.map(|run| (run.run, run.task, run.reason.unwrap_or_default())).collect(),
             reopened: invariants::reopened(tx, MAX_LISTED)?,
             interrupted: interrupted(tx)?,
             failing: failing(tx, limits.failures)?,
@@ -244,6 +248,28 @@ fn stuck(tx: &Transaction<'_>, file: &Path, now: Timestamp) -> rusqlite::Result<
         Ok(Stuck { run, attempt, task, handler, owner, process, started_at, past_lease, heir })
     };
     tx.prepare_cached(STUCK)?.query_map(named_params! { ":now": now, ":limit": MAX_LISTED_ROWS }, read)?.collect()
+}
+
+const NAME: &str = "SELECT name FROM scheduled_tasks WHERE id = :task";
+
+/// Returns what was begun before the file was restored, and may still run.
+fn held_back(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<HeldTask>> {
+    let mut found = Vec::new();
+    for (owner, goes, attempts) in HeldBack::read(tx)?.former() {
+        let (liveness, goes_on) = (liveness(tx, file, owner)?, goes == Goes::On);
+        let held = |run, task| HeldTask { run, task, owner: owner.to_owned(), goes_on, liveness: liveness.clone() };
+        let Some(attempts) = attempts else {
+            found.push(held(None, None));
+            continue;
+        };
+        for claimed in attempts {
+            let params = named_params! { ":task": claimed.task };
+            let name = tx.prepare_cached(NAME)?.query_row(params, |row| row::shown(row, 0)).optional()?;
+            found.push(held(Some(claimed.run), name));
+        }
+    }
+    found.truncate(MAX_LISTED);
+    Ok(found)
 }
 
 const INVALID: &str = "

@@ -152,7 +152,7 @@ pub(crate) type Broken = (&'static str, String);
 
 /// A waiting run, its task, and the reason in its row.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct MisplacedRun {
     pub(crate) run: i64,
     pub(crate) task: String,
     pub(crate) reason: Option<String>,
@@ -207,7 +207,7 @@ impl Keys {
 
 /// Returns waiting runs whose `blocked` differs from the placement rule: not blocked although they must be, or blocked since
 /// before the given instant by a reason that does not apply.
-fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqlite::Result<Vec<Held>> {
+fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqlite::Result<Vec<MisplacedRun>> {
     let mut found = Vec::new();
     let mut keys = Keys::default();
     let mut statement = tx.prepare_cached(statement)?;
@@ -222,7 +222,7 @@ fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqli
             Some(reason) => Reason::parse(reason).is_some_and(|reason| waiting.is_held_by(reason)),
         };
         if !is_right {
-            found.push(Held { run: row.get(6)?, task: row::shown(row, 7)?, reason });
+            found.push(MisplacedRun { run: row.get(6)?, task: row::shown(row, 7)?, reason });
         }
     }
     found.sort_unstable_by_key(|held| held.run);
@@ -230,7 +230,11 @@ fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqli
 }
 
 /// Returns runs that are blocked since before an instant by a reason that does not apply.
-pub(crate) fn held_for_nothing(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> rusqlite::Result<Vec<Held>> {
+pub(crate) fn held_for_nothing(
+    tx: &Transaction<'_>,
+    before: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<Vec<MisplacedRun>> {
     let mut held = misplaced(tx, &WAITING.replace(ALL_WAITING, BLOCKED), before)?;
     held.truncate(limit);
     Ok(held)
@@ -283,9 +287,10 @@ fn violations(tx: &Transaction<'_>, limit: usize, rewrite: fn(&str) -> String) -
         }
     }
     let misplaced = misplaced(tx, &rewrite(WAITING), Timestamp::MAX)?;
-    let (held, free): (Vec<Held>, Vec<Held>) = misplaced.into_iter().partition(|held| held.reason.is_some());
+    let (held, free): (Vec<MisplacedRun>, Vec<MisplacedRun>) =
+        misplaced.into_iter().partition(|held| held.reason.is_some());
     for (rule, runs) in [(FREE, free), (HELD, held)] {
-        found.extend(runs.into_iter().take(limit).map(|Held { run, task, reason }| {
+        found.extend(runs.into_iter().take(limit).map(|MisplacedRun { run, task, reason }| {
             let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             (rule, format!("run {run} of task {task}{reason}"))
         }));

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::host::attempt_slots::hash;
 use crate::store::sqlite::row::{self, raw};
 use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::Slots;
@@ -28,8 +29,8 @@ pub(crate) struct InForce {
     keys: bool,
     /// The handlers with a rate limit.
     rates: BTreeMap<String, Rate>,
-    /// Keys whose runs wait for attempts of an earlier history.
-    held: BTreeSet<String>,
+    /// Hashes of keys whose runs wait for attempts of an earlier history.
+    held: BTreeSet<u64>,
 }
 
 /// At most `max_starts` starts in any `per` milliseconds.
@@ -96,14 +97,14 @@ impl InForce {
         Ok(())
     }
 
-    /// Sets the keys whose new runs wait.
-    pub(crate) fn hold(&mut self, keys: BTreeSet<String>) {
+    /// Sets the keys whose runs wait, by their hashes.
+    pub(crate) fn hold(&mut self, keys: BTreeSet<u64>) {
         self.held = keys;
     }
 
     /// Returns whether runs of a key wait for attempts of an earlier history.
     pub(crate) fn is_held(&self, key: &str) -> bool {
-        self.held.contains(key)
+        !self.held.is_empty() && self.held.contains(&hash(key))
     }
 
     /// Returns whether any key has a limit.

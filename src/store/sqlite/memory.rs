@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use crate::clock::Timestamp;
 use crate::model::report::Pass;
 use crate::store::sqlite::blocked::Round;
+use crate::store::sqlite::claim::PassedRuns;
 use crate::store::sqlite::replan::Misplanned;
 use crate::store::turn_io::Item;
 
@@ -22,6 +24,10 @@ pub(crate) struct Memory {
     /// Counts the tasks that were resolved, and the runs that were claimed: every eighth is chosen by age.
     pub(crate) resolved: u64,
     pub(crate) claimed: u64,
+    /// Until when nothing starts if another owner has not compared its claims since the schema changed.
+    pub(crate) comparing_until: Option<Timestamp>,
+    /// How far the runs are passed over that attempts of an earlier history hold back. Empty: the next turn begins with the first.
+    pub(crate) passed: PassedRuns,
     pub(crate) round: Round,
     /// The last task that was checked for a missing `next_run`.
     pub(crate) planless: i64,

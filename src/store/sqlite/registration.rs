@@ -2,16 +2,25 @@
 
 use std::collections::HashSet;
 
+use rusqlite::Transaction;
+
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::replan::Misplanned;
+use crate::store::sqlite::restore::Claims;
+use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::{damage, health, owners, prune, replan, restore};
 use crate::store::turn_io::{ClockEvent, KnownOwners, Registered, Registration};
 
 /// Returns which owners and attempts the tables know.
 pub(crate) fn known_owners(store: &mut SqliteStore) -> Result<KnownOwners> {
     store.read("look up owners and running runs", |tx, _| {
-        Ok(KnownOwners { not_ended: owners::not_ended(tx)?, running: owners::running(tx)? })
+        // The lock file of an owner of an earlier history shows whether it is dead.
+        let mut not_ended = owners::not_ended(tx)?;
+        not_ended.extend(HeldBack::read(tx)?.owners().cloned());
+        Ok(KnownOwners { not_ended, running: owners::running(tx)? })
     })
 }
 
@@ -23,26 +32,40 @@ pub(crate) fn register(
     now: Timestamp,
 ) -> Result<Registered> {
     store.reset(random);
-    let (registered, misplanned) = store.write("register the scheduler", |tx, _| {
-        let newest_seen = owners::newest_seen(tx)?;
-        let now = now.max(Timestamp::MIN);
-        damage::stamp(tx, &new.owner)?;
-        restore::report(tx, now)?;
-        owners::register(tx, new, now)?;
-        // Here, because a scheduler that always crashes early takes no turn in which retention has a part.
-        prune::instances(tx, Timestamp::MIN)?;
-        let (others, not_stopped) = (owners::others(tx, &new.owner)?, owners::not_stopped(tx, &new.owner)?);
-        let other_zone_data = replan::zone_data(tx, &new.zone_data, now)?;
-        let registered = Registered { others, not_stopped, newest_seen, other_zone_data };
-        Ok((registered, replan::misplanned(tx)?))
-    })?;
+    let (owner, no_claims) = (new.owner.as_str(), Claims::new());
+    let registered = store.check_writable().and_then(|()| {
+        store.try_write_items(Some((owner, &no_claims)), |tx, _, _, beginning| {
+            registered(tx, new, beginning.map(|beginning| beginning.cookie), now)
+        })
+    });
+    let (registered, misplanned) = registered.map_err(|fault| store.error(fault, "register the scheduler"))?;
     store.claims();
     store.stamped();
     let mut memory = store.take_memory();
     memory.clock.planned = misplanned;
+    memory.comparing_until = Some(now.plus(new.lease));
     store.put_memory(memory);
     store.watch();
     Ok(registered)
+}
+
+fn registered(
+    tx: &Transaction<'_>,
+    new: &Registration,
+    cookie: Option<i64>,
+    now: Timestamp,
+) -> Result<(Registered, Misplanned), Fault> {
+    let newest_seen = owners::newest_seen(tx)?;
+    let now = now.max(Timestamp::MIN);
+    damage::stamp(tx, &new.owner)?;
+    restore::report(tx, now)?;
+    owners::register(tx, new, now)?;
+    // Here, because a scheduler that always crashes early takes no turn in which retention has a part.
+    prune::instances(tx, Timestamp::MIN)?;
+    let (others, not_stopped) = (owners::others(tx, &new.owner)?, owners::not_stopped(tx, &new.owner)?);
+    let other_zone_data = replan::zone_data(tx, &new.zone_data, now)?;
+    let registered = Registered { others, not_stopped, cookie, newest_seen, other_zone_data };
+    Ok((registered, replan::misplanned(tx)?))
 }
 
 /// Returns the newest time that a row counts from beyond the wall clock.

@@ -6,6 +6,7 @@ use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::host::attempt_slots::ClaimedAttempt;
 use crate::host::owner_lock::Standing;
 use crate::model::request::{Cancelled, Runs, Triggered};
 use crate::model::run::{Origin, Run, RunStatus};
@@ -15,6 +16,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::manual::{self, Request};
 use crate::store::sqlite::open::Written;
+use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::runs::{self, Fence};
 use crate::store::sqlite::{history, owners, settle, tasks};
 use crate::store::turn_io::Session;
@@ -148,6 +150,10 @@ pub(super) fn declare_gone(store: &mut SqliteStore, runs: Runs<'_>, now: Timesta
     let path = store.path().to_owned();
     match runs {
         Runs::One(id) => store.write("declare a command gone", |tx, _| {
+            let of_before = declare_held_gone(tx, &path, |claimed| claimed.run == id, now)?;
+            if of_before > 0 {
+                return Ok(of_before);
+            }
             let run = history::run(tx, id)?.ok_or(Error::UnknownRun { id })?;
             let request = format!("declare the command of run {id} gone");
             match declare_one_gone(tx, &path, &run, now)? {
@@ -157,7 +163,7 @@ pub(super) fn declare_gone(store: &mut SqliteStore, runs: Runs<'_>, now: Timesta
         }),
         Runs::OfTask(task) => store.write("declare commands gone", |tx, _| {
             let task = tasks::expect(tx, task)?;
-            let mut declared = 0;
+            let mut declared = declare_held_gone(tx, &path, |claimed| claimed.task == task.id, now)?;
             for (run, status) in history::unfinished(tx, task.id)? {
                 if status == RunStatus::Running
                     && let Some(run) = history::run(tx, run)?
@@ -168,6 +174,21 @@ pub(super) fn declare_gone(store: &mut SqliteStore, runs: Runs<'_>, now: Timesta
             Ok(declared)
         }),
     }
+}
+
+/// Declares gone what was begun before the file was restored, and holds back its task. Returns the number of attempts.
+fn declare_held_gone(
+    tx: &Transaction<'_>,
+    file: &Path,
+    is_meant: impl Fn(&ClaimedAttempt) -> bool,
+    now: Timestamp,
+) -> Result<usize, Fault> {
+    let gone = HeldBack::read(tx)?.declare_gone(tx, file, is_meant)?;
+    for ClaimedAttempt { run, attempt, .. } in &gone {
+        let detail = format!("attempt {attempt} of run {run}, of before the database was restored");
+        owners::record(tx, now, "declared_gone", None, None, Some(&detail))?;
+    }
+    Ok(gone.len())
 }
 
 /// Returns why the declaration is refused, if it is. An owner without a lock file may have lost it a moment ago.

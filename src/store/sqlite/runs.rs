@@ -546,3 +546,28 @@ fn as_claim<T: FromSql + Into<String>>(row: &Row<'_>, run_id: i64, now: Timestam
         owner: None,
     })
 }
+
+const WAITING: &str = "SELECT task_id, concurrency_key, handler, priority, run_at FROM task_runs WHERE id = :run";
+
+/// A run that may start, as far as it matters what holds it back.
+pub(crate) struct WaitingRun {
+    pub(crate) task: i64,
+    pub(crate) key: Option<String>,
+    pub(crate) handler: String,
+    pub(crate) priority: i64,
+    pub(crate) run_at: Timestamp,
+}
+
+/// Returns what may hold a run back.
+pub(crate) fn waiting(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<WaitingRun>> {
+    let read = |row: &Row<'_>| {
+        Ok(WaitingRun {
+            task: row.get(0)?,
+            key: row::shown_if_any(row, 1)?,
+            handler: row::shown(row, 2)?,
+            priority: row.get(3)?,
+            run_at: row.get(4)?,
+        })
+    };
+    tx.prepare_cached(WAITING)?.query_row(named_params! { ":run": run }, read).optional()
+}

@@ -5,10 +5,11 @@
 //! transaction is rolled back and repeated with a savepoint around each item: the bad one is set aside with an event, the others are
 //! written.
 
+mod claims;
 mod items;
 mod wrong_clock;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use rusqlite::Transaction;
 
@@ -29,8 +30,7 @@ use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
-use crate::store::sqlite::restore::Held;
-use crate::store::sqlite::runs::{self, Claimer, Fence, Success};
+use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, settle, tasks};
 use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Proof, Slots, Work, presence};
 
@@ -76,9 +76,11 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
     let together = memory.aside.len() == memory.zoneless.len() && !work.newer && !memory.apart;
     let mode = if together { Mode::Together } else { Mode::OneByOne };
     let mut turn = |mode, memory: &mut Memory| {
-        store.try_write_items(Some((work.owner, work.held)), |tx, schedules, backing, held| {
+        store.try_write_items(Some((work.owner, work.held)), |tx, schedules, backing, beginning| {
             let mut turning = Turning::new(tx, schedules, work, memory, mode, backing)?;
-            turning.hold_back(held)?;
+            if let Some(beginning) = beginning {
+                turning.hold_back(beginning)?;
+            }
             turning.run()
         })
     };
@@ -121,9 +123,9 @@ struct Turning<'a> {
     done: Done,
     written: Written,
     slots: Slots,
-    /// Tasks of which attempts of an earlier history may still run, and waiting runs that therefore start nothing.
+    /// Tasks of which attempts of an earlier history may still run, and how many waiting runs were passed over for such attempts.
     held: BTreeSet<i64>,
-    held_runs: HashSet<i64>,
+    passed_over: usize,
     /// Items that may still be written.
     budget: usize,
 }
@@ -143,19 +145,8 @@ impl<'a> Turning<'a> {
         let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
         let written = Written { blocked, delayed, limits, ..Written::default() };
         let (slots, budget) = (work.slots, MAX_ITEMS);
-        let (held, held_runs) = (BTreeSet::new(), HashSet::new());
-        Ok(Turning { tx, schedules, work, memory, mode, backing, done, written, slots, held, held_runs, budget })
-    }
-
-    /// Holds back the tasks of which attempts of an earlier history may still run.
-    fn hold_back(&mut self, held: Option<Held>) -> Result<(), Fault> {
-        if held.is_some() || !self.work.strays.is_empty() {
-            let Work { database, former, strays, .. } = self.work;
-            let (tasks, keys) = held.unwrap_or_default().update(self.tx, database, former, strays)?;
-            self.held = tasks;
-            self.written.limits.hold(keys);
-        }
-        Ok(())
+        let (held, passed_over) = (BTreeSet::new(), 0);
+        Ok(Turning { tx, schedules, work, memory, mode, backing, done, written, slots, held, passed_over, budget })
     }
 
     fn run(mut self) -> Result<Done, Fault> {
@@ -263,6 +254,11 @@ impl<'a> Turning<'a> {
             self.prune(true, self.budget)?;
         }
         look_ahead(tx, self.work.owner, handlers, &self.written.limits, &mut self.done)?;
+        if !self.held.is_empty() {
+            self.done.next_due = due::next_due_except(tx, &self.held)?;
+            // With free slots, all that is left of what may start is held back.
+            self.done.next_claimable = self.done.next_claimable.filter(|at| *at > now || self.slots.room == 0);
+        }
         if !self.written.claims.is_empty() {
             fault_points::reach("claiming");
         }
@@ -475,66 +471,6 @@ impl<'a> Turning<'a> {
         once::finish(&mut cx, claimer)?;
         // A run that was resolved too late to begin would count as claimable.
         if std::mem::take(&mut self.written.expired) { self.expire() } else { Ok(()) }
-    }
-
-    /// Claims as many waiting runs as there are slots, most urgent first. Runs that were set aside may have kept others out of
-    /// the lists, and claims behind a key with free slots unblock others, so it looks again.
-    fn claim(&mut self) -> Result<(), Fault> {
-        loop {
-            let before = (self.memory.aside.len() + self.held_runs.len(), self.written.claims.len());
-            self.claim_first()?;
-            let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
-            let passed_over = self.memory.aside.len() + self.held_runs.len();
-            if self.slots.room == 0 || self.budget == 0 || (passed_over, claimed) == before {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Returns whether an attempt of an earlier history holds a task back.
-    fn is_held(&self, task: i64) -> bool {
-        self.held.contains(&task)
-    }
-
-    /// Returns whether an attempt of an earlier history holds back the task or the key of a run.
-    fn is_held_back(&self, run: i64) -> Result<bool, Fault> {
-        let Some(claim) = runs::claimed(self.tx, run, self.work.now)? else { return Ok(false) };
-        let key = claim.concurrency_key.as_deref();
-        Ok(self.is_held(claim.task_id) || key.is_some_and(|key| self.written.limits.is_held(key)))
-    }
-
-    fn claim_first(&mut self) -> Result<(), Fault> {
-        let (tx, now, work) = (self.tx, self.work.now, self.work);
-        let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
-        let open = self.written.limits.open(tx, work.handlers, now)?;
-        let passed_over = self.memory.aside.len() + self.held_runs.len();
-        let lists = claim::claimable(tx, &open, now, self.slots.room + passed_over)?;
-        let mut order = std::mem::take(&mut self.memory.claimed);
-        let mut runs = claim::by_urgency(lists, &mut order);
-        let mut refused = false;
-        while self.slots.room > 0
-            && let Some((run, handler)) = runs.next()
-        {
-            if !self.held.is_empty() && (self.held_runs.contains(&run) || self.is_held_back(run)?) {
-                self.held_runs.insert(run);
-                continue;
-            }
-            let claimed = self.written.claims.len();
-            self.item(Item::Claim(run), |turn| {
-                let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
-                claim::claim(&mut cx, &claimer, &mut turn.slots, run)
-            })?;
-            let started = self.written.claims.len() > claimed;
-            refused = self.slots.room == 0 && !started;
-            // Runs that wait for the rate of their handler are not counted: otherwise the eighth would always be one of them.
-            if started && !self.written.limits.is_open(tx, handler, now)? {
-                runs.retain(|(_, of)| *of != handler);
-            }
-        }
-        drop(runs);
-        // A run that waits for an idle worker is also the first in the next turn.
-        self.memory.claimed = if refused { order.wrapping_sub(1) } else { order };
-        Ok(())
     }
 }
 

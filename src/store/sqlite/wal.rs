@@ -7,11 +7,13 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 
 /// What distinguishes a log from the one before. SQLite begins the next generation only when it has written back all pages of this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Generation {
     page_size: u32,
     salts: [u8; 8],

@@ -2,64 +2,115 @@
 
 use std::path::Path;
 
-use crate::error::{BoxError, Error};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use crate::error::Error;
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::{Purpose, SqliteStore};
-use crate::store::sqlite::restore::{self, HighestIds, Seen};
+use crate::store::sqlite::ids::Ids;
+use crate::store::sqlite::restore::held::HeldBack;
+use crate::store::sqlite::restore::seen::{HighestIds, History, Seen};
+use crate::store::sqlite::restore::{self, Claims, Compared, Knowledge};
 
-impl SqliteStore {
-    /// Returns whether a change of the schema shows that the history may have ended, or it has. A transaction that writes finds out.
-    pub(crate) fn may_have_gone_back(&self) -> bool {
-        let Some((known, _)) = self.known.as_ref().filter(|_| self.backing.is_none()) else { return false };
-        // An error shows nothing.
-        Seen::read(&self.connection).is_ok_and(|seen| seen.history != *known)
+/// What a connection is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Requests, which are as good in another history.
+    Requests,
+    /// Claims of one history.
+    Claims,
+    /// Claims of a history that has ended: it writes nothing until an owner registers on it.
+    EndedClaims,
+}
+
+/// Whether the schema has changed since the last transaction of a connection, by a restore that nothing shows, or otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Schema {
+    AsBefore,
+    Changed,
+}
+
+/// What a transaction of an owner finds at its begin.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    /// The schema cookie.
+    pub(crate) cookie: i64,
+    pub(crate) schema: Schema,
+    pub(crate) held: Option<HeldBack>,
+}
+
+/// What a connection knows of the history of its file.
+#[derive(Debug)]
+pub(super) struct KnownHistory {
+    /// The history that the last transaction found, and the highest ids; `None` before the first one that writes.
+    pub(super) known: Option<(History, HighestIds)>,
+    /// The highest ids in the record beside the file, as this connection wrote it last.
+    pub(super) recorded: HighestIds,
+    /// What the connection is used for, and what follows from a restore.
+    pub(super) purpose: Purpose,
+}
+
+impl KnownHistory {
+    pub(super) fn new() -> Self {
+        KnownHistory { known: None, recorded: HighestIds::default(), purpose: Purpose::Requests }
     }
 
-    /// An owner has registered on this connection: its claims are of the present history.
-    pub(crate) fn claims(&mut self) {
-        self.purpose = Purpose::Claims;
-    }
-
-    /// Records the stamp of a heartbeat that was committed, and what is known of the file, in the record beside it.
-    pub(crate) fn stamped(&mut self) {
-        if self.backing.is_some() {
-            return;
+    /// Compares what a transaction has found at its begin with what is known, before it writes anything else. If the file went back, that
+    /// is settled in this transaction, and another one is returned. Fails if the connection has claims of a history that has ended.
+    pub(super) fn compare<'c>(
+        &mut self,
+        (connection, transaction): (&'c Connection, Transaction<'c>),
+        mut seen: Seen,
+        (database, expected): (&Path, Option<(&str, &Claims)>),
+        ids: &mut Ids,
+    ) -> Result<(Transaction<'c>, Seen, Schema), Fault> {
+        if self.purpose == Purpose::EndedClaims {
+            return Err(ended(database));
         }
-        self.files.stamped(&self.connection);
-        if let Err(error) = self.record() {
-            log::debug!("the record beside {} is not written: {error}", self.path.display());
+        if self.known.as_ref().is_some_and(|(known, _)| *known == seen.history) {
+            self.known = Some((seen.history.clone(), seen.ids));
+            return Ok((transaction, seen, Schema::AsBefore));
         }
+        let registering = expected.map(|(owner, _)| owner).filter(|_| self.purpose == Purpose::Requests);
+        let known = self.known.as_ref().map(|(known, ids)| (known, *ids));
+        let knowledge = Knowledge { database, known, registering, expected };
+        let settled = match knowledge.compare(&transaction, &seen)? {
+            Compared::GoesOn => None,
+            Compared::WentBack(what) => Some(restore::begin(&transaction, &knowledge, &seen, &what)?),
+            Compared::LostCommits(what) => Some(restore::go_on(&transaction, &knowledge, &seen, &what)?),
+        };
+        let now = settled.as_ref().map_or(&seen.history, |(history, _)| history);
+        let is_another = self.known.as_ref().map_or(now.id != seen.history.id, |(known, _)| known.id != now.id);
+        if is_another {
+            *ids = Ids::default();
+        }
+        let mut transaction = transaction;
+        if settled.is_some() {
+            transaction.commit()?;
+            transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            seen = Seen::read(&transaction)?;
+        }
+        if is_another && self.purpose == Purpose::Claims {
+            self.purpose = Purpose::EndedClaims;
+            self.known = Some(settled.unwrap_or((seen.history, seen.ids)));
+            return Err(ended(database));
+        }
+        let schema = if self.known.is_some() { Schema::Changed } else { Schema::AsBefore };
+        self.known = Some((seen.history.clone(), seen.ids));
+        Ok((transaction, seen, schema))
     }
 
-    /// Returns whether more ids were given out since the last record than one may be behind.
-    pub(crate) fn has_outgrown_the_record(&self) -> bool {
-        let is_beyond = |ids: HighestIds| {
-            ids.runs.saturating_sub(self.recorded.runs).max(ids.tasks.saturating_sub(self.recorded.tasks))
-                > restore::MARGIN / 2
-        };
-        self.backing.is_none() && self.known.as_ref().is_some_and(|(_, ids)| is_beyond(*ids))
+    /// Returns whether the schema is the one that is known.
+    pub(super) fn is_at(&self, cookie: i64) -> bool {
+        self.known.as_ref().is_some_and(|(known, _)| known.cookie == cookie)
     }
 
-    fn record(&mut self) -> Result<(), BoxError> {
-        let mut record = {
-            let snapshot = self.connection.transaction()?;
-            let seen = Seen::read(&snapshot)?;
-            // Otherwise the file was restored since: the record is what shows that.
-            if self.known.as_ref().is_none_or(|(known, _)| *known != seen.history) {
-                return Ok(());
-            }
-            restore::Record::of(&snapshot, &seen)?
-        };
-        record.keep_former(restore::Record::read(&self.path), &self.path);
-        record.file = self.identity;
-        record.write(&self.path)?;
-        self.recorded = record.highest();
-        Ok(())
+    pub(super) fn is(&self, history: &History) -> bool {
+        self.known.as_ref().is_some_and(|(known, _)| known == history)
     }
 }
 
 /// Returns the fault of a write for a claim of a history that has ended.
-pub(super) fn ended(path: &Path) -> Fault {
+fn ended(path: &Path) -> Fault {
     let reason = format!("{} was restored from a copy: what was begun before counts as lost", path.display());
     Fault::Restored(Error::store("write for a run", reason))
 }

@@ -1,0 +1,55 @@
+//! What was begun before the file was restored, and holds back its task.
+
+use crate::client::check::{Check, Problem, ProblemKind, problem};
+use crate::model::health::{HeldTask, Liveness};
+
+impl Check<'_> {
+    /// Adds what was begun before the file was restored, and may still run.
+    pub(super) fn held_back(&mut self) {
+        for HeldTask { run, task, owner, goes_on, liveness } in &self.health.held {
+            let pid = self.instance(owner).map(|one| format!(" (pid {} on {})", one.pid, one.host)).unwrap_or_default();
+            let Some(run) = run else {
+                let text = format!(
+                    "nothing starts: the database was restored, and what scheduler {owner}{pid} had begun cannot be known \
+                     before that scheduler goes on"
+                );
+                let advice = "let that process go on, or end it";
+                self.found.push(problem(ProblemKind::Held, text, advice));
+                continue;
+            };
+            let of_task = task.as_ref().map(|task| format!(" of {task}")).unwrap_or_default();
+            let text = format!(
+                "run {run}{of_task} was begun before the database was restored, and may still run: its task, and others with its \
+                 concurrency key, start nothing"
+            );
+            let declare = format!("if it is gone: duly cancel {run} --gone");
+            let advice = match liveness {
+                Liveness::Alive { .. } if *goes_on => {
+                    format!(
+                        "its scheduler {owner}{pid} is alive and asks it to stop; if it does not end, end that process"
+                    )
+                }
+                Liveness::Alive { .. } => format!(
+                    "its scheduler {owner}{pid} is alive, and has not noticed the restore: let that process go on, or end it"
+                ),
+                Liveness::Dead { .. } => {
+                    format!(
+                        "its scheduler is dead: end its command, whose environment has DULY_RUN_ID={run}; or, {declare}"
+                    )
+                }
+                Liveness::NoLock | Liveness::NoSession { .. } => {
+                    format!(
+                        "its scheduler {owner}{pid} has no lock file, which proves nothing: end that process; or, {declare}"
+                    )
+                }
+                Liveness::Unknown(reason) => {
+                    format!(
+                        "whether its scheduler {owner}{pid} is alive cannot be known ({reason}): remove the cause; or, {declare}"
+                    )
+                }
+            };
+            let found = Problem { task: task.clone(), run: Some(*run), ..problem(ProblemKind::Held, text, &advice) };
+            self.found.push(found);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Claims what waits and may start, and passes over what attempts of an earlier history hold back.
+
+use crate::host::owner_lock;
+use crate::store::fault::Fault;
+use crate::store::sqlite::claim;
+use crate::store::sqlite::connection::known::{Beginning, Schema};
+use crate::store::sqlite::open::Change;
+use crate::store::sqlite::runs::{self, Claimer};
+use crate::store::sqlite::turn::{SWEEP, Turning};
+use crate::store::turn_io::{Item, Slots, Work};
+
+impl Turning<'_> {
+    /// Holds back the tasks of which attempts of an earlier history may still run. After a change of the schema, nothing starts for at most
+    /// a lease until each living owner has compared its claims with the rows: after a restore, only the owner of a claim that has not
+    /// begun may be able to tell.
+    pub(super) fn hold_back(&mut self, beginning: Beginning) -> Result<(), Fault> {
+        let Beginning { cookie, schema, held } = beginning;
+        let Work { now, owner, database, registration, .. } = *self.work;
+        self.done.cookie = Some(cookie);
+        if schema == Schema::Changed {
+            self.memory.comparing_until = Some(now.plus(registration.lease));
+        }
+        if self.memory.comparing_until.is_some_and(|until| now < until)
+            && owner_lock::any_behind(database, owner, cookie)
+        {
+            self.done.holds = true;
+            self.slots = Slots::default();
+        } else {
+            self.memory.comparing_until = None;
+        }
+        if held.is_none() && self.work.strays.is_empty() {
+            return Ok(());
+        }
+        let holds = held.unwrap_or_default().update(self.tx, self.work)?;
+        self.done.holds |= !holds.is_empty();
+        if holds.everything {
+            self.slots = Slots::default();
+        }
+        self.held = holds.tasks;
+        self.written.limits.hold(holds.keys);
+        Ok(())
+    }
+
+    /// Claims as many waiting runs as there are slots, most urgent first. Runs that were set aside may have kept others out of
+    /// the lists, and claims behind a key with free slots unblock others, so it looks again. Of runs that attempts of an earlier history
+    /// hold back, a turn passes over a limited number: the next one goes on behind them.
+    pub(super) fn claim(&mut self) -> Result<(), Fault> {
+        loop {
+            let before = (self.memory.aside.len() + self.passed_over, self.written.claims.len());
+            self.claim_first()?;
+            let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
+            if self.slots.room == 0 || self.budget == 0 {
+                return Ok(());
+            }
+            if self.passed_over >= SWEEP {
+                self.done.more_due = true;
+                return Ok(());
+            }
+            if (self.memory.aside.len() + self.passed_over, claimed) == before {
+                self.memory.passed.clear();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns whether an attempt of an earlier history holds a task back.
+    pub(super) fn is_held(&self, task: i64) -> bool {
+        self.held.contains(&task)
+    }
+
+    /// Returns whether an attempt of an earlier history holds back the task or the key of a run. The lists of the next runs then begin
+    /// behind this one.
+    fn is_held_back(&mut self, run: i64) -> Result<bool, Fault> {
+        let Some(waiting) = runs::waiting(self.tx, run)? else { return Ok(false) };
+        let is_key_held = waiting.key.as_deref().is_some_and(|key| self.written.limits.is_held(key));
+        if !self.is_held(waiting.task) && !is_key_held {
+            return Ok(false);
+        }
+        self.passed_over += 1;
+        self.memory.passed.insert((waiting.priority, waiting.handler), (waiting.run_at, run));
+        Ok(true)
+    }
+
+    fn claim_first(&mut self) -> Result<(), Fault> {
+        let (tx, now, work) = (self.tx, self.work.now, self.work);
+        let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
+        let open = self.written.limits.open(tx, work.handlers, now)?;
+        if self.held.is_empty() {
+            self.memory.passed.clear();
+        }
+        let limit = self.slots.room + self.memory.aside.len();
+        let lists = claim::claimable(tx, &open, &self.memory.passed, now, limit)?;
+        let mut order = std::mem::take(&mut self.memory.claimed);
+        let mut runs = claim::by_urgency(lists, &mut order);
+        let mut refused = false;
+        while self.slots.room > 0
+            && let Some((run, handler)) = runs.next()
+        {
+            if !self.held.is_empty() && self.is_held_back(run)? {
+                continue;
+            }
+            let claimed = self.written.claims.len();
+            self.item(Item::Claim(run), |turn| {
+                let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
+                claim::claim(&mut cx, &claimer, &mut turn.slots, run)
+            })?;
+            let started = self.written.claims.len() > claimed;
+            refused = self.slots.room == 0 && !started;
+            // Runs that wait for the rate of their handler are not counted: otherwise the eighth would always be one of them.
+            if started && !self.written.limits.is_open(tx, handler, now)? {
+                runs.retain(|(_, of)| *of != handler);
+            }
+        }
+        drop(runs);
+        // A run that waits for an idle worker is also the first in the next turn.
+        self.memory.claimed = if refused { order.wrapping_sub(1) } else { order };
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! What attempts of before a restore hold back: what was claimed, begun or not, and for how long nothing starts beside it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use duly::testing::Stepper;
+use duly::{Claim, Limits, NewTask, Overlap, Problem, ProblemKind, RunStatus};
+
+use crate::fixtures::{TestDb, advance_and_step, eventually, minutes, seconds, succeed, wait_for_status};
+use crate::restores::{assert_restored, back_up, can_restore, manual_shell, restore, two};
+use crate::sidecar::{Gate, Sidecar, kill_group, shell, wait_for_line};
+
+/// Returns whether the attempt begins.
+fn begins(stepper: &mut Stepper, claim: &Arc<Claim>) -> bool {
+    catch_unwind(AssertUnwindSafe(|| stepper.begin(claim))).is_ok()
+}
+
+fn held(db: &TestDb) -> Vec<Problem> {
+    let mut found = db.client().check(&Limits::default()).expect("problems");
+    found.retain(|problem| problem.kind == ProblemKind::Held);
+    found
+}
+
+#[test]
+fn what_was_claimed_and_not_begun_does_not_begin_after_a_restore() {
+    if !can_restore() {
+        return;
+    }
+    let (db, [mut first, mut second], copy) = two([NewTask::interval("subject", minutes(1)).handler("work")]);
+    first.clock().advance(minutes(1));
+    let claims = first.claim(0).unwrap();
+    assert_eq!(claims.len(), 1);
+    restore(&db, &copy);
+    let before = first.owner().to_owned();
+    // Nothing shows the second that the first has it.
+    let again = advance_and_step(&mut second, seconds(1));
+    assert_eq!(again.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["subject"]);
+    assert!(!begins(&mut first, &claims[0]), "it would run beside the attempt of the second");
+    first.finish(&claims[0], duly::Outcome::Released);
+    first.step().unwrap();
+    assert_ne!(first.owner(), before);
+    succeed(&mut second, &again[0]);
+    // The first goes on.
+    let next = advance_and_step(&mut first, minutes(1));
+    assert!(begins(&mut first, &next[0]));
+    succeed(&mut first, &next[0]);
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn a_claim_of_which_nothing_shows_the_restore_is_compared_by_its_owner_before_others_start_anything() {
+    if !can_restore() {
+        return;
+    }
+    let (db, [mut first, mut second], _) = two([NewTask::interval("subject", minutes(1)).handler("work")]);
+    first.clock().advance(minutes(1));
+    // Its run is queued in the copy, and nothing was written since but the claim.
+    assert!(first.step().unwrap().len() == 1 && second.step().unwrap().is_empty());
+    first.finish(&first.running()[0].clone(), duly::Outcome::succeeded());
+    first.settle().unwrap();
+    let run = first.client().trigger("subject").unwrap();
+    let copy = back_up(&db, "copy.db");
+    let claims = first.claim(0).unwrap();
+    assert_eq!(claims[0].run_id, run);
+    restore(&db, &copy);
+    assert!(advance_and_step(&mut second, seconds(1)).is_empty(), "the first has not compared");
+    let before = first.owner().to_owned();
+    assert!(first.step().unwrap().is_empty() && !begins(&mut first, &claims[0]));
+    assert_ne!(first.owner(), before);
+    first.finish(&claims[0], duly::Outcome::Released);
+    let again = [first.step().unwrap(), advance_and_step(&mut second, seconds(1))].concat();
+    assert_eq!(again.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [run]);
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn after_a_change_of_tables_a_scheduler_waits_at_most_a_lease_for_another_to_compare() {
+    if !can_restore() {
+        return;
+    }
+    let every = NewTask::interval("subject", seconds(5)).handler("work").overlap(Overlap::Allow);
+    let (db, [mut first, second], _) = two([every]);
+    assert_eq!(advance_and_step(&mut first, seconds(5)).len(), 1);
+    db.plain().execute_batch("CREATE TABLE notes (text)").unwrap();
+    assert!(advance_and_step(&mut first, seconds(5)).is_empty());
+    // The other one is stopped, for example by SIGSTOP.
+    assert!(!advance_and_step(&mut first, seconds(60)).is_empty());
+    drop(second);
+}
+
+#[test]
+fn the_key_of_a_running_attempt_is_held_although_the_copy_lacks_its_task() {
+    if !can_restore() {
+        return;
+    }
+    let keyed = |name: &str| NewTask::manual(name).handler("work").concurrency_key("shared");
+    let (db, [mut first, mut second], copy) = two([keyed("waiter")]);
+    first.client().add(keyed("newer")).unwrap();
+    first.client().trigger("newer").unwrap();
+    let claims = advance_and_step(&mut first, minutes(1));
+    assert_eq!(claims.len(), 1);
+    restore(&db, &copy);
+    second.client().trigger("waiter").unwrap();
+    assert!(second.step().unwrap().is_empty(), "its key is held");
+    assert!(first.step().unwrap().is_empty() && second.step().unwrap().is_empty());
+    let started = [succeed(&mut first, &claims[0]), advance_and_step(&mut second, minutes(1))].concat();
+    assert_eq!(started.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["waiter"]);
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn a_missing_lock_file_of_an_earlier_id_proves_nothing() {
+    if !can_restore() {
+        return;
+    }
+    let task = NewTask::interval("subject", minutes(1)).handler("work").overlap(Overlap::Allow);
+    let (db, [mut first, mut second], copy) = two([task]);
+    let claims = advance_and_step(&mut first, minutes(1));
+    restore(&db, &copy);
+    assert!(advance_and_step(&mut second, seconds(1)).is_empty());
+    let run = claims[0].run_id;
+    let before = held(&db);
+    let [found] = &before[..] else { panic!("{before:?}") };
+    assert_eq!((found.task.as_deref(), found.run), (Some("subject"), Some(run)));
+    assert!(found.advice.contains("is alive, and has not noticed the restore"), "{found}");
+    let refused = db.client().declare_gone(run).unwrap_err();
+    assert!(refused.to_string().contains("its scheduler is alive"), "{refused}");
+    std::fs::remove_file(db.lock_file(&first)).unwrap();
+    assert!(advance_and_step(&mut second, minutes(1)).is_empty(), "it runs");
+    assert!(held(&db)[0].advice.ends_with(&format!("if it is gone: duly cancel {run} --gone")), "{:?}", held(&db));
+    // The owner goes on under another id. Its earlier file is missing, and that it lives shows.
+    assert!(first.step().unwrap().is_empty() && advance_and_step(&mut second, minutes(1)).is_empty());
+    assert!(held(&db)[0].advice.contains("is alive and asks it to stop"), "{:?}", held(&db));
+    let started = [succeed(&mut first, &claims[0]), advance_and_step(&mut second, minutes(1))].concat();
+    assert!(!started.is_empty() && held(&db).is_empty());
+    drop(first);
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn what_a_stopped_scheduler_had_claimed_is_free_when_its_end_is_recorded() {
+    if !can_restore() {
+        return;
+    }
+    let (db, [mut first, mut second], copy) = two([NewTask::interval("subject", minutes(1)).handler("work")]);
+    advance_and_step(&mut first, minutes(1));
+    restore(&db, &copy);
+    assert!(advance_and_step(&mut second, seconds(1)).is_empty());
+    assert!(first.step().unwrap().is_empty());
+    // Under its next id.
+    first.crash();
+    assert_eq!(advance_and_step(&mut second, minutes(1)).len(), 1);
+    assert!(held(&db).is_empty());
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn a_command_of_before_that_a_user_declares_gone_holds_nothing_back() {
+    if !can_restore() {
+        return;
+    }
+    let (db, client) = TestDb::with_client();
+    let home = db.home().display().to_string();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(manual_shell("subject", &format!("echo $$ >>{home}/begun; read line <{home}/gate"))).unwrap();
+    let copy = back_up(&db, "copy.db");
+    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
+    let before = client.trigger("subject").unwrap();
+    let group = wait_for_line(&db, "begun");
+    sidecar.kill_with_guard();
+    restore(&db, &copy);
+    let run = client.trigger("subject").unwrap();
+    client.add(shell("other", "true")).unwrap();
+    let mut next = Sidecar::start(&db, &["--lease", "1s"]);
+    wait_for_status(&client, "other", RunStatus::Succeeded);
+    let found = held(&db);
+    assert_eq!(
+        found[0].to_string(),
+        format!(
+            "held: run {before} of subject was begun before the database was restored, and may still run: its task, and others with \
+             its concurrency key, start nothing: its scheduler is dead: end its command, whose environment has \
+             DULY_RUN_ID={before}; or, if it is gone: duly cancel {before} --gone"
+        )
+    );
+    assert_eq!((db.lines("begun").len(), client.run(run).unwrap().unwrap().status), (1, RunStatus::Queued));
+    db.printed(&["cancel", &before.to_string(), "--gone"]);
+    eventually("it starts", || db.lines("begun").len() == 2);
+    kill_group(&group);
+    gate.open();
+    wait_for_status(&client, "subject", RunStatus::Succeeded);
+    next.terminate();
+    assert!(held(&db).is_empty());
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn what_is_held_back_is_not_looked_for_again_at_once() {
+    if !can_restore() {
+        return;
+    }
+    let every = |name: &str| NewTask::interval(name, minutes(1)).handler("work").overlap(Overlap::Allow);
+    let (db, [mut first, mut second], copy) = two([every("subject"), every("other")]);
+    let claims = advance_and_step(&mut first, minutes(1));
+    let other = claims.iter().find(|claim| claim.task == "other").unwrap();
+    succeed(&mut first, other);
+    restore(&db, &copy);
+    first.client().trigger("subject").unwrap();
+    assert!(first.step().unwrap().iter().all(|claim| claim.task == "other"));
+    for _ in 0..3 {
+        second.step().unwrap();
+        let started = advance_and_step(&mut second, minutes(1));
+        assert_eq!(started.iter().map(|claim| &*claim.task).collect::<Vec<_>>(), ["other"]);
+        assert!(second.sleeps() >= seconds(1), "it sleeps {:?}", second.sleeps());
+        succeed(&mut second, &started[0]);
+        first.step().unwrap();
+    }
+}
