@@ -155,9 +155,9 @@ mod with_faults {
         assert_eq!((files(), db.ask("SELECT count(*) FROM scheduler_instances").as_str()), (1, "0"));
         // The lock file of a live scheduler is kept.
         let mut other = Sidecar::start(&db, &[]);
-        assert_eq!(files(), 1, "its own");
+        assert_eq!(files(), 2, "its own, and that of its guard");
         let mut third = Sidecar::start(&db, &[]);
-        assert_eq!(files(), 2);
+        assert_eq!(files(), 4);
         third.terminate();
         other.terminate();
         assert_eq!(files(), 0);

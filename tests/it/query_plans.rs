@@ -98,8 +98,10 @@ const MAY_SCAN: &str = "
     prune: INSTANCES OLD_EVENTS
     queue: WAITING
     replan: ALL_TASKS ENDED INSTANCES LAST_RUNS LATER LOCAL_TASKS STARTS TASKS WAITING
-    restore: BEGIN_SEQUENCE IDS RAISE SEEN
+    record: IDS
+    restore: BEGIN_SEQUENCE RAISE
     schedulers: STOPPED
+    seen: SEEN
     task_pages: MARKS RUNS TASKS
     tasks: ALL MANAGED_BY NAMES";
 const MAY_SORT: &str = "

@@ -13,7 +13,7 @@ use rusqlite::Connection;
 
 use crate::disk::tools::{SmallDisk, may_mount};
 use crate::disk::{all, probe};
-use crate::fixtures::{TestDb, far_future};
+use crate::fixtures::{TestDb, eventually, far_future};
 use crate::sidecar::{Gate, Sidecar, at_once, group_size, shell, wait_for_line};
 
 const PAGE: u64 = 4096;
@@ -95,10 +95,16 @@ fn the_program_exits_when_its_file_becomes_corrupt() {
             let plain = db.plain();
             plain.execute_batch("CREATE TABLE notes (text)").expect("a table of another program");
             let page = if name == "sqlite_schema" { 1 } else { root(db, name) };
-            plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("all is in the file");
+            // The scheduler commits nothing meanwhile: this connection would read the damaged page, too.
+            let log = db.home().join("agent.db-wal");
+            eventually("all is in the file", || {
+                plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); BEGIN IMMEDIATE").expect("the lock");
+                let is_empty = std::fs::metadata(&log).expect("a log").len() == 0;
+                is_empty || plain.execute_batch("ROLLBACK").is_err()
+            });
             damage(db.file(), page, 0xa5);
             // A commit of another connection: the scheduler's page cache is no longer valid.
-            plain.execute_batch("INSERT INTO notes VALUES ('buy milk')").expect("a commit");
+            plain.execute_batch("INSERT INTO notes VALUES ('buy milk'); COMMIT").expect("a commit");
         });
     });
 }

@@ -240,7 +240,7 @@ fn a_scheduler_that_cannot_deregister_exits_with_success() {
     );
     let owners = || db.lock_files().len();
     let registered = || db.ask("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL");
-    assert_eq!((owners(), registered().as_str()), (1, "1"), "its lock file remains");
+    assert_eq!((owners(), registered().as_str()), (2, "1"), "its lock file and that of its guard remain");
     let mut next = Sidecar::spawn(&db, &["--until-idle", "--lease", "1h"]);
     assert_eq!(next.end().code(), Some(0), "{}", next.log());
     assert_eq!((owners(), registered().as_str(), starts(&db).len()), (0, "0", 1));
