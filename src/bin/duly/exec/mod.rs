@@ -74,13 +74,14 @@ impl Commands {
     }
 
     /// Waits until the group is empty, and ends it if necessary. Returns the reason if the command was ended before it had
-    /// ended by itself. `closed` receives a message when a pipe is closed.
+    /// ended by itself. `closed` receives a message when a pipe is closed. `watched` is told when the group is gone.
     fn wait_for_end(
         &self,
         context: &Context,
         group: &mut Group,
         drains: &[Drain; 2],
         closed: &Receiver<()>,
+        watched: Option<&Watched>,
     ) -> Option<StopReason> {
         let command = CommandContext::of(context);
         let (mut report_at, mut reported) = (self.now() + REPORT, 0);
@@ -96,6 +97,7 @@ impl Commands {
                 command.record_end();
             }
             if ended && group.is_gone() {
+                watched.into_iter().for_each(Watched::end);
                 return reason;
             }
             let now = self.now();
@@ -204,13 +206,11 @@ impl Handler for Commands {
             (Some(stdout), Some(stderr)) => [of_stdout.read(stdout), of_stderr.read(stderr)],
             _ => return Err("the command has no pipes".into()),
         };
-        let stopped = self.wait_for_end(context, &mut group, &drains, &closed);
+        let stopped = self.wait_for_end(context, &mut group, &drains, &closed, watched.as_ref());
         let output = self.collect_output(drains, &closed);
         if !output.is_empty() {
             command.record_output(output);
         }
-        // Before the wait: until then, no other process can have its PID.
-        drop(watched);
         let status = group.end()?;
         if let Some(code) = status.code() {
             command.record_exit_code(code);
