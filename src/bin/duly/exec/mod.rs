@@ -287,8 +287,12 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
     let input = CommandContext::of(context).input(input.as_bytes());
     // Also if the command replaces its standard input, it holds the lock.
     let input = input.and_then(|input| Ok((input.try_clone()?, input)));
-    let (locked, input) = input.map_err(|error| not_made("input", &error))?;
-    let file = CommandContext::of(context).payload_file().map_err(|error| not_made("payload", &error))?;
+    // The folder of these files is duly's: no task is at fault.
+    let not_made = |file: &str, error: io::Error| {
+        Failure::not_started(format!("cannot create the {file} file of the command: {error}"))
+    };
+    let (locked, input) = input.map_err(|error| not_made("input", error))?;
+    let file = CommandContext::of(context).payload_file().map_err(|error| not_made("payload", error))?;
     let mut command = plain_command(payload);
     // The environment of root may hold secrets.
     let environment = if account.is_some() { Environment::Clean } else { environment };
@@ -315,11 +319,6 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
 /// The error of a command that was not started. For want of resources, that is no attempt.
 fn not_started(reason: String, error: &io::Error) -> BoxError {
     if system::is_shortage(error) { Failure::not_started(reason).into() } else { reason.into() }
-}
-
-/// The error of a command whose file was not made.
-fn not_made(file: &str, error: &io::Error) -> BoxError {
-    not_started(format!("cannot create the {file} file of the command: {error}"), error)
 }
 
 fn plain_command(payload: &Payload) -> Command {
