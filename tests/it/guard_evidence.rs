@@ -116,13 +116,15 @@ fn a_guard_that_waits_is_waited_for_and_its_word_counts() {
     wait_for_line(&db, "closed");
     signal("STOP", &guard);
     signal("KILL", &scheduler.to_string());
-    looked(&db, &second, "the guard of its scheduler waits for it");
+    looked(&db, &second, RUNS);
     db.plain().execute("UPDATE task_runs SET locked_until = started_at", []).expect("an edit");
     let check = db.duly(&["check"]).output().expect("check");
     assert!(String::from_utf8_lossy(&check.stdout).contains("duly cancel 1 --gone"), "{check:?}");
     signal("CONT", &guard);
     succeeds_alone(&db, &client);
     assert!(first_process_in(first.pid()).is_some(), "the namespace lives");
+    // The guard is expected to be at work for some seconds.
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'orphan_unknown'"), "0");
 }
 
 #[test]
