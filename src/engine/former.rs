@@ -35,7 +35,11 @@ impl Former {
 
     /// Returns the earlier ids as dead owners: what the restored rows show as running under them is lost.
     pub(crate) fn dead(&self) -> impl Iterator<Item = Dead> {
-        self.unrecovered.iter().map(|owner| Dead { owner: owner.clone(), proof: Proof::Restored, is_long_dead: false })
+        self.unrecovered.iter().map(|owner| Dead {
+            owner: owner.clone(),
+            proof: Proof::Restored,
+            dead_for: Duration::ZERO,
+        })
     }
 
     /// Returns whether an owner is an earlier id, and forgets that its rows are to be recovered.

@@ -17,9 +17,6 @@ use crate::store::turn_io::{self, Dead, Orphaned, Other, Proof, Session, Stalled
 /// The wait doubles each time.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// How long the kernel may take to end the processes of a PID namespace with its first one.
-const NAMESPACE_END: Duration = Duration::from_secs(2);
-
 /// Removes the lock files of owners that died before they were registered, or whose end was recorded by a scheduler that died before it
 /// removed them, and those of their guards; the inputs and payloads of attempts whose owner died between recording their end and removing
 /// them; and the files of dead owners' workers: no turn learns of them. Returns the workers of dead owners that still run.
@@ -124,8 +121,8 @@ struct Dying {
 }
 
 impl Dying {
-    fn is_long_dead(&self, now: Duration) -> bool {
-        now.saturating_sub(self.since) >= NAMESPACE_END
+    fn dead_for(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.since)
     }
 }
 
@@ -230,9 +227,10 @@ impl Peers {
     }
 
     /// Asks the kernel about owners that did not shut down, each with the time of its last heartbeat. An owner that died idle
-    /// left only a row, and perhaps a lock file.
+    /// left only a row, and perhaps a lock file. Removes the lock files of the guards of owners that have ended.
     pub(crate) fn check_not_stopped(&mut self, not_stopped: Vec<Other>, now: Duration) {
         let mut before = std::mem::take(&mut self.silent);
+        let not_ended: HashSet<String> = not_stopped.iter().map(|other| other.owner.clone()).collect();
         for Other { owner, until, lease, session } in not_stopped {
             if self.dying.contains_key(&owner) {
                 continue;
@@ -246,6 +244,18 @@ impl Peers {
                 let evidence = Evidence::Lock(dead.mark_taken_over(&self.owner));
                 self.dying.insert(owner, Dying { evidence, since: now, orphans: Vec::new() });
             }
+        }
+        for owner in guard_lock::owners(&self.database).into_iter().filter(|owner| !not_ended.contains(owner)) {
+            self.remove_guard(&owner);
+        }
+    }
+
+    /// Removes the lock file of the guard of an owner that has ended. Not while another owner is dead: of an earlier id of that one, the
+    /// guard may still be asked.
+    fn remove_guard(&self, owner: &str) {
+        let is_alive = |other: &String| owner_lock::is_alive(&self.database, other);
+        if self.dying.is_empty() && self.watched.keys().all(is_alive) {
+            guard_lock::remove_free(&self.database, owner);
         }
     }
 
@@ -285,7 +295,7 @@ impl Peers {
                 Evidence::Silence(seen) => Proof::Silence(*seen),
                 Evidence::Released => return None,
             };
-            Some(Dead { owner: owner.clone(), proof, is_long_dead: dying.is_long_dead(now) })
+            Some(Dead { owner: owner.clone(), proof, dead_for: dying.dead_for(now) })
         };
         self.dying.iter().filter_map(dead).collect()
     }
@@ -316,7 +326,7 @@ impl Peers {
     /// Returns whether a command of an owner is gone, or for the first time cannot be known to be gone: both are to be recorded.
     fn any_news(&mut self, dying: &Dying, now: Duration) -> bool {
         dying.orphans.iter().any(|orphan| {
-            let presence = self.presence(orphan, dying.is_long_dead(now), now);
+            let presence = self.presence(orphan, dying.dead_for(now), now);
             self.remember(orphan, &presence, now);
             match presence {
                 Presence::Alive => false,
@@ -327,9 +337,9 @@ impl Peers {
     }
 
     /// Returns whether a command is still running. Does not ask the kernel again soon after that could not be known.
-    fn presence(&self, orphan: &Orphan, is_long_dead: bool, now: Duration) -> Presence {
+    fn presence(&self, orphan: &Orphan, dead_for: Duration, now: Duration) -> Presence {
         let doubt = self.doubts.get(&key(orphan)).filter(|doubt| now < doubt.until);
-        turn_io::presence(orphan, doubt.map(|doubt| &*doubt.reason), is_long_dead)
+        turn_io::presence(orphan, doubt.map(|doubt| &*doubt.reason), dead_for)
     }
 
     /// Returns the attempts about which the kernel is not asked again now, and why that could not be known.
@@ -421,11 +431,7 @@ impl Peers {
         if let Some(Dying { evidence: Evidence::Lock(lock), .. }) = self.dying.remove(owner) {
             lock.remove();
         }
-        // Of an earlier id of an owner that is not recovered, the guard may still be asked.
-        let is_alive = |other: &String| owner_lock::is_alive(&self.database, other);
-        if self.dying.is_empty() && self.watched.keys().all(is_alive) {
-            guard_lock::remove_free(&self.database, owner);
-        }
+        self.remove_guard(owner);
     }
 
     /// Forgets a lost run that is recovered, and removes the file of its command's input.

@@ -23,9 +23,9 @@ pub(crate) enum Presence {
 pub(crate) enum OwnerEnd {
     /// Nothing.
     Plain,
-    /// The scheduler was process 1 of its PID namespace. The kernel ends all processes of the namespace with it, which may take a moment.
-    EndsNamespace,
-    /// As [`OwnerEnd::EndsNamespace`], and that moment has passed.
+    /// It died a short time ago: its guard may be about to write that the command is gone.
+    Recent,
+    /// The scheduler was process 1 of its PID namespace, and the kernel has had the time to end all processes of the namespace with it.
     EndedNamespace,
 }
 
@@ -55,6 +55,7 @@ pub(crate) fn judge(group: Option<&Group>, input: Hold, guard: GuardSeen, end: O
         (Hold::Missing, ..) => unknown("its input file is missing"),
         (Hold::Unknown(reason), ..) => Presence::Unknown(reason),
         (Hold::Free, GuardSeen::NoGuard | GuardSeen::Free | GuardSeen::SawGone, _) => Presence::Gone,
+        (Hold::Free, GuardSeen::Held, OwnerEnd::Recent) => Presence::Alive,
         (Hold::Free, _, OwnerEnd::EndedNamespace) => Presence::Gone,
         (Hold::Free, GuardSeen::Held, _) => unknown("the guard of its scheduler waits for it"),
         (Hold::Free, GuardSeen::Missing, _) => unknown("the lock file of the guard of its scheduler is missing"),
@@ -79,7 +80,7 @@ mod tests {
     use crate::host::platform::Hold;
     use crate::host::process::Group;
 
-    const ENDS: [OwnerEnd; 3] = [OwnerEnd::Plain, OwnerEnd::EndsNamespace, OwnerEnd::EndedNamespace];
+    const ENDS: [OwnerEnd; 3] = [OwnerEnd::Plain, OwnerEnd::Recent, OwnerEnd::EndedNamespace];
 
     fn guards() -> [GuardSeen; 6] {
         let failed = GuardSeen::Unknown("no lock is left".to_owned());
@@ -130,7 +131,7 @@ mod tests {
                 [Alive, Gone, missing(), failed()],
                 [LeftGroup, Gone, Gone, failed()],
                 [Alive, Gone, missing(), failed()],
-                [Alive, unless_ended(waits), missing(), failed()],
+                [Alive, if end == OwnerEnd::Recent { Alive } else { unless_ended(waits) }, missing(), failed()],
                 [Alive, unless_ended(no_file), missing(), failed()],
                 [Alive, unless_ended("no lock is left"), missing(), failed()],
             ];

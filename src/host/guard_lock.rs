@@ -169,6 +169,10 @@ pub(crate) fn owners(database: &Path) -> Vec<String> {
 
 /// Removes the file that has the name of this owner, of which nothing is left to recover, unless the lock is held.
 pub(crate) fn remove_free(database: &Path, owner: &str) {
+    // The name may come from the database.
+    if !owner_lock::is_id(owner) {
+        return;
+    }
     let path = owner_lock::folder(database).join(format!("{owner}{SUFFIX}"));
     if matches!(platform::held(&path).0, Hold::Free) {
         let _ = std::fs::remove_file(path);
@@ -200,6 +204,11 @@ mod tests {
         assert_eq!(sees(1), GuardSeen::Missing);
         let elsewhere = GuardedGroup { owner: "../t".to_owned(), group: 1 };
         assert_eq!(seen(&of_owners, Some(&elsewhere)), GuardSeen::Missing);
+
+        let outside = home.path().join("t.guard");
+        std::fs::write(&outside, "").unwrap();
+        remove_free(&database, "../t");
+        assert!(outside.exists(), "no other folder is touched");
 
         let lock = place.lock().unwrap();
         assert_eq!(lock.group(1), group(1));

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,11 @@ struct Record {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     gone: bool,
 }
+
+/// How long the kernel may take to end the processes of a PID namespace with its first one.
+const NAMESPACE_END: Duration = Duration::from_secs(2);
+/// How long after the death of a scheduler its guard is expected to end its commands: longer than from SIGTERM to SIGKILL.
+const GUARD_AT_WORK: Duration = Duration::from_secs(12);
 
 /// The record of a run whose command a user has declared gone.
 pub(crate) const DECLARED_GONE: &str = r#"{"gone":true}"#;
@@ -188,10 +194,9 @@ impl Orphan {
         self.observe().presence
     }
 
-    /// As [`Orphan::presence`]. `is_long`: the scheduler is known to be dead for longer than the kernel takes to end the processes of a PID
-    /// namespace with its first one.
-    pub(crate) fn presence_after_death(&self, is_long: bool) -> Presence {
-        self.observe_after_death(is_long).presence
+    /// As [`Orphan::presence`]. `dead_for`: how long its scheduler has been known to be dead.
+    pub(crate) fn presence_after_death(&self, dead_for: Duration) -> Presence {
+        self.observe_after_death(Some(dead_for)).presence
     }
 
     /// Returns the visible processes that hold its input file.
@@ -210,10 +215,10 @@ impl Orphan {
 
     /// Observes its process group, the lock of its input, and the guard of its scheduler.
     pub(crate) fn observe(&self) -> Observation {
-        self.observe_after_death(false)
+        self.observe_after_death(None)
     }
 
-    fn observe_after_death(&self, is_long: bool) -> Observation {
+    fn observe_after_death(&self, dead_for: Option<Duration>) -> Observation {
         let (group, signal_group) = (None, None);
         if self.is_declared_gone() {
             return Observation { presence: Presence::Gone, group, signal_group };
@@ -238,9 +243,10 @@ impl Orphan {
             Some(Group::Unreadable(_)) => self.guard(),
             _ => GuardSeen::NoGuard,
         };
-        let end = match &self.record {
-            Some(Record { init: true, .. }) if is_long => OwnerEnd::EndedNamespace,
-            Some(Record { init: true, .. }) => OwnerEnd::EndsNamespace,
+        let was_init = self.record.as_ref().is_some_and(|record| record.init);
+        let end = match dead_for {
+            Some(dead_for) if was_init && dead_for >= NAMESPACE_END => OwnerEnd::EndedNamespace,
+            Some(dead_for) if dead_for < GUARD_AT_WORK => OwnerEnd::Recent,
             _ => OwnerEnd::Plain,
         };
         let presence = judge(counting, hold, guard, end);

@@ -188,7 +188,7 @@ impl OwnerLock {
         }
     }
 
-    /// Returns what is true from then on.
+    /// Returns a flag that [`OwnerLock::retire`] sets.
     pub(crate) fn retired(&self) -> Arc<AtomicBool> {
         self.retired.clone()
     }

@@ -120,8 +120,8 @@ impl Session {
 pub(crate) struct Dead {
     pub(crate) owner: String,
     pub(crate) proof: Proof,
-    /// Whether it is known to be dead for longer than the kernel takes to end what ended with it.
-    pub(crate) is_long_dead: bool,
+    /// How long it has been known to be dead.
+    pub(crate) dead_for: Duration,
 }
 
 /// Why an owner counts as dead.
@@ -184,11 +184,11 @@ impl Lost {
     }
 }
 
-/// Returns whether a command is still running. `doubt`: why that could not be known a moment ago. `is_long_dead`: as in [`Dead`].
-pub(crate) fn presence(orphan: &Orphan, doubt: Option<&str>, is_long_dead: bool) -> Presence {
+/// Returns whether a command is still running. `doubt`: why that could not be known a moment ago. `dead_for`: as in [`Dead`].
+pub(crate) fn presence(orphan: &Orphan, doubt: Option<&str>, dead_for: Duration) -> Presence {
     match doubt {
         Some(reason) if !orphan.is_declared_gone() => Presence::Unknown(reason.to_owned()),
-        _ => orphan.presence_after_death(is_long_dead),
+        _ => orphan.presence_after_death(dead_for),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::disk::tools::{skip_without, succeeds};
 use crate::evidence::{UNSHARE, scheduler_in};
 use crate::fixtures::{TestDb, end, eventually, eventually_counts, exited, reap, wait_for_status};
 use crate::sidecar::{
-    ProcessStat, Sidecar, group_size, guard_of, kill_group, live_processes, shell, signal, wait_for_line,
+    Gate, ProcessStat, Sidecar, group_size, guard_of, kill_group, live_processes, shell, signal, wait_for_line,
     wait_for_process_record,
 };
 
@@ -152,8 +152,13 @@ fn without_a_guard_commands_run_and_the_log_says_so() {
     let (db, client) = TestDb::with_client();
     let script = "mount -t tmpfs none /proc && exec \"$@\"";
     let mut sidecar = Sidecar::spawn_within(&db, &[], "unshare", &["--mount", "sh", "-c", script, "sh"]);
-    client.add(shell("fine", "true")).unwrap();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(shell("fine", &format!("read -r line <{}/gate", db.home().display()))).unwrap();
+    wait_for_process_record(&db);
+    let recorded = db.ask("SELECT process ->> '$.guard.group' FROM task_runs");
+    gate.open();
     wait_for_status(&client, "fine", RunStatus::Succeeded);
+    assert_eq!(recorded, "1", "the scheduler holds the lock, and the next guard is told of the group");
     sidecar.terminate();
     assert_eq!(sidecar.log().matches("[WARN] the guard process cannot be started: ").count(), 1, "{}", sidecar.log());
     // Before the database is opened, none is started.
@@ -254,6 +259,14 @@ impl Guard {
         let mut guard = Guard::reading(Stdio::piped());
         guard.pipe = guard.child.stdin.take();
         guard
+    }
+
+    /// As [`Guard::start`], with a lock file.
+    fn with_words(program: &mut Command) -> (Self, tempfile::NamedTempFile) {
+        let words = tempfile::NamedTempFile::new().expect("a file");
+        let mut child = program.stdin(Stdio::piped()).stdout(words.reopen().expect("a file")).spawn().expect("a guard");
+        let pipe = child.stdin.take();
+        (Guard { child, pipe }, words)
     }
 
     fn reading(pipe: Stdio) -> Self {
@@ -383,7 +396,7 @@ fn what_is_left_of_a_killed_scheduler_is_dead_when_its_lease_ends() {
 fn what_is_not_certainly_the_announced_group_is_left_alone() {
     let sleeps = || Leader::start("echo up; exec sleep 1000");
     let (ended, over) = (sleeps(), sleeps());
-    let mut guard = Guard::start();
+    let (mut guard, words) = Guard::with_words(Command::new(env!("CARGO_BIN_EXE_duly")).arg("--guard"));
     guard.tell(&ended.announced());
     guard.tell(&over.announced());
     guard.tell(&json!({ "end": over.0.id() }));
@@ -399,11 +412,18 @@ fn what_is_not_certainly_the_announced_group_is_left_alone() {
     guard.tell(&json!({ "something": "else" }));
     guard.pipe = None;
     eventually("the announced group is gone", || group_size(&ended.group()) == 0);
+    let has_said = |leader: &Leader| {
+        let words = std::fs::read_to_string(words.path()).expect("its words");
+        words.lines().any(|line| line == format!("gone {}.", leader.group()))
+    };
+    // The number of a group is not reused while a process of it lives.
+    eventually("the others are seen gone", || [&ended, &over, &others[0]].into_iter().all(has_said));
     assert!([&over].into_iter().chain(&others).all(|other| group_size(&other.group()) == 1));
-    // It waits for those that may be the announced ones, until they are gone.
-    assert!(!matches!(guard.child.try_wait(), Ok(Some(_))));
+    assert!(!others[1..].iter().any(has_said));
     others.iter_mut().for_each(|other| end(&mut other.0));
-    guard.ends();
+    eventually("that of another boot is seen gone", || has_said(&others[1]));
+    // Nothing of another namespace can be seen.
+    assert!(!others[2..].iter().any(has_said) && !matches!(guard.child.try_wait(), Ok(Some(_))));
     assert_eq!(group_size(&over.group()), 1);
 }
 
@@ -412,12 +432,7 @@ fn a_guard_writes_which_groups_it_has_seen_gone() {
     let (ended, mut other) = (Leader::start("echo up; exec sleep 1000"), Leader::start("echo up; exec sleep 1000"));
     let mut unidentified = other.announced();
     unidentified["start"]["leader"] = Value::Null;
-    let words = tempfile::NamedTempFile::new().expect("a file");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
-    command.arg("--guard").stdin(Stdio::piped()).stdout(words.reopen().expect("a file"));
-    let mut child = command.spawn().expect("a guard");
-    let pipe = child.stdin.take();
-    let mut guard = Guard { child, pipe };
+    let (mut guard, words) = Guard::with_words(Command::new(env!("CARGO_BIN_EXE_duly")).arg("--guard"));
     guard.tell(&ended.announced());
     guard.tell(&unidentified);
     guard.pipe = None;
@@ -454,6 +469,58 @@ fn a_group_without_its_leader_is_ended_only_if_a_member_is_identified() {
     assert_eq!([&unknown, &unnamed].map(|leader| group_size(&leader.group())), [1, 1]);
     drop((unknown, unnamed));
     guard.ends();
+}
+
+/// As of a scheduler that entered the PID namespace for its children alone.
+#[test]
+fn a_guard_in_another_namespace_than_its_scheduler_never_says_that_a_group_is_gone() {
+    if !succeeds("unshare", &["--pid", "true"]) {
+        return skip_without("unshare", "nothing");
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "sh", "-c", "\"$0\" --guard; true", env!("CARGO_BIN_EXE_duly")]);
+    let (mut shell, words) = Guard::with_words(&mut command);
+    let of_shell = shell.child.id();
+    let mut guard = None;
+    eventually("it is started", || {
+        guard =
+            live_processes().find(|one| one.is_child_of(of_shell) && one.name.starts_with("duly")).map(|one| one.pid);
+        guard.is_some()
+    });
+    let guard = guard.expect("a guard");
+    // No process has this number, here or there.
+    shell.tell(
+        &json!({ "start": { "number": 1, "pid": 2_000_000_000, "leader": null, "kill_after": 0, "variables": [] } }),
+    );
+    shell.pipe = None;
+    let looks = || {
+        let status = std::fs::read_to_string(format!("/proc/{guard}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(u64::MAX)
+    };
+    let threads = || std::fs::read_dir(format!("/proc/{guard}/task")).map_or(0, Iterator::count);
+    eventually("it no longer reads", || threads() <= 1);
+    let before = looks();
+    eventually("it has looked several times, or has ended", || looks() >= before.saturating_add(4));
+    let (is_alive, written) = (state(guard).is_some(), std::fs::read_to_string(words.path()).expect("its words"));
+    if is_alive {
+        signal("KILL", &guard.to_string());
+    }
+    assert_eq!((is_alive, written.as_str()), (true, ""));
+}
+
+/// The scheduler holds the lock as well, and starts another guard.
+#[test]
+fn after_its_deadline_a_guard_does_not_wait_without_end_for_a_scheduler_that_lives() {
+    let other = Leader::start("echo up; exec sleep 1000");
+    let mut line = other.announced();
+    line["start"]["leader"] = Value::Null;
+    line["start"]["kill_after"] = json!(0);
+    let mut guard = Guard::start();
+    guard.tell(&line);
+    guard.tell(&json!({ "deadline": { "term": 1, "kill": 1 } }));
+    guard.ends();
+    assert_eq!(group_size(&other.group()), 1);
 }
 
 /// Here the scheduler is a shell, which stops itself.

@@ -352,3 +352,20 @@ fn the_lock_file_of_an_owner_that_is_recorded_as_stopped_is_removed_at_the_next_
     // The lock of an owner with a running run is the proof by which the run is recovered, long before its lease ends.
     wait_for_status(&second, "first", RunStatus::Dead);
 }
+
+/// The file of a guard that was still at work when the runs of its scheduler were recovered.
+#[test]
+fn the_file_of_a_guard_of_an_owner_that_has_ended_is_removed_by_a_full_turn() {
+    let (db, mut first) = with_begun_run();
+    let (of_ended, of_registered) = (db.lock_folder().join("ended.guard"), db.lock_folder().join("second.guard"));
+    std::fs::write(&of_ended, "").unwrap();
+    std::fs::write(&of_registered, "").unwrap();
+    db.plain()
+        .execute_batch(
+            "INSERT INTO scheduler_instances (id, host, pid, version, workers, lease_ms, started_at, seen_at)
+             SELECT 'second', host, pid, version, workers, lease_ms, started_at, seen_at FROM scheduler_instances",
+        )
+        .expect("an owner that has not stopped");
+    advance_and_step(&mut first, seconds(20));
+    assert_eq!((of_ended.exists(), of_registered.exists()), (false, true));
+}

@@ -261,7 +261,7 @@ fn a_turn_with_the_rows_of_its_reach_does_what_a_turn_with_all_rows_does() {
                 owners[1 - owner].store.session = None;
             }
             let other = owners[1 - owner].registration.owner.clone();
-            let gone = Dead { owner: other, proof: Proof::Lock(None), is_long_dead: false };
+            let gone = Dead { owner: other, proof: Proof::Lock(None), dead_for: Duration::ZERO };
             let finished = owners[owner].ended(now, || outcome(&mut random));
             // A clock that is far ahead for some turns.
             let was_ahead = ahead > 0 && random.u8(..4) == 0;

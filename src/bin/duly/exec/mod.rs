@@ -74,13 +74,14 @@ impl Commands {
     }
 
     /// Waits until the group is empty, and ends it if necessary. Returns the reason if the command was ended before it had
-    /// ended by itself. `closed` receives a message when a pipe is closed.
+    /// ended by itself. `closed` receives a message when a pipe is closed. `watched` is told when the group is gone.
     fn wait_for_end(
         &self,
         context: &Context,
         group: &mut Group,
         drains: &[Drain; 2],
         closed: &Receiver<()>,
+        watched: Option<&Watched>,
     ) -> Option<StopReason> {
         let command = CommandContext::of(context);
         let (mut report_at, mut reported) = (self.now() + REPORT, 0);
@@ -96,6 +97,7 @@ impl Commands {
                 command.record_end();
             }
             if ended && group.is_gone() {
+                watched.into_iter().for_each(Watched::end);
                 return reason;
             }
             let now = self.now();
@@ -204,13 +206,11 @@ impl Handler for Commands {
             (Some(stdout), Some(stderr)) => [of_stdout.read(stdout), of_stderr.read(stderr)],
             _ => return Err("the command has no pipes".into()),
         };
-        let stopped = self.wait_for_end(context, &mut group, &drains, &closed);
+        let stopped = self.wait_for_end(context, &mut group, &drains, &closed, watched.as_ref());
         let output = self.collect_output(drains, &closed);
         if !output.is_empty() {
             command.record_output(output);
         }
-        // Before the wait: until then, no other process can have its PID.
-        drop(watched);
         let status = group.end()?;
         if let Some(code) = status.code() {
             command.record_exit_code(code);
@@ -287,8 +287,12 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
     let input = CommandContext::of(context).input(input.as_bytes());
     // Also if the command replaces its standard input, it holds the lock.
     let input = input.and_then(|input| Ok((input.try_clone()?, input)));
-    let (locked, input) = input.map_err(|error| not_made("input", &error))?;
-    let file = CommandContext::of(context).payload_file().map_err(|error| not_made("payload", &error))?;
+    // The folder of these files is duly's: no task is at fault.
+    let not_made = |file: &str, error: io::Error| {
+        Failure::not_started(format!("cannot create the {file} file of the command: {error}"))
+    };
+    let (locked, input) = input.map_err(|error| not_made("input", error))?;
+    let file = CommandContext::of(context).payload_file().map_err(|error| not_made("payload", error))?;
     let mut command = plain_command(payload);
     // The environment of root may hold secrets.
     let environment = if account.is_some() { Environment::Clean } else { environment };
@@ -315,11 +319,6 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
 /// The error of a command that was not started. For want of resources, that is no attempt.
 fn not_started(reason: String, error: &io::Error) -> BoxError {
     if system::is_shortage(error) { Failure::not_started(reason).into() } else { reason.into() }
-}
-
-/// The error of a command whose file was not made.
-fn not_made(file: &str, error: &io::Error) -> BoxError {
-    not_started(format!("cannot create the {file} file of the command: {error}"), error)
 }
 
 fn plain_command(payload: &Payload) -> Command {

@@ -178,7 +178,7 @@ pub(crate) fn reserve_lock() -> Option<File> {
     None
 }
 
-/// Has a process inherit a file as [`LOCK`]. Where it may not have a descriptor of this number, none is left.
+/// Has a process inherit a file as [`LOCK`]. If the limit of descriptors is too low for this number, fails as if none were left.
 #[cfg(unix)]
 fn inherit(command: &mut Command, file: File) -> io::Result<()> {
     // The child would find that out too late to report it.

@@ -375,8 +375,9 @@ impl Supervisor {
             thread::sleep(PIPE_POLL);
         }
         wait_for(PIPES, || worker.log.has_ended());
-        // Before the wait: until then, no other process can have its PID.
-        drop(watched);
+        if is_gone {
+            watched.iter().for_each(Watched::end);
+        }
         let status = group.end().map_err(|error| error.to_string());
         let how = |status: ExitStatus| system::failure(status).unwrap_or_else(|| SUCCESS.to_owned());
         (reason, status.map_or_else(|error| error, how))

@@ -10,7 +10,6 @@ use duly::executor::{Delegated, EffectState, SharedInput};
 use duly::{BoxError, Failure, MAX_RESULT_BYTES, StopReason, Timestamp};
 use serde_json::value::RawValue;
 
-use crate::exec::system::is_shortage;
 use crate::workers::attempts::{Attempt, Attempts, Hub, Stage};
 use crate::workers::bell::Bell;
 use crate::workers::lines::Lines;
@@ -427,12 +426,11 @@ impl Worker {
                 true
             }
             Unsent::NoInput(error) => {
-                let (run, task, is_short) = (id.run, delegated.context().task().to_owned(), is_shortage(&error));
+                let (run, task) = (id.run, delegated.context().task().to_owned());
                 let is_lost = error.kind() == io::ErrorKind::NotFound;
-                let then = if is_lost || is_short { "returns to the queue" } else { "has failed" };
                 log::error!(
                     "run {run} of {task:?} was not given to worker {:?}: cannot link the file that shows that the worker is alive: {error}; \
-                     it {then}",
+                     it returns to the queue",
                     self.name
                 );
                 if is_lost {
@@ -441,8 +439,8 @@ impl Worker {
                     delegated.release();
                 } else {
                     let reason = format!("cannot link the file that shows that a worker is alive: {error}");
-                    let failure = if is_short { Failure::not_started(reason).into() } else { reason.into() };
-                    delegated.end(Err(failure));
+                    // The folder of the link is duly's: the task is not at fault.
+                    delegated.end(Err(Failure::not_started(reason).into()));
                 }
                 self.bell.ring();
                 false

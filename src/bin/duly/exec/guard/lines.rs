@@ -24,7 +24,7 @@ pub(super) struct Group {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
     Start(Group),
-    /// The group with this number has ended.
+    /// The group with this number is gone.
     End(u64),
     /// When the groups are ended although the pipe is open, in milliseconds since the boot.
     Deadline {

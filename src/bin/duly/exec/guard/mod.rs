@@ -40,8 +40,10 @@ const BACKOFF: Duration = Duration::from_secs(1);
 const PROBLEM: u32 = 3;
 /// What happens without a guard.
 const WITHOUT: &str = "commands outlive a scheduler that is killed, until the next one ends them";
-/// Why a guard is replaced whose lock shows nothing.
+/// Logged when a guard is replaced because the file in the place of its lock file is not the one that it holds locked.
 const LOST: &str = "the lock file of the guard process was removed or replaced; the guard is started again";
+/// Interval at which that place is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 /// Stack of the thread that starts a guard.
 const STACK: usize = 256 * 1024;
 
@@ -49,7 +51,7 @@ const STACK: usize = 256 * 1024;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard(Option<Arc<Mutex<Keeper>>>);
 
-/// A process group that the guard ends if this process is killed. Dropped when the group has ended.
+/// A process group that the guard ends if this process is killed, unless [`Watched::end`] was called.
 #[derive(Debug)]
 pub(crate) struct Watched {
     guard: Arc<Mutex<Keeper>>,
@@ -89,15 +91,13 @@ impl Guard {
     pub(crate) fn watch(&self, pid: u32, kill_after: Duration, variables: Vec<String>) -> Option<Watched> {
         let guard = self.0.clone()?;
         let leader = Leader::identify(pid);
-        let held = lock(&guard).lock.clone();
-        let is_intact = held.as_ref().is_some_and(|held| held.is_intact());
         let mut keeper = lock(&guard);
         keeper.last += 1;
         let number = keeper.last;
         keeper.groups.insert(number, Group { number, pid, leader, kill_after, variables });
         keeper.tell(number);
-        keeper.is_lock_lost |= held.is_some() && !is_intact;
-        let group = held.filter(|_| is_intact && keeper.live.is_some()).map(|held| held.group(number));
+        // Also while no guard lives: this process holds the lock, and the next guard is told of the group.
+        let group = keeper.lock.as_ref().map(|held| held.group(number));
         drop(keeper);
         Some(Watched { guard, number, group })
     }
@@ -116,6 +116,7 @@ impl Guard {
     /// Starts the guard again if it has ended. Called at least once a second. Does not block.
     pub(crate) fn check(&self) {
         let Some(keeper) = &self.0 else { return };
+        look_at_lock(keeper);
         let pipe = lock(keeper).check();
         if let Some(pipe) = pipe {
             drop(launch(keeper, pipe));
@@ -126,7 +127,8 @@ impl Guard {
     pub(crate) fn problem(&self) -> Option<String> {
         let keeper = lock(self.0.as_ref()?);
         let is_one_missing = keeper.live.is_none() && !keeper.is_finished;
-        keeper.problem.clone().filter(|_| is_one_missing || keeper.failures >= PROBLEM)
+        let of_process = keeper.problem.clone().filter(|_| is_one_missing || keeper.failures >= PROBLEM);
+        of_process.or_else(|| keeper.unlocked.clone())
     }
 
     /// Ends the guard, before this process does. If groups are left, the guard ends them.
@@ -147,10 +149,9 @@ impl Watched {
     pub(crate) fn group(&self) -> Option<GuardedGroup> {
         self.group.clone()
     }
-}
 
-impl Drop for Watched {
-    fn drop(&mut self) {
+    /// Tells the guard that the group is gone. Called before its leader is waited for: until then, no other process can have its number.
+    pub(crate) fn end(&self) {
         let mut keeper = lock(&self.guard);
         keeper.groups.remove(&self.number);
         keeper.tell(self.number);
@@ -166,8 +167,11 @@ struct Keeper {
     /// Where its lock file is. `None`: no scheduler has started.
     place: Option<GuardPlace>,
     lock: Option<Arc<GuardLock>>,
+    /// Why the lock could not be taken.
+    unlocked: Option<String>,
     /// The locked file is no longer in its place.
     is_lock_lost: bool,
+    next_look: Duration,
     /// By number; and the last number.
     groups: BTreeMap<u64, Group>,
     last: u64,
@@ -207,7 +211,7 @@ struct Started {
 fn launch(keeper: &Arc<Mutex<Keeper>>, pipe: PipeReader) -> Receiver<()> {
     let ((done, is_done), of_thread) = (sync_channel(1), keeper.clone());
     let start = move || {
-        let started = process::start(pipe, locked_file(&of_thread));
+        let started = locked_file(&of_thread).and_then(|locked| process::start(pipe, locked));
         lock(&of_thread).take_started(started);
         drop::<SyncSender<()>>(done);
     };
@@ -218,23 +222,52 @@ fn launch(keeper: &Arc<Mutex<Keeper>>, pipe: PipeReader) -> Receiver<()> {
     is_done
 }
 
-/// Returns the locked file for a guard. If it is not in its place, another one is made.
-fn locked_file(keeper: &Mutex<Keeper>) -> Option<File> {
+/// Returns the locked file for a guard. If it is not in its place, another one is made. `None`: none can be made.
+fn locked_file(keeper: &Mutex<Keeper>) -> io::Result<Option<File>> {
     let (place, held) = {
         let keeper = lock(keeper);
-        (keeper.place.clone()?, keeper.lock.clone())
+        (keeper.place.clone(), keeper.lock.clone())
     };
+    let Some(place) = place else { return Ok(None) };
     let held = held.filter(|held| held.is_intact()).map_or_else(|| place.lock().map(Arc::new), Ok);
-    let shared = held.as_ref().ok().and_then(|held| held.share().ok());
+    let shared = held.as_ref().ok().map(|held| held.share()).transpose();
     lock(keeper).take_lock(held);
     shared
+}
+
+/// Looks whether the locked file is in its place, and makes one if there is none. Then the guard is started again.
+fn look_at_lock(keeper: &Mutex<Keeper>) {
+    let (place, held) = {
+        let mut keeper = lock(keeper);
+        let now = keeper.now();
+        // A thread that starts a guard looks itself.
+        let is_started = keeper.live.as_ref().is_some_and(|live| live.process.is_some());
+        if !is_started || now < keeper.next_look {
+            return;
+        }
+        keeper.next_look = now + LOOK;
+        let Some(place) = keeper.place.clone() else { return };
+        (place, keeper.lock.clone())
+    };
+    // File systems may take their time: the mutex is not held.
+    if held.as_ref().is_some_and(|held| held.is_intact()) {
+        return;
+    }
+    let made = if held.is_none() { place.lock().ok().map(Arc::new) } else { None };
+    let mut keeper = lock(keeper);
+    keeper.is_lock_lost |= held.is_some() || made.is_some();
+    if made.is_some() {
+        (keeper.lock, keeper.unlocked) = (made, None);
+    }
 }
 
 impl Keeper {
     fn take_lock(&mut self, taken: io::Result<Arc<GuardLock>>) {
         self.is_lock_lost = false;
-        if let Err(error) = &taken {
-            log::warn!("the guard process has no lock file, and so is no evidence: {error}");
+        let failed = |error: &io::Error| format!("the guard process has no lock file, and so is no evidence: {error}");
+        self.unlocked = taken.as_ref().err().map(failed);
+        if let Some(unlocked) = &self.unlocked {
+            log::warn!("{unlocked}");
         }
         self.lock = taken.ok();
     }

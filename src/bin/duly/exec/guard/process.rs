@@ -1,13 +1,13 @@
 //! The process of the guard: its start, and what it does. It opens no database, and only ends processes that are certainly those of
 //! its scheduler. Its standard output is its lock file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ const LATER: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(500);
 /// Wait for a line once a deadline has passed: if this process was stopped until then, a later deadline may wait in the pipe.
 const READ: Duration = Duration::from_millis(200);
+/// Groups that have ended which a guard remembers: their end may not be recorded with their run when the scheduler dies.
+const ENDED: usize = 1000;
 /// Lines that are read ahead.
 const AHEAD: usize = 64;
 /// Stack of the thread that reads.
@@ -52,8 +54,8 @@ pub(super) fn start(pipe: PipeReader, locked: Option<File>) -> io::Result<(Child
     children::start(&mut command)
 }
 
-/// In the role of the guard: returns when the scheduler has died or its deadline has passed, and its groups are gone. `false`: in another
-/// role.
+/// In the role of the guard: returns when the scheduler has died and its groups are gone, or some time after its deadline has passed.
+/// `false`: in another role.
 pub(crate) fn is_guard(mut words: impl Iterator<Item = OsString>) -> bool {
     if words.nth(1).is_none_or(|word| word != ROLE) {
         return false;
@@ -64,16 +66,35 @@ pub(crate) fn is_guard(mut words: impl Iterator<Item = OsString>) -> bool {
     let _ = std::env::set_current_dir("/");
     ignore_signals();
     let (sender, lines) = sync_channel(AHEAD);
+    let is_abroad = is_abroad();
     let read = move || {
         let lines = BufReader::new(io::stdin()).lines().map_while(Result::ok);
-        let _ = lines.filter_map(|line| Line::parse(&line)).try_for_each(|line| sender.send(line));
+        let of_here = |line| if is_abroad { unnamed(line) } else { line };
+        let _ = lines.filter_map(|line| Line::parse(&line)).map(of_here).try_for_each(|line| sender.send(line));
     };
     if thread::Builder::new().stack_size(STACK).spawn(read).is_ok() {
-        let (groups, kill) = collect(&lines);
+        let mut told = Told::default();
+        told.collect(&lines);
         take_name(ENDING);
-        end(groups, kill);
+        told.end(&lines);
     }
     true
+}
+
+/// Whether the scheduler is in another PID namespace than this process. The number of a process is another one there.
+fn is_abroad() -> bool {
+    #[cfg(unix)]
+    return rustix::process::getppid().is_none();
+    #[cfg(not(unix))]
+    false
+}
+
+/// Removes from a line what would name another process here. Whether such a group is gone is never known.
+fn unnamed(line: Line) -> Line {
+    match line {
+        Line::Start(group) => Line::Start(Group { pid: 0, leader: None, ..group }),
+        line => line,
+    }
 }
 
 /// Sets its name in the list of processes.
@@ -113,24 +134,121 @@ fn ignore_signals() {
     }
 }
 
-/// Reads until the pipe is closed or a deadline has passed. Returns the groups, and the time since the boot at which they are killed at
-/// the latest: a lease ends for all hosts when its time has passed, also if the scheduler has died before.
-fn collect(lines: &Receiver<Line>) -> (Vec<Group>, Option<Duration>) {
-    let mut groups = BTreeMap::new();
-    let mut deadline: Option<(Duration, Duration)> = None;
-    loop {
-        let left = deadline.map(|(term, _)| term.saturating_sub(since_boot()));
-        let line = match left {
-            None => lines.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(left) => lines.recv_timeout(left.clamp(READ, NAP)),
-        };
+/// What the scheduler has told.
+#[derive(Default)]
+struct Told {
+    /// By number.
+    groups: BTreeMap<u64, Group>,
+    /// Numbers of the last groups that have ended.
+    ended: VecDeque<u64>,
+    deadline: Option<(Duration, Duration)>,
+    /// The scheduler has died.
+    is_closed: bool,
+}
+
+impl Told {
+    /// Reads until the pipe is closed or a deadline has passed.
+    fn collect(&mut self, lines: &Receiver<Line>) {
+        loop {
+            let left = self.deadline.map(|(term, _)| term.saturating_sub(since_boot()));
+            let line = match left {
+                None => lines.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(left) => lines.recv_timeout(left.clamp(READ, NAP)),
+            };
+            match line {
+                Ok(line) => self.take(line),
+                Err(RecvTimeoutError::Timeout) if left.is_some_and(|left| !left.is_zero()) => {}
+                Err(error) => {
+                    self.is_closed = error == RecvTimeoutError::Disconnected;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, line: Line) {
         match line {
-            Ok(Line::Start(group)) => drop(groups.insert(group.number, group)),
-            Ok(Line::End(number)) => drop(groups.remove(&number)),
+            Line::Start(group) => drop(self.groups.insert(group.number, group)),
+            Line::End(number) => {
+                self.groups.remove(&number);
+                self.ended.push_back(number);
+                if self.ended.len() > ENDED {
+                    self.ended.pop_front();
+                }
+            }
             // What is to be dead at a time is asked to end before it.
-            Ok(Line::Deadline { term, kill }) => deadline = Some((term.min(kill), kill)),
-            Err(RecvTimeoutError::Timeout) if left.is_some_and(|left| !left.is_zero()) => {}
-            Err(_) => return (groups.into_values().collect(), deadline.map(|(_, kill)| kill)),
+            Line::Deadline { term, kill } => self.deadline = Some((term.min(kill), kill)),
+        }
+    }
+
+    /// Reads what the scheduler has told meanwhile. Returns whether it was alive before, and has died.
+    fn read_on(&mut self, lines: &Receiver<Line>) -> bool {
+        let was_closed = self.is_closed;
+        loop {
+            match lines.try_recv() {
+                Ok(line) => self.take(line),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.is_closed = true;
+                    break;
+                }
+            }
+        }
+        self.is_closed && !was_closed
+    }
+
+    /// Takes the groups that are to be ended, and the time from SIGTERM to the end of the last.
+    fn take_groups(&mut self) -> (Vec<Ending>, Duration) {
+        let groups = std::mem::take(&mut self.groups).into_values();
+        let left: Vec<Ending> = groups.map(|group| Ending { group, members: Vec::new(), grace: None }).collect();
+        let longest = left.iter().map(|ending| ending.group.kill_after).max().unwrap_or_default();
+        (left, longest + KILL)
+    }
+
+    /// Sends SIGTERM to the groups, and SIGKILL to those that are left, by the deadline at the latest: a lease ends for all hosts when its
+    /// time has passed, also if the scheduler has died before. Once the scheduler has died, it waits until all are gone. While the
+    /// scheduler lives, it waits for a limited time: the scheduler holds the lock as well, and starts another guard.
+    fn end(mut self, lines: &Receiver<Line>) {
+        let locked = lock_file();
+        let latest = self.deadline.map(|(_, kill)| kill);
+        let (mut left, mut until) = self.take_groups();
+        let clock = SystemClock::new();
+        let mut poll = POLL;
+        let mut unwritten: Vec<u64> = Vec::new();
+        loop {
+            let now = clock.now().monotonic;
+            if self.read_on(lines) {
+                // What was started after the deadline ends with the scheduler.
+                let (more, limit) = self.take_groups();
+                left.extend(more);
+                until = now + limit;
+            }
+            left.retain(|ending| !self.ended.contains(&ending.group.number));
+            unwritten.extend(self.ended.drain(..));
+            let is_late = latest.is_some_and(|latest| since_boot() >= latest);
+            // A failed look proves nothing: the next one may succeed.
+            let visible = processes();
+            left.retain_mut(|ending| {
+                let is_gone = ending.is_gone(visible.as_deref().ok());
+                if is_gone {
+                    unwritten.push(ending.group.number);
+                } else if let Ok(visible) = &visible {
+                    ending.proceed(visible, now, is_late);
+                }
+                !is_gone
+            });
+            // What cannot be written is tried again as long as this process waits. Its end shows the same.
+            unwritten.retain(|group| locked.as_ref().is_some_and(|file| record_gone(file, *group).is_err()));
+            let is_over = now >= until;
+            if left.is_empty() || is_over && !self.is_closed {
+                return;
+            }
+            if is_over && poll == POLL {
+                // No scheduler waits for its signals any more.
+                take_name(NAME);
+                poll = LATER;
+            }
+            thread::sleep(poll);
         }
     }
 }
@@ -143,43 +261,6 @@ struct Ending {
     /// When its grace ends, by the monotonic clock: without the time in which the machine is suspended, in which it cannot end
     /// itself. `None`: it was not sent SIGTERM yet.
     grace: Option<Duration>,
-}
-
-/// Sends SIGTERM to the groups, SIGKILL to those that are left, and waits until all are gone. `latest`: when they are killed at the latest,
-/// since the boot.
-fn end(groups: Vec<Group>, latest: Option<Duration>) {
-    let locked = lock_file();
-    let longest = groups.iter().map(|group| group.kill_after).max().unwrap_or_default();
-    let (clock, until) = (SystemClock::new(), longest + KILL);
-    let mut left: Vec<Ending> =
-        groups.into_iter().map(|group| Ending { group, members: Vec::new(), grace: None }).collect();
-    let (mut poll, mut unwritten) = (POLL, Vec::new());
-    loop {
-        let now = clock.now().monotonic;
-        let is_late = latest.is_some_and(|latest| since_boot() >= latest);
-        // A failed look proves nothing: the next one may succeed.
-        let visible = processes();
-        left.retain_mut(|ending| {
-            let is_gone = ending.is_gone(visible.as_deref().ok());
-            if is_gone {
-                unwritten.push(ending.group.number);
-            } else if let Ok(visible) = &visible {
-                ending.proceed(visible, now, is_late);
-            }
-            !is_gone
-        });
-        // What cannot be written is tried again as long as this process waits. Its end shows the same.
-        unwritten.retain(|group| locked.as_ref().is_some_and(|file| record_gone(file, *group).is_err()));
-        if left.is_empty() {
-            return;
-        }
-        if now >= until && poll == POLL {
-            // No scheduler waits for its signals any more.
-            take_name(NAME);
-            poll = LATER;
-        }
-        thread::sleep(poll);
-    }
 }
 
 /// Returns the standard output, if it is a file.
@@ -199,12 +280,18 @@ impl Ending {
     /// Whether the group is certainly gone. `visible`: the processes that this one sees, if they could be read.
     fn is_gone(&self, visible: Option<&[Process]>) -> bool {
         let Group { pid, leader, .. } = &self.group;
-        if system::is_missing(*pid) {
+        let is_local = |leader: &Leader| leader.is_local().unwrap_or(false);
+        // In another PID namespace, the number is that of another group.
+        if system::is_missing(*pid) && leader.as_ref().is_none_or(is_local) {
+            return true;
+        }
+        let (Some(visible), Some(leader)) = (visible, leader) else { return false };
+        // The kernel does not reuse the number while a member lives.
+        if visible.iter().any(|one| one.pid == *pid && !leader.is(one)) && is_local(leader) {
             return true;
         }
         // Dead processes that are not waited for. While there is a live one, the closer look is spared.
-        let has_live = |visible: &[Process]| visible.iter().any(|one| one.group == *pid && !one.is_dead);
-        !visible.is_none_or(has_live) && leader.as_ref().is_some_and(Leader::is_group_gone)
+        !visible.iter().any(|one| one.group == *pid && !one.is_dead) && leader.is_group_gone()
     }
 
     /// Signals the group, if it is certainly the one that was announced. `is_late`: nothing may be left.
