@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
@@ -54,6 +54,8 @@ pub(crate) struct StopFlag {
     changed: Condvar,
     #[cfg(feature = "tokio")]
     notify: tokio::sync::Notify,
+    /// When the time limit of the attempt passes, by the monotonic clock. Unset before it begins, and without a limit.
+    deadline: OnceLock<Duration>,
     /// When the attempt began, until that is taken.
     begun: Mutex<Option<Now>>,
     /// The record of the process that it runs in, and when that is due to be stored, until it is taken.
@@ -64,6 +66,16 @@ impl StopFlag {
     /// Records when the attempt begins.
     pub(crate) fn begin(&self, now: Now) {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+    }
+
+    /// Records when the time limit of the attempt passes, by the monotonic clock.
+    pub(crate) fn limit_to(&self, deadline: Duration) {
+        let _ = self.deadline.set(deadline);
+    }
+
+    /// Returns when the time limit of the attempt passes, if it has begun and has one.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.deadline.get().copied()
     }
 
     /// Takes the time at which the attempt began, once, if `when` returns true for it.

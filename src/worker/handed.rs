@@ -135,9 +135,12 @@ impl Attempts {
         }
     }
 
-    /// Asks every handler to stop.
+    /// Asks every handler to stop: for this reason, or because its time limit had passed before.
     pub(crate) fn stop_all(&self, reason: StopReason) {
-        self.flags().values().for_each(|(_, flag)| flag.raise(reason));
+        for (_, flag) in self.flags().values() {
+            let is_late = flag.deadline().is_some_and(|at| self.clock.until(at).is_zero());
+            flag.raise(if is_late { StopReason::TimeUp } else { reason });
+        }
     }
 
     fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {

@@ -319,6 +319,7 @@ impl Context {
     ) -> Self {
         let now = clock.now();
         let deadline = limit.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
+        deadline.iter().for_each(|(at, _)| stop.limit_to(*at));
         Context { claim, clock, stop, limit, deadline, began: now, tools }
     }
 
