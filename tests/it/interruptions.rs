@@ -219,7 +219,8 @@ fn interruptions_in_a_row_wait_longer_and_are_reported() {
     let found = stepper.client().check(&Limits::default()).unwrap();
     let problem = found.iter().find(|problem| problem.kind == ProblemKind::Interrupted).unwrap();
     assert_eq!(problem.run, Some(attempt.run_id));
-    assert_eq!(problem.found, "run 1 of t was interrupted by 2 shutdowns in a row");
+    let found = "run 1 of t was interrupted 2 times in a row (by shutdowns, lost leases or its own handler)";
+    assert_eq!(problem.found, found);
     // The return of an attempt that had not begun does not change it.
     assert_eq!(end(&mut stepper, &attempt, Outcome::Released).0, "queued|3|3|2");
     attempt = claim_after(&mut stepper, minutes(1));
