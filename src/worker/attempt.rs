@@ -25,7 +25,7 @@ use crate::worker::progress::LatestReports;
 ///         match run.stop_reason() {
 ///             None => println!("page {page}"),
 ///             Some(StopReason::TimeUp) => return Err(Failure::give_up("too many pages")),
-///             // After a shutdown an error is an interruption, not a failure.
+///             // After a shutdown or a lost lease this error is an interruption, and its delay is kept.
 ///             Some(reason) => return Err(Failure::retry_after(Duration::from_secs(5), format!("{reason:?}"))),
 ///         }
 ///     }
@@ -45,6 +45,13 @@ pub enum StopReason {
     /// The scheduler could not extend its lease, because the server did not answer for long: another scheduler may take the run over. An
     /// error is an interruption, as after a shutdown.
     LeaseLost,
+}
+
+impl StopReason {
+    /// Returns whether an error of a handler that was asked to stop for this reason is an interruption.
+    pub(crate) fn interrupts(self) -> bool {
+        matches!(self, StopReason::Shutdown | StopReason::LeaseLost)
+    }
 }
 
 /// A request to stop, which a handler can read and wait for.
@@ -132,8 +139,8 @@ pub(crate) struct Reported {
     pub(crate) exit_code: Option<i32>,
     /// What is recorded beside the outcome.
     pub(crate) remark: Option<String>,
-    /// Whether the time limit had passed when the work ended, if the handler has reported when that was.
-    pub(crate) late: Option<bool>,
+    /// What held when the work ended, if the handler has reported when that was.
+    pub(crate) work_end: Option<WorkEnd>,
     /// What it has reported while it runs.
     pub(crate) latest: Option<Arc<LatestReports>>,
     /// The file of its command's input.
@@ -143,6 +150,15 @@ pub(crate) struct Reported {
     pub(crate) end: OwnEnd,
     /// Effects that the attempt is performing.
     pub(crate) at_work: BTreeSet<String>,
+}
+
+/// What held when the work of an attempt ended, such as its command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkEnd {
+    /// Whether the time limit had passed.
+    pub(crate) is_late: bool,
+    /// Why the handler had been asked to stop, if it had.
+    pub(crate) stop: Option<StopReason>,
 }
 
 /// Whether the handler has recorded the end of its run by itself.

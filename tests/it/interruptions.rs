@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use duly::command::CommandContext;
 use duly::executor::{Delegated, Executor, Waker};
 use duly::testing::Stepper;
 use duly::{
@@ -187,6 +188,22 @@ fn an_attempt_that_had_exceeded_its_time_limit_before_has_timed_out() {
     });
     assert_eq!(db.rows(RUNS), ["in-time|failed|1|1|1", "late|failed|1|0|0"]);
     assert_eq!(db.ask("SELECT outcome FROM task_attempts WHERE error LIKE '%late'"), "timed_out");
+}
+
+/// As that of a command that fails by itself, whose remaining processes are waited for.
+#[test]
+fn an_attempt_whose_work_had_ended_before_the_request_to_stop_has_failed() {
+    let db = TestDb::new();
+    db.client().add(retry_soon(overdue("t"), 2)).unwrap();
+    interrupt(&db, 1, |builder, begun| {
+        let begun = Mutex::new(begun);
+        builder.handler("work", move |run: &Context| {
+            CommandContext::of(run).record_end();
+            begun.lock().unwrap().send(())?;
+            obey(run)
+        })
+    });
+    assert_eq!(db.rows(RUNS), ["t|failed|1|0|0"]);
 }
 
 fn failed(retry: Retry) -> Outcome {
