@@ -200,7 +200,9 @@ impl<'a> Check<'a> {
             self.of_run(ProblemKind::Reopened, *run, task, text, &advice);
         }
         for (run, task, count) in &self.health.interrupted {
-            let text = format!("run {run} of {task} was interrupted {count} times in a row (by shutdowns, lost leases or its own handler)");
+            let text = format!(
+                "run {run} of {task} was interrupted {count} times in a row (by shutdowns, lost leases or its own handler)"
+            );
             let advice = "give it more time (duly run --drain), or make it shorter; a command must not stop its own scheduler. After three, \
                           each interruption counts as an attempt";
             self.of_run(ProblemKind::Interrupted, *run, task, text, advice);
