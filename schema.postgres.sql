@@ -163,7 +163,8 @@ CREATE TABLE task_runs (
     attempt          bigint NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     -- How many of them do not count. The attempts are spent when attempt - forgiven >= max_attempts.
     forgiven         bigint NOT NULL DEFAULT 0 CHECK (forgiven >= 0 AND forgiven <= attempt),
-    -- How many times a shutdown has interrupted it since it last failed or was snoozed. The first three do not count.
+    -- Interruptions in a row. An attempt that fails, is lost or is snoozed sets it to 0; one returned before it began does not
+    -- change it. The first three are forgiven, unless the run may start only once.
     interrupted      bigint NOT NULL DEFAULT 0 CHECK (interrupted >= 0 AND interrupted <= attempt),
     -- The values when the run was opened. payload NULL: the task's.
     priority         bigint NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),

@@ -137,7 +137,7 @@ impl Builder {
 
     /// Sets how long to wait after a failed attempt of this handler, instead of the backoff of the task: after an error, a panic or an
     /// exceeded time limit, while an attempt is left. `None`: the backoff of the task. A [`Failure`](crate::Failure) takes
-    /// precedence.
+    /// precedence, and an interruption waits the backoff of the task.
     ///
     /// The function is called on the thread of the attempt, outside of any transaction; keep it fast. If it panics, that is logged,
     /// and the backoff of the task applies. An attempt whose scheduler died is retried after the backoff of the task: the scheduler

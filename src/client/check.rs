@@ -77,7 +77,8 @@ text_enum! {
         Reopened = "reopened",
         /// A run waits for something that does not block it, and would wait forever.
         Blocked = "blocked",
-        /// Shutdowns have interrupted a run more than once: it needs longer than they leave it, or it causes them.
+        /// A run was interrupted more than once in a row, by shutdowns, lost leases or its own handler. It needs longer than shutdowns
+        /// leave it, or it causes them.
         Interrupted = "interrupted",
         /// A task had too many dead runs in a row.
         Failing = "failing",
@@ -199,7 +200,9 @@ impl<'a> Check<'a> {
             self.of_run(ProblemKind::Reopened, *run, task, text, &advice);
         }
         for (run, task, count) in &self.health.interrupted {
-            let text = format!("run {run} of {task} was interrupted by {count} shutdowns in a row");
+            let text = format!(
+                "run {run} of {task} was interrupted {count} times in a row (by shutdowns, lost leases or its own handler)"
+            );
             let advice = "give it more time (duly run --drain), or make it shorter; a command must not stop its own scheduler. After three, \
                           each interruption counts as an attempt";
             self.of_run(ProblemKind::Interrupted, *run, task, text, advice);

@@ -364,6 +364,20 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_that_had_exceeded_its_time_limit_before_the_lease_was_lost_has_timed_out() {
+        let bench = bench();
+        let flags = [(7, Duration::ZERO), (8, Duration::MAX)].map(|(run, deadline)| {
+            let flag = bench.attempts.hand_over(&Arc::new(Claim { run_id: run, ..(*claim()).clone() }));
+            flag.limit_to(deadline);
+            flag
+        });
+        bench.answers(Some(EXTENDED));
+        bench.at(50);
+        assert!(flags.iter().all(|flag| flag.wait(patience())));
+        assert_eq!(flags.map(|flag| flag.raised()), [Some(StopReason::TimeUp), Some(StopReason::LeaseLost)]);
+    }
+
+    #[test]
     fn claims_of_another_history_are_lost_at_once() {
         let bench = bench();
         let flag = bench.attempts.hand_over(&claim());

@@ -21,7 +21,7 @@ pub(crate) enum Action {
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) task: String,
-    /// The id that the page showed. Another task of this name is refused, and a request that names none.
+    /// The id that the page showed. Refused: a request without an id, and one whose id is not that of the task of this name.
     pub(crate) id: Option<i64>,
 }
 

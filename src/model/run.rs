@@ -220,7 +220,8 @@ pub struct Run {
     pub attempt: u32,
     /// The number of attempts that do not count.
     pub forgiven: u32,
-    /// How many times a shutdown has interrupted it since it last failed or was snoozed. The first three interruptions do not count.
+    /// Interruptions in a row. An attempt that fails, is lost or is snoozed sets it to 0; one returned before it began does not change
+    /// it. The first three are forgiven, unless the run may start only once.
     pub interrupted: u32,
     /// 0 (first) to 3.
     pub priority: u8,

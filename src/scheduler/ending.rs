@@ -27,16 +27,17 @@ impl Scheduler {
     /// use duly::{BoxError, Context, NewTask, RunStatus, Scheduler};
     /// # let home = tempfile::tempdir()?;
     /// # let file = home.path().join("agent.db");
+    /// # let (begun, begins) = std::sync::mpsc::channel();
     /// let scheduler = Scheduler::builder(&file)
-    ///     .handler("wait", |run: &Context| match run.wait_cancelled(Duration::from_secs(60)) {
-    ///         true => Err(BoxError::from("asked to stop")),
-    ///         false => Ok(()),
+    ///     .handler("wait", move |run: &Context| {
+    ///         # begun.send(())?;
+    ///         if run.wait_cancelled(Duration::from_secs(60)) { Err(BoxError::from("asked to stop")) } else { Ok(()) }
     ///     })
     ///     .start()?;
     /// let client = scheduler.client().clone();
     /// client.add(NewTask::manual("wait").handler("wait"))?;
     /// let run = client.trigger("wait")?;
-    /// # while client.run(run)?.map(|run| run.status) != Some(RunStatus::Running) { std::thread::yield_now() }
+    /// # begins.recv_timeout(Duration::from_secs(60))?;
     /// scheduler.interrupt();
     /// assert_eq!(scheduler.shutdown(Duration::from_secs(10))?.unfinished, 0);
     /// // The attempt was asked to stop, and does not count. The run is not over: the next scheduler retries it.

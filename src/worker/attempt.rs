@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
@@ -25,7 +25,7 @@ use crate::worker::progress::LatestReports;
 ///         match run.stop_reason() {
 ///             None => println!("page {page}"),
 ///             Some(StopReason::TimeUp) => return Err(Failure::give_up("too many pages")),
-///             // After a shutdown an error is an interruption, not a failure.
+///             // After a shutdown or a lost lease this error is an interruption, and its delay is kept.
 ///             Some(reason) => return Err(Failure::retry_after(Duration::from_secs(5), format!("{reason:?}"))),
 ///         }
 ///     }
@@ -47,6 +47,13 @@ pub enum StopReason {
     LeaseLost,
 }
 
+impl StopReason {
+    /// Returns whether an error of a handler that was asked to stop for this reason is an interruption.
+    pub(crate) fn interrupts(self) -> bool {
+        matches!(self, StopReason::Shutdown | StopReason::LeaseLost)
+    }
+}
+
 /// A request to stop, which a handler can read and wait for.
 #[derive(Debug, Default)]
 pub(crate) struct StopFlag {
@@ -54,6 +61,8 @@ pub(crate) struct StopFlag {
     changed: Condvar,
     #[cfg(feature = "tokio")]
     notify: tokio::sync::Notify,
+    /// When the time limit of the attempt passes, by the monotonic clock. Unset before it begins, and without a limit.
+    deadline: OnceLock<Duration>,
     /// When the attempt began, until that is taken.
     begun: Mutex<Option<Now>>,
     /// The record of the process that it runs in, and when that is due to be stored, until it is taken.
@@ -64,6 +73,16 @@ impl StopFlag {
     /// Records when the attempt begins.
     pub(crate) fn begin(&self, now: Now) {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+    }
+
+    /// Records when the time limit of the attempt passes, by the monotonic clock.
+    pub(crate) fn limit_to(&self, deadline: Duration) {
+        let _ = self.deadline.set(deadline);
+    }
+
+    /// Returns when the time limit of the attempt passes, if it has begun and has one.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.deadline.get().copied()
     }
 
     /// Takes the time at which the attempt began, once, if `when` returns true for it.
@@ -120,8 +139,8 @@ pub(crate) struct Reported {
     pub(crate) exit_code: Option<i32>,
     /// What is recorded beside the outcome.
     pub(crate) remark: Option<String>,
-    /// Whether the time limit had passed when the work ended, if the handler has reported when that was.
-    pub(crate) late: Option<bool>,
+    /// What held when the work ended, if the handler has reported when that was.
+    pub(crate) work_end: Option<WorkEnd>,
     /// What it has reported while it runs.
     pub(crate) latest: Option<Arc<LatestReports>>,
     /// The file of its command's input.
@@ -131,6 +150,15 @@ pub(crate) struct Reported {
     pub(crate) end: OwnEnd,
     /// Effects that the attempt is performing.
     pub(crate) at_work: BTreeSet<String>,
+}
+
+/// What held when the work of an attempt ended, such as its command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkEnd {
+    /// Whether the time limit had passed.
+    pub(crate) is_late: bool,
+    /// Why the handler had been asked to stop, if it had.
+    pub(crate) stop: Option<StopReason>,
 }
 
 /// Whether the handler has recorded the end of its run by itself.

@@ -30,7 +30,7 @@ pub struct FailedAttempt<'a> {
 }
 
 impl<'a> FailedAttempt<'a> {
-    /// Returns the failed attempt, if it counts, is retried and its handler has not said when.
+    /// Returns the failed attempt, if it is retried, its handler has not said when, and it is no interruption.
     pub(crate) fn of(finished: &'a Finished) -> Option<Self> {
         let claim = &*finished.claim;
         let failures = claim.counted();

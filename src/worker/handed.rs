@@ -74,10 +74,13 @@ impl Attempts {
     }
 
     /// Records in the slots that the attempt begins, for a scheduler that recovers this one's runs. An attempt that cannot be
-    /// recorded must not begin, and none may while the folder of the lock files is unsafe or the owner's lease ends soon: it is to be
-    /// returned to the queue.
+    /// recorded must not begin, and none may while the folder of the lock files is unsafe or the owner's lease ends soon, or after a
+    /// shutdown or a lost lease has asked it to stop: it is to be returned to the queue.
     pub(crate) fn begin(&self, claim: &Arc<Claim>, flag: &StopFlag, now: Now) -> Option<Place> {
         let Claim { run_id, task, owner, .. } = &**claim;
+        if flag.raised().is_some_and(StopReason::interrupts) {
+            return None;
+        }
         if !self.may_begin() {
             log::warn!("run {run_id} of {task:?} is returned to the queue: the lease of this scheduler ends soon");
             return None;
@@ -135,9 +138,12 @@ impl Attempts {
         }
     }
 
-    /// Asks every handler to stop.
+    /// Asks every handler to stop: for this reason, or because its time limit had passed before.
     pub(crate) fn stop_all(&self, reason: StopReason) {
-        self.flags().values().for_each(|(_, flag)| flag.raise(reason));
+        for (_, flag) in self.flags().values() {
+            let is_late = flag.deadline().is_some_and(|at| self.clock.until(at).is_zero());
+            flag.raise(if is_late { StopReason::TimeUp } else { reason });
+        }
     }
 
     fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {
@@ -156,7 +162,7 @@ pub(crate) fn attempt(
     tools: Tools,
     begins: impl FnOnce(Duration),
 ) -> Finished {
-    let (mut exceeded, mut reason) = (None, None);
+    let mut stopped = Stopped::default();
     let span = AttemptSpan::new(claim);
     // The handler's own limit and the text of its error are application code as well.
     let run = || {
@@ -166,12 +172,12 @@ pub(crate) fn attempt(
         }
         let context = Context::new(claim.clone(), clock.clone(), stop, limit, tools.clone());
         let returned = handler.run(&context);
-        (exceeded, reason) = (context.exceeded(), context.stop_reason());
+        stopped = Stopped::of(&context);
         judged(returned)
     };
     let ended = panics::contained(|| span.within(run));
     let outcome = ended.unwrap_or_else(|panic| panicked(&panic));
-    let finished = ended_with(claim, (outcome, reason), exceeded, (began, clock.now()), &tools);
+    let finished = ended_with(claim, outcome, stopped, (began, clock.now()), &tools);
     span.ended(claim, &finished.outcome);
     finished
 }
@@ -182,12 +188,28 @@ pub(crate) fn panicked(panic: &str) -> Outcome {
     Outcome::Failed { how: FailureKind::Panicked, error, retry: Retry::Backoff }
 }
 
-/// Returns the end of an attempt that had been asked to stop for `reason`, if any, with what its handler reported. A copy of its
-/// [`Context`] can record nothing more.
+/// What had asked an attempt to stop when its work ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stopped {
+    /// The time limit, if it was exceeded.
+    exceeded: Option<Duration>,
+    reason: Option<StopReason>,
+}
+
+impl Stopped {
+    pub(crate) fn of(context: &Context) -> Self {
+        let exceeded = context.exceeded();
+        let work_end = context.reported().work_end;
+        let reason = work_end.map_or_else(|| context.stop_reason(), |end| end.stop);
+        Stopped { exceeded, reason }
+    }
+}
+
+/// Returns the end of an attempt, with what its handler reported. A copy of its [`Context`] can record nothing more.
 pub(crate) fn ended_with(
     claim: &Arc<Claim>,
-    (outcome, reason): (Outcome, Option<StopReason>),
-    exceeded: Option<Duration>,
+    outcome: Outcome,
+    stopped: Stopped,
     (began, ended): (Now, Now),
     tools: &Tools,
 ) -> Finished {
@@ -207,10 +229,10 @@ pub(crate) fn ended_with(
     }
     let (output, exit_code) = (reported.output, reported.exit_code);
     let mut finished = Finished::new(claim.clone(), outcome, began, ended);
-    if matches!(reason, Some(StopReason::Shutdown | StopReason::LeaseLost)) {
+    if stopped.reason.is_some_and(StopReason::interrupts) {
         finished = finished.asked_by_shutdown();
     }
-    let finished = finished.exceeding(exceeded).with_remark(reported.remark);
+    let finished = finished.exceeding(stopped.exceeded).with_remark(reported.remark);
     Finished { output, exit_code, progress, input, ..finished }
 }
 
@@ -232,6 +254,39 @@ pub(crate) fn judged(returned: Result<Option<String>, BoxError>) -> Outcome {
             let failed = Outcome::Failed { how: FailureKind::Failed, error: error.to_string(), retry };
             panics::dispose("the error of a handler", error);
             failed
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crossbeam_channel::bounded;
+
+    use super::Attempts;
+    use crate::clock::{Clock, SystemClock, Timestamp};
+    use crate::host::owner_lock::OwnerLock;
+    use crate::model::event::Observers;
+    use crate::model::run::Claim;
+    use crate::worker::attempt::{Link, StopReason};
+
+    #[test]
+    fn an_attempt_that_a_shutdown_asked_to_stop_before_it_began_is_returned() {
+        let home = tempfile::tempdir().unwrap();
+        let anchor = home.path().join("anchor");
+        std::fs::write(&anchor, "").unwrap();
+        let alive = Arc::new(OwnerLock::take(&anchor, "a-1").unwrap());
+        let clock = Arc::new(SystemClock::new());
+        let now = clock.now();
+        let attempts = Attempts::new(clock, Arc::new(Observers(Vec::new())), Link { notices: bounded(1).0, alive });
+        let noon = Timestamp::from_millis(1_805_025_600_000);
+        let cases = [(StopReason::Shutdown, false), (StopReason::LeaseLost, false), (StopReason::Asked, true)];
+        for (run, (reason, begins)) in (1..).zip(cases) {
+            let claim = Arc::new(Claim::described(run, 1, "t".to_owned(), "work".to_owned(), noon));
+            let flag = attempts.hand_over(&claim);
+            flag.raise(reason);
+            assert_eq!(attempts.begin(&claim, &flag, now).is_some(), begins, "{reason:?}");
         }
     }
 }

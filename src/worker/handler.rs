@@ -319,6 +319,7 @@ impl Context {
     ) -> Self {
         let now = clock.now();
         let deadline = limit.map(|limit| (now.monotonic.saturating_add(limit), now.wall.plus(limit)));
+        deadline.iter().for_each(|(at, _)| stop.limit_to(*at));
         Context { claim, clock, stop, limit, deadline, began: now, tools }
     }
 
@@ -558,7 +559,7 @@ impl Context {
 
     /// Returns the time limit, if the work has exceeded it.
     pub(crate) fn exceeded(&self) -> Option<Duration> {
-        let recorded = self.reported().late;
+        let recorded = self.reported().work_end.map(|end| end.is_late);
         self.limit.filter(|_| recorded.unwrap_or_else(|| self.time_is_up()))
     }
 

@@ -17,7 +17,7 @@ use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::worker::attempt::{StopFlag, Tools};
 use crate::worker::connection::WorkerConnection;
-use crate::worker::handed::{Attempts, ended_with, judged, panicked};
+use crate::worker::handed::{Attempts, Stopped, ended_with, judged, panicked};
 use crate::worker::handler::{Context, Handlers};
 use crate::worker::span::AttemptSpan;
 
@@ -116,7 +116,7 @@ impl LaneTools {
         let claim = context.claim();
         let finished = panics::contained(|| {
             let ended = self.attempts.clock.now();
-            ended_with(claim, (outcome, context.stop_reason()), context.exceeded(), (now, ended), &tools)
+            ended_with(claim, outcome, Stopped::of(&context), (now, ended), &tools)
         });
         let finished = finished.unwrap_or_else(|panic| broken(claim, now, &panic));
         span.ended(claim, &finished.outcome);

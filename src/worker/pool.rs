@@ -356,13 +356,8 @@ impl Pool {
         self.lanes.iter_mut().for_each(|lane| lane.stop(Some(run)));
     }
 
-    /// Asks every handler to stop. Those of the workers that have exceeded their time limit are to stop for that reason.
+    /// Asks every handler to stop: see [`Attempts::stop_all`].
     pub(crate) fn stop_all(&mut self, reason: StopReason) {
-        let latest = self.attempts().clock.now().monotonic.saturating_add(GRACE);
-        let limited = limits(&self.limited);
-        let late = limited.values().filter(|limit| limit.until <= latest);
-        late.for_each(|limit| self.attempts().stop(limit.claim.run_id, StopReason::TimeUp));
-        drop(limited);
         self.attempts().stop_all(reason);
         self.lanes.iter_mut().for_each(|lane| lane.stop(None));
     }

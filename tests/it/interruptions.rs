@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use duly::command::CommandContext;
 use duly::executor::{Delegated, Executor, Waker};
 use duly::testing::Stepper;
 use duly::{
@@ -189,6 +190,22 @@ fn an_attempt_that_had_exceeded_its_time_limit_before_has_timed_out() {
     assert_eq!(db.ask("SELECT outcome FROM task_attempts WHERE error LIKE '%late'"), "timed_out");
 }
 
+/// As that of a command that fails by itself, whose remaining processes are waited for.
+#[test]
+fn an_attempt_whose_work_had_ended_before_the_request_to_stop_has_failed() {
+    let db = TestDb::new();
+    db.client().add(retry_soon(overdue("t"), 2)).unwrap();
+    interrupt(&db, 1, |builder, begun| {
+        let begun = Mutex::new(begun);
+        builder.handler("work", move |run: &Context| {
+            CommandContext::of(run).record_end();
+            begun.lock().unwrap().send(())?;
+            obey(run)
+        })
+    });
+    assert_eq!(db.rows(RUNS), ["t|failed|1|0|0"]);
+}
+
 fn failed(retry: Retry) -> Outcome {
     Outcome::Failed { how: FailureKind::Failed, error: "cut short".to_owned(), retry }
 }
@@ -219,7 +236,8 @@ fn interruptions_in_a_row_wait_longer_and_are_reported() {
     let found = stepper.client().check(&Limits::default()).unwrap();
     let problem = found.iter().find(|problem| problem.kind == ProblemKind::Interrupted).unwrap();
     assert_eq!(problem.run, Some(attempt.run_id));
-    assert_eq!(problem.found, "run 1 of t was interrupted by 2 shutdowns in a row");
+    let found = "run 1 of t was interrupted 2 times in a row (by shutdowns, lost leases or its own handler)";
+    assert_eq!(problem.found, found);
     // The return of an attempt that had not begun does not change it.
     assert_eq!(end(&mut stepper, &attempt, Outcome::Released).0, "queued|3|3|2");
     attempt = claim_after(&mut stepper, minutes(1));

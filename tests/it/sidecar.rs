@@ -319,7 +319,7 @@ fn a_command_that_ends_its_own_scheduler_does_not_do_so_for_ever() {
         assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
         seen.extend(newest());
         let is_named =
-            problems(&client).iter().any(|line| line.starts_with("interrupted: run 1 of self was interrupted by "));
+            problems(&client).iter().any(|line| line.starts_with("interrupted: run 1 of self was interrupted "));
         assert_eq!(is_named, (2..5).contains(&seen.len()), "{:?}", problems(&client));
     }
     let failed = |forgiven, interrupted| (RunStatus::Failed, forgiven, interrupted);

@@ -370,6 +370,24 @@ fn a_shutdown_interrupts_runs_and_the_next_start_runs_them() {
     db.assert_sound();
 }
 
+/// Exit code 3, unless the worker says that the run is over.
+#[test]
+fn a_run_that_a_worker_fails_after_a_shutdown_has_asked_it_was_cut_short() {
+    for (retry, code) in [("", 3), (r#","retry":"1h""#, 3), (r#","retry":false"#, 0)] {
+        let (db, client) = TestDb::with_client();
+        client.add(retry_soon(overdue("asked").handler("h"), 2)).unwrap();
+        let arms = format!(
+            r#"*'"type":"run"'*) begin;; *'"type":"stop"'*) ;;
+  *cancel*) fail 'shut down' '{retry}';;"#
+        );
+        let option = worker(&db, "w", &handles("h", 1), &arms);
+        let mut sidecar = start(&db, &[&option], &["--drain", "0s"]);
+        eventually("it runs", || db.count(RunStatus::Running) == 1 && sent(&db, "w").contains("\"task\""));
+        sidecar.signal("TERM");
+        assert_eq!(sidecar.end().code(), Some(code), "{retry}: {}", sidecar.log());
+    }
+}
+
 #[test]
 fn a_run_of_a_worker_is_dead_when_shutdowns_have_interrupted_it_too_often() {
     let (db, client) = TestDb::with_client();

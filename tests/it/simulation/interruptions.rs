@@ -91,8 +91,16 @@ fn shortest(retry: RetryPolicy, failures: u32) -> Duration {
 
 impl Model {
     fn new(retry: RetryPolicy) -> Self {
-        let (forgiven, interrupted, begun, snoozed, otherwise) = (0, 0, 0, 0, 0);
-        Model { retry, forgiven, interrupted, begun, snoozed, otherwise, not_before: Duration::ZERO, is_final: false }
+        Model {
+            retry,
+            forgiven: 0,
+            interrupted: 0,
+            begun: 0,
+            snoozed: 0,
+            otherwise: 0,
+            not_before: Duration::ZERO,
+            is_final: false,
+        }
     }
 
     fn counted(&self, attempt: u32) -> u32 {
@@ -123,7 +131,6 @@ impl Model {
                 shortest(self.retry, self.interrupted)
             }
             _ if self.counted(attempt) >= self.retry.max_attempts => return self.is_final = true,
-            _ if outcome.is_none() => Duration::ZERO,
             _ => shortest(self.retry, self.counted(attempt)),
         };
         self.not_before = at + wait;
@@ -446,7 +453,8 @@ impl World {
 #[test]
 fn interruptions_and_failed_starts_are_bounded() {
     let number = |variable: &str| std::env::var(variable).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = number("DULY_SEED").map_or(0..number("DULY_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+    let only = number("DULY_SEED");
+    let seeds = only.map_or(0..number("DULY_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     let (mut interruptions, mut refusals) = (0, 0);
     for seed in seeds {
         let lived = std::panic::catch_unwind(|| {
@@ -462,5 +470,5 @@ fn interruptions_and_failed_starts_are_bounded() {
         (interruptions, refusals) = (interruptions + interrupted, refusals + refused);
     }
     println!("{interruptions} interruptions, {refusals} failed starts");
-    assert!(interruptions > 0 && refusals > 0);
+    assert!(only.is_some() || interruptions > 0 && refusals > 0, "the seeds show nothing");
 }

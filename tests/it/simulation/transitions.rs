@@ -344,9 +344,14 @@ fn expected_end(
     now: i64,
 ) -> AttemptEnd {
     let (most, backoff, cap) = policy;
-    let end = |status, kept| {
-        let (forgiven, interrupted, again, late, took) = (false, None, None, false, None);
-        AttemptEnd { status, forgiven, interrupted, again, kept, late, took }
+    let end = |status, kept| AttemptEnd {
+        status,
+        forgiven: false,
+        interrupted: None,
+        again: None,
+        kept,
+        late: false,
+        took: None,
     };
     let (how, retry) = match outcome {
         Some(Outcome::Succeeded { .. }) => return end(RunStatus::Succeeded, None),

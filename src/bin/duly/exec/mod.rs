@@ -246,16 +246,14 @@ impl Commands {
         })
     }
 
-    /// The error of a command that was ended or not started.
+    /// The error of a command that was ended or not started. The library judges whether it is an interruption.
     fn stopped(&self, reason: StopReason, how: &str) -> BoxError {
         match reason {
             StopReason::Shutdown => {
                 self.was_cut_short.store(true, Ordering::SeqCst);
-                Failure::interrupted(format!("the scheduler stopped before the command had ended: {how}")).into()
+                format!("the scheduler stopped before the command had ended: {how}").into()
             }
-            StopReason::LeaseLost => {
-                Failure::interrupted(format!("the server did not answer before the lease ended: {how}")).into()
-            }
+            StopReason::LeaseLost => format!("the server did not answer before the lease ended: {how}").into(),
             // The library puts the timeout before it.
             StopReason::TimeUp => how.into(),
             _ => format!("it was asked to stop: {how}").into(),

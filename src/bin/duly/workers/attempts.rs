@@ -5,8 +5,8 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use duly::StopReason;
 use duly::executor::Delegated;
-use duly::{Failure, StopReason};
 
 use crate::workers::protocol::{AttemptId, Hello};
 
@@ -217,14 +217,13 @@ impl Attempts {
         let Some(delegated) = attempt.delegated else { return };
         let how = ended.how.as_str();
         let may_have_begun = attempt.stage >= if ended.is_heard { Stage::Begun } else { Stage::Sent };
-        match (may_have_begun, attempt.stop) {
-            (true, Some(StopReason::Shutdown)) => {
-                self.hub.cut_short();
-                delegated.end(Err(Failure::interrupted(how).into()));
-            }
-            (true, Some(StopReason::LeaseLost)) => delegated.end(Err(Failure::interrupted(how).into())),
-            (true, _) | (false, Some(StopReason::Asked)) => delegated.end(Err(how.into())),
-            (false, _) => delegated.release(),
+        if may_have_begun && attempt.stop == Some(StopReason::Shutdown) {
+            self.hub.cut_short();
+        }
+        if may_have_begun || attempt.stop == Some(StopReason::Asked) {
+            delegated.end(Err(how.into()));
+        } else {
+            delegated.release();
         }
     }
 

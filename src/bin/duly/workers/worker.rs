@@ -300,14 +300,12 @@ impl Worker {
 
     fn failed(&self, attempt: Attempt, error: String, retry: WorkerRetry) {
         let Some(delegated) = attempt.delegated else { return };
+        if attempt.stop == Some(StopReason::Shutdown) && retry != WorkerRetry::No {
+            self.hub.cut_short();
+        }
         let failure: BoxError = match retry {
             WorkerRetry::No => Failure::give_up(error).into(),
             WorkerRetry::After(wait) => Failure::retry_after(wait, error).into(),
-            WorkerRetry::Yes if attempt.stop == Some(StopReason::Shutdown) => {
-                self.hub.cut_short();
-                Failure::interrupted(error).into()
-            }
-            WorkerRetry::Yes if attempt.stop == Some(StopReason::LeaseLost) => Failure::interrupted(error).into(),
             WorkerRetry::Yes => error.into(),
         };
         self.has_ended_a_run.store(true, Ordering::SeqCst);
