@@ -22,11 +22,17 @@ const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_
 /// them; and the files of dead owners' workers: no turn learns of them. Returns the workers of dead owners that still run.
 pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Timestamp) -> Result<Vec<Orphan>> {
     owner_lock::remove_stale_temporaries(database, now);
-    let (left, inputs) = (owner_lock::dead_owners(database), orphan::inputs(database));
+    let inputs = orphan::inputs(database);
     let (workers, guards) = (shared_input::files(database), guard_lock::owners(database));
-    if left.is_empty() && inputs.is_empty() && workers.is_empty() && guards.is_empty() {
+    if !owner_lock::any_owner(database) && inputs.is_empty() && workers.is_empty() && guards.is_empty() {
         return Ok(Vec::new());
     }
+    // Without a lock of a dead owner, which would look alive: if the file was restored, a new history begins here. What it holds back is
+    // among what is known then.
+    if store.as_file().is_some() {
+        store.known_owners()?;
+    }
+    let left = owner_lock::dead_owners(database);
     let known = store.known_owners()?;
     let is_dead = |owner: &String| {
         let is_gone = || !known.not_ended.contains(owner) && matches!(standing(database, owner), Standing::Missing);
@@ -50,8 +56,12 @@ pub(crate) fn remove_leftovers(store: &mut dyn Store, database: &Path, now: Time
         of_ended.for_each(|owner| guard_lock::remove_free(database, owner));
     }
     left.into_iter().filter(|(name, _)| !known.not_ended.contains(name)).for_each(|(_, dead)| dead.remove());
-    let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt));
-    ended.for_each(|attempt| orphan::remove_free_input(database, attempt));
+    // What a living owner has begun is not left over, whatever the rows say.
+    let alive = |owner: &String| owner_lock::is_alive(database, owner);
+    let begun = owner_lock::begun(database).into_iter().filter(|(owner, _)| alive(owner));
+    let begun: HashSet<_> = begun.flat_map(|(_, begun)| begun.into_keys()).collect();
+    let ended = inputs.into_iter().filter(|attempt| !known.running.contains(attempt) && !begun.contains(attempt));
+    ended.filter(|_| known.all).for_each(|attempt| orphan::remove_free_input(database, attempt));
     Ok(running)
 }
 

@@ -305,11 +305,12 @@ impl Poller {
         if !self.draining && self.lock_is_kept {
             self.peers.look(now.monotonic, full);
         }
-        if self.former.must_register || self.lock.is_fenced() {
+        if self.former.must_register {
             return self.restored(now, slots);
         }
         // After a refusal only a write shows whether the database can be written again.
         let must_write = full
+            || self.lock.is_fenced()
             || self.has_reports()
             || self.former.is_due(now.monotonic)
             || self.refused.until().is_some()
@@ -409,7 +410,9 @@ impl Poller {
         let input = self.input(now, slots, full);
         let work = Work {
             now: now.wall,
+            monotonic: now.monotonic,
             owner: &self.registration.owner,
+            fenced: self.lock.is_fenced().then_some(&*self.lock),
             registration: &self.registration,
             handlers: &self.claiming,
             until: now.wall.plus(self.settings.lease).min(Timestamp::MAX),

@@ -10,7 +10,8 @@
 //!
 //! A fence in the header says that the history of the owner's claims has ended: it begins none of them any more. The owner writes the
 //! slot of an attempt first and looks for the fence then; a program that begins a new history sets the fence first and reads the slots
-//! then. So either the attempt does not begin, or its slot is seen.
+//! then. So either the attempt does not begin, or its slot is seen. The fence is also set in the file of an owner that makes no progress
+//! and may have claims of an earlier history; that owner removes it when it has compared its claims with the rows.
 //!
 //! A slot is reused only when the end of its attempt is recorded, so it needs no clearing: no row that is still running
 //! matches it.
@@ -69,6 +70,13 @@ pub(crate) struct ClaimedAttempt {
     pub(crate) key: Option<u64>,
 }
 
+impl ClaimedAttempt {
+    /// Returns the run and the number of the attempt.
+    pub(crate) fn id(self) -> (i64, u32) {
+        (self.run, self.attempt)
+    }
+}
+
 /// The attempts in the slots of a file, by run and number.
 pub(crate) type BegunAttempts = HashMap<(i64, u32), ClaimedAttempt>;
 
@@ -121,6 +129,13 @@ impl Slots {
     /// The file is to be replaced by a new one: that has the fence if this one has it.
     pub(crate) fn keep_fence(&mut self, file: &File) -> io::Result<()> {
         self.fenced |= is_fenced(file)?;
+        Ok(())
+    }
+
+    /// Removes the fence from the file.
+    pub(crate) fn lift_fence(&mut self, file: &File) -> io::Result<()> {
+        platform::write_at(file, b" ", FENCE as u64)?;
+        self.fenced = false;
         Ok(())
     }
 

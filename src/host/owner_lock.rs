@@ -165,7 +165,13 @@ impl OwnerLock {
         }
     }
 
-    /// Returns whether the history of this owner's claims has ended: none of them begins any more.
+    /// Removes the fence: the claims are those of the rows. The caller holds the write lock of the database, as one that sets a fence does.
+    pub(crate) fn lift_fence(&self) -> io::Result<()> {
+        let held = &mut *self.held();
+        held.file.as_ref().map_or(Ok(()), |file| held.slots.lift_fence(file))
+    }
+
+    /// Returns whether another program doubts this owner's claims, or their history has ended: none of them begins any more.
     pub(crate) fn is_fenced(&self) -> bool {
         let file = self.held().file.clone();
         file.is_some_and(|file| attempt_slots::is_fenced(&file).unwrap_or(false))
@@ -367,6 +373,11 @@ fn released(path: PathBuf, lock: Locked, database: &Path) -> Standing {
     }
 }
 
+/// Returns whether there is a lock file of an owner.
+pub(crate) fn any_owner(database: &Path) -> bool {
+    !owners_in(database).is_empty()
+}
+
 /// Returns the dead owners whose lock file exists, with their ids and locks. An owner that is not registered when it is
 /// looked up after this call died between taking its lock and being registered: nothing else of it exists. An unsafe
 /// folder proves no death.
@@ -391,23 +402,26 @@ pub(crate) fn begun(database: &Path) -> Vec<(String, BegunAttempts)> {
     owners_in(database).into_iter().filter_map(read).collect()
 }
 
+/// Sets the fence in the lock file of an owner: it begins no claim any more. Returns what it had begun and not ended before, and some
+/// attempts that have ended; `None`: it cannot be known.
+pub(crate) fn fence(database: &Path, owner: &str) -> Option<BegunAttempts> {
+    let options = &mut OpenOptions::new();
+    let file = platform::open_regular(&folder(database).join(owner), options.read(true).write(true)).ok()?;
+    attempt_slots::fence(&file).ok()?;
+    match attempt_slots::read(&file, database) {
+        Content::Slots { begun, .. } => begun,
+        Content::Copy => None,
+    }
+}
+
 /// Sets the fence in the lock file of each owner that is not known to be dead: it begins no claim of the present history any more. Returns
-/// what all owners had begun and not ended before, and some attempts that have ended; `None`: it cannot be known of a living owner.
+/// what all owners had begun and not ended before, and some attempts that have ended; `None`: it cannot be known.
 /// `registering`: an owner that has no claims yet.
 pub(crate) fn fence_all(database: &Path, registering: Option<&str>) -> Vec<(String, Option<BegunAttempts>)> {
-    let fenced = |owner: &str| {
-        let options = &mut OpenOptions::new();
-        let file = platform::open_regular(&folder(database).join(owner), options.read(true).write(true)).ok()?;
-        attempt_slots::fence(&file).ok()?;
-        match attempt_slots::read(&file, database) {
-            Content::Slots { begun, .. } => begun,
-            Content::Copy => None,
-        }
-    };
     let read = |owner: String| match standing(database, &owner) {
-        Standing::Dead(dead) => Some((owner, Some(dead.begun().as_deref().cloned().unwrap_or_default()))),
+        Standing::Dead(dead) => Some((owner, dead.begun().as_deref().cloned())),
         Standing::Alive { .. } | Standing::TakenOver(_) | Standing::Unknown(_) => {
-            let begun = fenced(&owner);
+            let begun = fence(database, &owner);
             Some((owner, begun))
         }
         Standing::Missing => None,
@@ -415,15 +429,15 @@ pub(crate) fn fence_all(database: &Path, registering: Option<&str>) -> Vec<(Stri
     owners_in(database).into_iter().filter(|owner| Some(owner.as_str()) != registering).filter_map(read).collect()
 }
 
-/// Returns whether a living owner, other than this one, may begin claims that it has not compared with rows whose schema has this cookie.
-/// On Windows that cannot be known, and does not count.
-pub(crate) fn any_behind(database: &Path, observer: &str, cookie: i64) -> bool {
+/// Returns the living owners, other than this one, that may begin claims that they have not compared with rows whose schema has this
+/// cookie. On Windows that cannot be known, and does not count.
+pub(crate) fn behind(database: &Path, observer: &str, cookie: i64) -> Vec<String> {
     let is_behind = |owner: &String| {
         let file = platform::open_regular(&folder(database).join(owner), OpenOptions::new().read(true));
         file.is_ok_and(|file| attempt_slots::is_behind(&file, cookie).unwrap_or(true))
     };
-    let others = || owners_in(database).into_iter().filter(|owner| owner != observer);
-    cfg!(unix) && others().any(|owner| is_behind(&owner) && is_alive(database, &owner))
+    let others = owners_in(database).into_iter().filter(|owner| cfg!(unix) && owner != observer);
+    others.filter(|owner| is_behind(owner) && is_alive(database, owner)).collect()
 }
 
 /// Returns whether an owner holds its lock.

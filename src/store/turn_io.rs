@@ -10,7 +10,7 @@ use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
 use crate::host::orphan::{Orphan, Presence};
 #[cfg(feature = "postgres")]
 use crate::host::owner_lock::DeadOwner;
-use crate::host::owner_lock::{Standing, standing};
+use crate::host::owner_lock::{OwnerLock, Standing, standing};
 use crate::model::event::Event;
 use crate::model::finished::{Finished, Report, WorkerEnded};
 use crate::model::retry::RetryPolicy;
@@ -55,8 +55,10 @@ pub(crate) struct Registered {
 pub(crate) struct KnownOwners {
     /// Every registered owner that is not known to have stopped, or has running runs.
     pub(crate) not_ended: HashSet<String>,
-    /// Every running run, with the number of its attempt.
+    /// Every running run, with the number of its attempt; and what was begun before the file was restored, and may still run.
     pub(crate) running: HashSet<(i64, u32)>,
+    /// Whether there are no others: what a scheduler had begun before a restore may be unknown.
+    pub(crate) all: bool,
 }
 
 /// Another owner.
@@ -259,7 +261,11 @@ impl Slots {
 /// The input of a turn.
 pub(crate) struct Work<'a> {
     pub(crate) now: Timestamp,
+    /// The time of the monotonic clock.
+    pub(crate) monotonic: Duration,
     pub(crate) owner: &'a str,
+    /// The owner's lock, if its file has a fence: the turn lifts it if the claims are those of the rows.
+    pub(crate) fenced: Option<&'a OwnerLock>,
     /// Of the owner.
     pub(crate) registration: &'a Registration,
     pub(crate) handlers: &'a BTreeSet<String>,

@@ -10,11 +10,21 @@ impl Check<'_> {
             let pid = self.instance(owner).map(|one| format!(" (pid {} on {})", one.pid, one.host)).unwrap_or_default();
             let Some(run) = run else {
                 let text = format!(
-                    "nothing starts: the database was restored, and what scheduler {owner}{pid} had begun cannot be known \
-                     before that scheduler goes on"
+                    "nothing starts: the database was restored, and what scheduler {owner}{pid} had begun cannot be known"
                 );
-                let advice = "let that process go on, or end it";
-                self.found.push(problem(ProblemKind::Held, text, advice));
+                let declare =
+                    "if that scheduler and its commands are gone: duly cancel RUN --gone, for a run that waits";
+                let advice = match liveness {
+                    Liveness::Alive { .. } => "let that process go on, or end it".to_owned(),
+                    Liveness::Dead { .. } => format!("it is dead: end the commands that it left; or, {declare}"),
+                    Liveness::NoLock | Liveness::NoSession { .. } => {
+                        format!("it has no lock file, which proves nothing; {declare}")
+                    }
+                    Liveness::Unknown(reason) => {
+                        format!("whether it is alive cannot be known ({reason}): remove the cause; or, {declare}")
+                    }
+                };
+                self.found.push(problem(ProblemKind::Held, text, &advice));
                 continue;
             };
             let of_task = task.as_ref().map(|task| format!(" of {task}")).unwrap_or_default();

@@ -92,6 +92,8 @@ impl Owner {
         let work = Work {
             seen: None,
             now,
+            monotonic: Duration::ZERO,
+            fenced: None,
             owner: &self.registration.owner,
             registration: &self.registration,
             handlers: &handlers,

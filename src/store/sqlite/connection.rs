@@ -227,7 +227,7 @@ impl SqliteStore {
         let begun = (&self.connection, transaction);
         let (transaction, seen, schema) = self.history.compare(begun, seen, (&self.path, expected), &mut self.ids)?;
         let held = seen.held.as_deref().map(HeldBack::parse);
-        let beginning = Beginning { cookie: seen.history.cookie, schema, held };
+        let beginning = Beginning { cookie: seen.history.cookie, schema, held, newest_run: seen.ids.runs };
         // Rows of other programs may break an invariant; a transaction breaks none that held.
         let held_before = cfg!(debug_assertions) && invariants::hold(&transaction);
         let answer = f(&transaction, &mut self.schedules, None, Some(beginning))?;

@@ -67,6 +67,8 @@ impl Site {
         let work = Work {
             seen: None,
             now,
+            monotonic: Duration::ZERO,
+            fenced: None,
             owner: "an-owner",
             registration: &Registration {
                 owner: "an-owner".to_owned(),

@@ -1,12 +1,13 @@
 //! What a scheduler's connection keeps from turn to turn.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
-use crate::clock::Timestamp;
 use crate::model::report::Pass;
 use crate::store::sqlite::blocked::Round;
 use crate::store::sqlite::claim::PassedRuns;
 use crate::store::sqlite::replan::Misplanned;
+use crate::store::sqlite::restore::held::Holds;
 use crate::store::turn_io::Item;
 
 /// What goes on from turn to turn.
@@ -24,9 +25,13 @@ pub(crate) struct Memory {
     /// Counts the tasks that were resolved, and the runs that were claimed: every eighth is chosen by age.
     pub(crate) resolved: u64,
     pub(crate) claimed: u64,
-    /// Until when nothing starts if another owner has not compared its claims since the schema changed.
-    pub(crate) comparing_until: Option<Timestamp>,
-    /// How far the runs are passed over that attempts of an earlier history hold back. Empty: the next turn begins with the first.
+    /// Whether the schema has changed, and another owner may not have compared its claims since.
+    pub(crate) comparing: bool,
+    /// Until when nothing starts meanwhile, by the monotonic clock. Other changes of the schema do not move it.
+    pub(crate) comparing_until: Option<Duration>,
+    /// What attempts of an earlier history hold back, as the last turn found it.
+    pub(crate) holds: Holds,
+    /// How far the runs are passed over that they hold back. Empty: the next turn begins with the first.
     pub(crate) passed: PassedRuns,
     pub(crate) round: Round,
     /// The last task that was checked for a missing `next_run`.

@@ -6,6 +6,7 @@ use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::replan::Misplanned;
@@ -14,14 +15,21 @@ use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::{damage, health, owners, prune, replan, restore};
 use crate::store::turn_io::{ClockEvent, KnownOwners, Registered, Registration};
 
-/// Returns which owners and attempts the tables know.
+/// Returns which owners and attempts the tables know. What shows that the file was restored is compared before: the files of these owners
+/// and attempts are a part of it.
 pub(crate) fn known_owners(store: &mut SqliteStore) -> Result<KnownOwners> {
-    store.read("look up owners and running runs", |tx, _| {
-        // The lock file of an owner of an earlier history shows whether it is dead.
-        let mut not_ended = owners::not_ended(tx)?;
-        not_ended.extend(HeldBack::read(tx)?.owners().cloned());
-        Ok(KnownOwners { not_ended, running: owners::running(tx)? })
-    })
+    let known = |tx: &Transaction<'_>, _: &mut Schedules| {
+        let (mut not_ended, mut running) = (owners::not_ended(tx)?, owners::running(tx)?);
+        // The files of an earlier history show whether what it had begun still runs.
+        let held = HeldBack::read(tx)?;
+        not_ended.extend(held.owners().cloned());
+        running.extend(
+            held.former().flat_map(|(_, _, attempts)| attempts.unwrap_or_default()).map(|claimed| claimed.id()),
+        );
+        Ok(KnownOwners { not_ended, running, all: held.former().all(|(_, _, attempts)| attempts.is_some()) })
+    };
+    let doing = "look up owners and running runs";
+    if store.is_in_memory() { store.read(doing, known) } else { store.write(doing, known) }
 }
 
 /// Registers an owner on a connection that remembers nothing of an earlier owner.
@@ -43,7 +51,7 @@ pub(crate) fn register(
     store.stamped();
     let mut memory = store.take_memory();
     memory.clock.planned = misplanned;
-    memory.comparing_until = Some(now.plus(new.lease));
+    memory.comparing = true;
     store.put_memory(memory);
     store.watch();
     Ok(registered)

@@ -150,20 +150,22 @@ pub(super) fn declare_gone(store: &mut SqliteStore, runs: Runs<'_>, now: Timesta
     let path = store.path().to_owned();
     match runs {
         Runs::One(id) => store.write("declare a command gone", |tx, _| {
-            let of_before = declare_held_gone(tx, &path, |claimed| claimed.run == id, now)?;
-            if of_before > 0 {
-                return Ok(of_before);
-            }
-            let run = history::run(tx, id)?.ok_or(Error::UnknownRun { id })?;
+            let run = history::run(tx, id)?;
+            let waits = run.as_ref().is_some_and(|run| run.status != RunStatus::Running && !run.status.is_final());
+            let of_before = declare_held_gone(tx, &path, |claimed| claimed.run == id, waits, now)?;
+            let Some(run) = run.filter(|run| of_before == 0 || run.status == RunStatus::Running) else {
+                return if of_before > 0 { Ok(of_before) } else { Err(Error::UnknownRun { id }.into()) };
+            };
             let request = format!("declare the command of run {id} gone");
             match declare_one_gone(tx, &path, &run, now)? {
-                Some(reason) => Err(Error::Refused { request, reason }.into()),
-                None => Ok(1),
+                Some(reason) if of_before == 0 => Err(Error::Refused { request, reason }.into()),
+                Some(_) => Ok(of_before),
+                None => Ok(of_before + 1),
             }
         }),
         Runs::OfTask(task) => store.write("declare commands gone", |tx, _| {
             let task = tasks::expect(tx, task)?;
-            let mut declared = declare_held_gone(tx, &path, |claimed| claimed.task == task.id, now)?;
+            let mut declared = declare_held_gone(tx, &path, |claimed| claimed.task == task.id, true, now)?;
             for (run, status) in history::unfinished(tx, task.id)? {
                 if status == RunStatus::Running
                     && let Some(run) = history::run(tx, run)?
@@ -176,16 +178,18 @@ pub(super) fn declare_gone(store: &mut SqliteStore, runs: Runs<'_>, now: Timesta
     }
 }
 
-/// Declares gone what was begun before the file was restored, and holds back its task. Returns the number of attempts.
+/// Declares gone what was begun before the file was restored, and holds back its task. `or_unknown`: or else what is not known and holds
+/// back every task. Returns the number of attempts, or of the schedulers that are not known.
 fn declare_held_gone(
     tx: &Transaction<'_>,
     file: &Path,
     is_meant: impl Fn(&ClaimedAttempt) -> bool,
+    or_unknown: bool,
     now: Timestamp,
 ) -> Result<usize, Fault> {
-    let gone = HeldBack::read(tx)?.declare_gone(tx, file, is_meant)?;
-    for ClaimedAttempt { run, attempt, .. } in &gone {
-        let detail = format!("attempt {attempt} of run {run}, of before the database was restored");
+    let gone = HeldBack::read(tx)?.declare_gone(tx, file, is_meant, or_unknown)?;
+    for what in &gone {
+        let detail = format!("{what}, of before the database was restored");
         owners::record(tx, now, "declared_gone", None, None, Some(&detail))?;
     }
     Ok(gone.len())

@@ -41,6 +41,8 @@ pub(crate) struct Knowledge<'a> {
     pub(crate) registering: Option<&'a str>,
     /// The attempts of the owner that takes its turn.
     pub(crate) expected: Option<(&'a str, &'a Claims)>,
+    /// The attempts were not compared since the schema changed.
+    pub(crate) must_compare: bool,
 }
 
 /// The result of a comparison.
@@ -79,7 +81,7 @@ impl Knowledge<'_> {
         let former = record.map(|record| record.former).unwrap_or_default();
         let begun = owner_lock::begun(self.database).into_iter().filter(|(owner, _)| !former.contains(owner));
         for ((run, attempt), _) in begun.flat_map(|(_, begun)| begun) {
-            if is_ahead(tx, (run, attempt), seen)? {
+            if is_ahead(tx, (run, attempt), seen.ids.runs)? {
                 return back(format!("it does not have attempt {attempt} of run {run}"));
             }
         }
@@ -91,7 +93,7 @@ impl Knowledge<'_> {
             return back(format!("it had run {} and task {}", ids.runs, ids.tasks));
         }
         match self.expected {
-            Some((owner, claims)) if known.cookie != seen.history.cookie => {
+            Some((owner, claims)) if self.must_compare || known.cookie != seen.history.cookie => {
                 self.has_other_claims(tx, owner, claims, seen)
             }
             _ => Ok(Compared::GoesOn),
@@ -115,7 +117,7 @@ impl Knowledge<'_> {
             }
         }
         for ClaimedAttempt { run, attempt, .. } in claims.values() {
-            if is_ahead(tx, (*run, *attempt), seen)? {
+            if is_ahead(tx, (*run, *attempt), seen.ids.runs)? {
                 return Ok(Compared::WentBack(format!("it does not have attempt {attempt} of run {run}")));
             }
         }
@@ -125,7 +127,11 @@ impl Knowledge<'_> {
     /// Returns whether the record is that of another database, which was at this path before: then the file is a new one.
     fn is_another_database(&self, seen: &Seen, record: Option<&HistoryRecord>, now: &HistoryRecord) -> bool {
         let Some(record) = record.filter(|record| record.history() != seen.history.id) else { return false };
-        (record.is_of_another_file(now) || seen.ids == HighestIds::default()) && !self.any_runs()
+        if record.is_of_another_file(now) {
+            return !self.any_runs();
+        }
+        let is_other = |owner: &str| self.registering != Some(owner) && owner_lock::is_alive(self.database, owner);
+        seen.ids == HighestIds::default() && !owner_lock::begun(self.database).iter().any(|(owner, _)| is_other(owner))
     }
 
     /// Returns whether a living owner has begun an attempt, or may have.
@@ -136,11 +142,28 @@ impl Knowledge<'_> {
     }
 }
 
-/// Returns whether a run has no such attempt yet. A run that was deleted shows nothing.
-fn is_ahead(tx: &Transaction<'_>, (run, attempt): (i64, u32), seen: &Seen) -> rusqlite::Result<bool> {
+/// Fails if an owner has a claim that is not among its running rows: it is of another history, or was taken over.
+pub(crate) fn check_claims(tx: &Transaction<'_>, database: &Path, owner: &str, claims: &Claims) -> Result<(), Fault> {
+    let mut running = tx.prepare_cached(RUNNING)?;
+    let rows = running.query_map(named_params! { ":owner": owner }, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let rows = rows.collect::<rusqlite::Result<HashMap<i64, u32>>>()?;
+    match claims.values().all(|claimed| rows.get(&claimed.run) == Some(&claimed.attempt)) {
+        true => Ok(()),
+        false => Err(ended(database)),
+    }
+}
+
+/// Returns the fault of a write for a claim of a history that has ended.
+pub(crate) fn ended(path: &Path) -> Fault {
+    let reason = format!("{} was restored from a copy: what was begun before counts as lost", path.display());
+    Fault::Restored(Error::store("write for a run", reason))
+}
+
+/// Returns whether a run has no such attempt yet. A run that was deleted shows nothing. `newest_run`: the highest id.
+pub(crate) fn is_ahead(tx: &Transaction<'_>, (run, attempt): (i64, u32), newest_run: i64) -> rusqlite::Result<bool> {
     let mut statement = tx.prepare_cached(ATTEMPT)?;
     let stored: Option<u32> = statement.query_row(named_params! { ":run": run }, |row| row.get(0)).optional()?;
-    Ok(stored.map_or(run > seen.ids.runs, |stored| stored < attempt))
+    Ok(stored.map_or(run > newest_run, |stored| stored < attempt))
 }
 
 const RAISE: &str = "UPDATE sqlite_sequence SET seq = :id WHERE name = :table AND seq < :id";

@@ -215,3 +215,157 @@ fn what_is_held_back_is_not_looked_for_again_at_once() {
         first.step().unwrap();
     }
 }
+
+#[test]
+fn what_an_orphan_runs_is_held_although_the_next_scheduler_is_the_first_to_write() {
+    if !can_restore() {
+        return;
+    }
+    let (db, client) = TestDb::with_client();
+    let home = db.home().display().to_string();
+    let mut gate = Gate::new(&db, "gate");
+    client.add(manual_shell("subject", &format!("echo $$ >>{home}/begun; read line <{home}/gate"))).unwrap();
+    let copy = back_up(&db, "copy.db");
+    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
+    client.trigger("subject").unwrap();
+    let group = wait_for_line(&db, "begun");
+    sidecar.kill_with_guard();
+    restore(&db, &copy);
+    let mut next = Sidecar::start(&db, &["--lease", "1s"]);
+    let run = client.trigger("subject").unwrap();
+    client.add(shell("other", "true")).unwrap();
+    wait_for_status(&client, "other", RunStatus::Succeeded);
+    assert_eq!((db.lines("begun").len(), client.run(run).unwrap().unwrap().status), (1, RunStatus::Queued));
+    // Nor does another start remove what shows it.
+    next.terminate();
+    let mut next = Sidecar::start(&db, &["--lease", "1s"]);
+    client.add(shell("another", "true")).unwrap();
+    wait_for_status(&client, "another", RunStatus::Succeeded);
+    assert_eq!(db.lines("begun").len(), 1);
+    kill_group(&group);
+    eventually("it starts when the command is gone", || db.lines("begun").len() == 2);
+    gate.open();
+    wait_for_status(&client, "subject", RunStatus::Succeeded);
+    next.terminate();
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn tables_that_change_often_stop_nothing_for_longer_than_a_lease() {
+    if !can_restore() {
+        return;
+    }
+    let every = NewTask::interval("subject", seconds(5)).handler("work").overlap(Overlap::Allow);
+    let (db, [mut first, mut second], _) = two([every]);
+    let running = advance_and_step(&mut second, seconds(5));
+    assert_eq!(running.len(), 1);
+    let mut started = 0;
+    for number in 0..16 {
+        db.plain().execute_batch(&format!("CREATE TABLE notes_{number} (text)")).unwrap();
+        started += advance_and_step(&mut first, seconds(5)).len();
+    }
+    assert!(started > 0, "the second makes no progress, and has begun what it will");
+    // It goes on under its id, with what runs.
+    let before = second.owner().to_owned();
+    assert!(!succeed(&mut second, &running[0]).is_empty(), "it begins what waits");
+    assert_eq!(second.owner(), before);
+    assert_eq!(db.client().run(running[0].run_id).unwrap().unwrap().status, RunStatus::Succeeded);
+    assert_restored(&db, 0);
+}
+
+#[test]
+fn a_scheduler_that_makes_no_progress_for_a_lease_begins_no_claim_that_it_has_not_compared() {
+    if !can_restore() {
+        return;
+    }
+    let (db, [mut first, mut second], _) = two([NewTask::manual("subject").handler("work")]);
+    first.client().trigger("subject").unwrap();
+    let ended = first.step().unwrap();
+    succeed(&mut first, &ended[0]);
+    let run = first.client().trigger("subject").unwrap();
+    second.client().check(&Limits::default()).unwrap();
+    let copy = back_up(&db, "copy.db");
+    let claims = first.claim(0).unwrap();
+    assert_eq!(claims[0].run_id, run);
+    restore(&db, &copy);
+    assert!(advance_and_step(&mut second, seconds(1)).is_empty(), "the first has not compared");
+    let again = advance_and_step(&mut second, seconds(61));
+    assert_eq!(again.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [run]);
+    assert!(!begins(&mut first, &claims[0]), "it would run beside the attempt of the second");
+    let before = first.owner().to_owned();
+    first.finish(&claims[0], duly::Outcome::Released);
+    first.step().unwrap();
+    assert_ne!(first.owner(), before);
+    succeed(&mut second, &again[0]);
+    assert_eq!(db.client().run(run).unwrap().unwrap().status, RunStatus::Succeeded);
+    db.assert_sound();
+}
+
+#[test]
+fn what_cannot_be_known_of_a_scheduler_without_a_lock_file_is_declared_gone() {
+    if !can_restore() {
+        return;
+    }
+    let task = NewTask::interval("subject", minutes(1)).handler("work").overlap(Overlap::Allow);
+    let (db, [mut first, mut second], copy) = two([task]);
+    advance_and_step(&mut first, minutes(1));
+    std::fs::write(db.lock_file(&first), "damaged").unwrap();
+    restore(&db, &copy);
+    assert!(advance_and_step(&mut second, seconds(1)).is_empty());
+    let run = db.client().trigger("subject").unwrap();
+    assert!(held(&db)[0].advice.contains("let that process go on"), "{:?}", held(&db));
+    db.client().declare_gone(run).unwrap_err();
+    std::fs::remove_file(db.lock_file(&first)).unwrap();
+    first.crash();
+    assert!(advance_and_step(&mut second, seconds(1)).is_empty());
+    assert!(held(&db)[0].advice.contains("has no lock file"), "{:?}", held(&db));
+    db.client().declare_gone(run).unwrap();
+    assert!(held(&db).is_empty());
+    assert!(advance_and_step(&mut second, seconds(1)).iter().any(|claim| claim.run_id == run));
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn a_dead_scheduler_whose_slots_cannot_be_read_holds_everything_while_a_command_holds_its_input() {
+    if !can_restore() {
+        return;
+    }
+    let task = NewTask::interval("subject", minutes(1)).handler("work").overlap(Overlap::Allow);
+    let (db, [mut first, mut second], copy) = two([task]);
+    let claims = advance_and_step(&mut first, minutes(1));
+    let lock_file = db.lock_file(&first);
+    first.crash();
+    std::fs::write(lock_file, "damaged").unwrap();
+    let input = std::fs::File::create_new(db.lock_folder().join(format!("run-{}-1", claims[0].run_id))).unwrap();
+    input.lock().unwrap();
+    restore(&db, &copy);
+    let record = db.lock_folder().join("history.json");
+    let text = std::fs::read_to_string(&record).unwrap();
+    let mut known: serde_json::Value = serde_json::from_str(&text).unwrap();
+    known["ids"]["task_runs"] = 70.into();
+    std::fs::write(&record, known.to_string()).unwrap();
+    db.client().trigger("subject").unwrap();
+    assert!(advance_and_step(&mut second, minutes(1)).is_empty() && second.step().unwrap().is_empty());
+    drop(input);
+    assert!(!advance_and_step(&mut second, minutes(1)).is_empty());
+    assert_restored(&db, 1);
+}
+
+#[test]
+fn a_file_that_a_restore_emptied_under_a_living_scheduler_gives_out_no_id_again() {
+    if !can_restore() {
+        return;
+    }
+    let (db, mut stepper) = TestDb::with_stepper();
+    stepper.client().add(NewTask::manual("subject").handler("work")).unwrap();
+    advance_and_step(&mut stepper, minutes(1));
+    let empty = TestDb::new();
+    drop(empty.client());
+    let copy = back_up(&empty, "copy.db");
+    restore(&db, &copy);
+    db.client().add(NewTask::manual("new").handler("work")).unwrap();
+    let id: i64 = db.number("SELECT id FROM scheduled_tasks");
+    assert!(id > 1000, "task {id}");
+    stepper.step().unwrap();
+    assert_restored(&db, 1);
+}

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use crate::error::Error;
 use crate::store::fault::Fault;
 use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::restore::held::HeldBack;
@@ -36,6 +35,8 @@ pub(crate) struct Beginning {
     pub(crate) cookie: i64,
     pub(crate) schema: Schema,
     pub(crate) held: Option<HeldBack>,
+    /// The highest id of a run.
+    pub(crate) newest_run: i64,
 }
 
 /// What a connection knows of the history of its file.
@@ -47,11 +48,13 @@ pub(super) struct KnownHistory {
     pub(super) recorded: HighestIds,
     /// What the connection is used for, and what follows from a restore.
     pub(super) purpose: Purpose,
+    /// Whether a transaction has found that the schema changed, and no turn has compared the claims of its owner since.
+    uncompared: bool,
 }
 
 impl KnownHistory {
     pub(super) fn new() -> Self {
-        KnownHistory { known: None, recorded: HighestIds::default(), purpose: Purpose::Requests }
+        KnownHistory { known: None, recorded: HighestIds::default(), purpose: Purpose::Requests, uncompared: false }
     }
 
     /// Compares what a transaction has found at its begin with what is known, before it writes anything else. If the file went back, that
@@ -64,15 +67,16 @@ impl KnownHistory {
         ids: &mut Ids,
     ) -> Result<(Transaction<'c>, Seen, Schema), Fault> {
         if self.purpose == Purpose::EndedClaims {
-            return Err(ended(database));
+            return Err(restore::ended(database));
         }
-        if self.known.as_ref().is_some_and(|(known, _)| *known == seen.history) {
+        let must_compare = self.uncompared && expected.is_some();
+        if !must_compare && self.known.as_ref().is_some_and(|(known, _)| *known == seen.history) {
             self.known = Some((seen.history.clone(), seen.ids));
             return Ok((transaction, seen, Schema::AsBefore));
         }
         let registering = expected.map(|(owner, _)| owner).filter(|_| self.purpose == Purpose::Requests);
         let known = self.known.as_ref().map(|(known, ids)| (known, *ids));
-        let knowledge = Knowledge { database, known, registering, expected };
+        let knowledge = Knowledge { database, known, registering, expected, must_compare };
         let settled = match knowledge.compare(&transaction, &seen)? {
             Compared::GoesOn => None,
             Compared::WentBack(what) => Some(restore::begin(&transaction, &knowledge, &seen, &what)?),
@@ -92,10 +96,11 @@ impl KnownHistory {
         if is_another && self.purpose == Purpose::Claims {
             self.purpose = Purpose::EndedClaims;
             self.known = Some(settled.unwrap_or((seen.history, seen.ids)));
-            return Err(ended(database));
+            return Err(restore::ended(database));
         }
         let schema = if self.known.is_some() { Schema::Changed } else { Schema::AsBefore };
         self.known = Some((seen.history.clone(), seen.ids));
+        self.uncompared = schema == Schema::Changed && expected.is_none();
         Ok((transaction, seen, schema))
     }
 
@@ -107,10 +112,4 @@ impl KnownHistory {
     pub(super) fn is(&self, history: &History) -> bool {
         self.known.as_ref().is_some_and(|(known, _)| known == history)
     }
-}
-
-/// Returns the fault of a write for a claim of a history that has ended.
-fn ended(path: &Path) -> Fault {
-    let reason = format!("{} was restored from a copy: what was begun before counts as lost", path.display());
-    Fault::Restored(Error::store("write for a run", reason))
 }

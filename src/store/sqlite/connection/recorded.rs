@@ -70,7 +70,9 @@ mod tests {
 
     use crate::host::owner_lock::OwnerLock;
     use crate::store::sqlite::connection::SqliteStore;
+    use crate::store::sqlite::connection::known::Schema;
     use crate::store::sqlite::file::{Durability, Missing};
+    use crate::store::sqlite::restore::Claims;
     use crate::store::sqlite::restore::record::HistoryRecord;
 
     #[test]
@@ -89,5 +91,22 @@ mod tests {
         other.execute_batch("COMMIT").unwrap();
         store.stamped();
         assert!(HistoryRecord::read(&database).is_some());
+    }
+    #[test]
+    fn a_change_that_another_write_has_found_is_compared_in_the_next_turn() {
+        let home = tempfile::tempdir().unwrap();
+        let database = home.path().join("t.db");
+        let mut store = SqliteStore::open(&database, Missing::Create, Durability::MayRepeatAfterPowerLoss).unwrap();
+        store.write("look", |_, _| Ok(())).unwrap();
+        store.claims();
+        Connection::open(&database).unwrap().execute_batch("CREATE TABLE notes (text)").unwrap();
+        store.write("look", |_, _| Ok(())).unwrap();
+        let mut turn = || {
+            let claims = Claims::new();
+            let found =
+                store.try_write_items(Some(("a-1", &claims)), |_, _, _, beginning| Ok(beginning.unwrap().schema));
+            found.unwrap()
+        };
+        assert_eq!([turn(), turn()], [Schema::Changed, Schema::AsBefore]);
     }
 }

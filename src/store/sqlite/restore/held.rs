@@ -1,6 +1,6 @@
 //! What attempts of an earlier history hold back, while they may still run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
-use crate::host::orphan::Presence;
+use crate::host::orphan::{self, Presence};
 use crate::host::owner_lock::{self, Standing};
 use crate::store::fault::Fault;
 use crate::store::sqlite::restore::seen::set;
-use crate::store::sqlite::row;
+use crate::store::sqlite::{restore, row};
 use crate::store::turn_io::{Lost, Work};
 
 /// The row `held` of `scheduler_meta`: the owners of an earlier history that may still have attempts, by the id that they had then.
@@ -37,7 +37,7 @@ pub(crate) enum Goes {
 }
 
 /// What starts nothing.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds {
     pub(crate) tasks: BTreeSet<i64>,
     /// Hashes of concurrency keys.
@@ -79,6 +79,27 @@ impl HeldBack {
         held
     }
 
+    /// Sets the fence of a living owner whose claims may be of an earlier history. Adds what it has begun of such.
+    pub(crate) fn doubt(
+        &mut self,
+        tx: &Transaction<'_>,
+        database: &Path,
+        owner: String,
+        newest_run: i64,
+    ) -> rusqlite::Result<()> {
+        let mut attempts = None;
+        if let Some(begun) = owner_lock::fence(database, &owner) {
+            let attempts = attempts.get_or_insert_with(Vec::new);
+            for claimed in begun.into_values() {
+                if restore::is_ahead(tx, claimed.id(), newest_run)? {
+                    attempts.push(claimed);
+                }
+            }
+        }
+        self.0.insert(owner, FormerOwner { by: None, attempts });
+        self.store(tx)
+    }
+
     fn forget_ended(&mut self) {
         self.0.retain(|_, former| former.attempts.as_ref().is_none_or(|attempts| !attempts.is_empty()));
     }
@@ -92,6 +113,8 @@ impl HeldBack {
     /// what starts nothing now.
     pub(crate) fn update(mut self, tx: &Transaction<'_>, work: &Work<'_>) -> rusqlite::Result<Holds> {
         let before = self.clone();
+        // It has compared its claims with the rows.
+        self.0.remove(work.owner);
         for owner in work.former {
             let left = work.strays.iter().filter(|stray| stray.owner == *owner).map(|stray| stray.claimed).collect();
             self.0.insert(owner.clone(), FormerOwner { by: Some(work.owner.to_owned()), attempts: Some(left) });
@@ -126,13 +149,15 @@ impl HeldBack {
         self.0.keys()
     }
 
-    /// Removes the attempts that a user has declared gone. Returns them. Fails if an owner of one is alive.
+    /// Removes the attempts that a user has declared gone; and if there are none and `or_unknown` says so, the owners that are not alive
+    /// and of which it is not known what they may run. Returns what each was. Fails if an owner of an attempt is alive.
     pub(crate) fn declare_gone(
         mut self,
         tx: &Transaction<'_>,
         database: &Path,
         is_meant: impl Fn(&ClaimedAttempt) -> bool,
-    ) -> Result<Vec<ClaimedAttempt>, Fault> {
+        or_unknown: bool,
+    ) -> Result<Vec<String>, Fault> {
         let mut gone = Vec::new();
         for (owner, former) in &mut self.0 {
             let Some(attempts) = former.attempts.as_mut().filter(|attempts| attempts.iter().any(&is_meant)) else {
@@ -144,7 +169,15 @@ impl HeldBack {
                 let reason = "its scheduler is alive, and has asked it to stop: end that process".to_owned();
                 return Err(Error::Refused { request, reason }.into());
             }
-            gone.extend(attempts.extract_if(.., |claimed| is_meant(claimed)));
+            let meant = attempts.extract_if(.., |claimed| is_meant(claimed));
+            gone.extend(meant.map(|ClaimedAttempt { run, attempt, .. }| format!("attempt {attempt} of run {run}")));
+        }
+        if gone.is_empty() && or_unknown {
+            let alive = |owner: &String| owner_lock::is_alive(database, owner);
+            let unknown = self.0.extract_if(.., |owner, former| {
+                former.attempts.is_none() && !alive(owner) && !former.by.as_ref().is_some_and(alive)
+            });
+            gone.extend(unknown.map(|(owner, _)| format!("what scheduler {owner} had begun")));
         }
         self.forget_ended();
         if !gone.is_empty() {
@@ -157,11 +190,15 @@ impl HeldBack {
 impl FormerOwner {
     /// Forgets what has ended, if the owner is dead. `owner`: the id that it had.
     fn forget_gone(&mut self, tx: &Transaction<'_>, database: &Path, owner: &str) -> rusqlite::Result<()> {
-        let is_dead = match (owner_lock::standing(database, owner), &self.by) {
+        let standing = owner_lock::standing(database, owner);
+        let is_missing = matches!(standing, Standing::Missing);
+        let is_dead = match (standing, &self.by) {
             (Standing::Dead(dead), _) => {
-                // What could not be read while it was locked.
-                self.attempts
-                    .get_or_insert_with(|| dead.begun().iter().flat_map(|begun| begun.values().copied()).collect());
+                // What could not be read while it was locked. If that cannot be read now, the inputs of commands show what may run.
+                if self.attempts.is_none() {
+                    let begun = dead.begun().map(|begun| begun.values().copied().collect());
+                    self.attempts = begun.or_else(|| (!any_unaccounted(database)).then(Vec::new));
+                }
                 true
             }
             (Standing::TakenOver(_), _) => true,
@@ -176,7 +213,7 @@ impl FormerOwner {
         };
         if is_dead && let Some(attempts) = &mut self.attempts {
             attempts.retain(|claimed| may_run(*claimed, database));
-        } else if is_dead && matches!(owner_lock::standing(database, owner), Standing::Missing) {
+        } else if is_dead && is_missing && !any_unaccounted(database) {
             self.attempts = Some(Vec::new());
         }
         Ok(())
@@ -189,6 +226,14 @@ pub(crate) fn may_run(claimed: ClaimedAttempt, database: &Path) -> bool {
     let (task, handler, process) = (String::new(), String::new(), None);
     let lost = Lost { run, attempt, task_id, task, handler, process };
     matches!(lost.orphan(database).presence(), Presence::Alive | Presence::Unknown(_))
+}
+
+/// Returns whether a command that is in no slot may run.
+fn any_unaccounted(database: &Path) -> bool {
+    let begun: HashSet<_> = owner_lock::begun(database).into_iter().flat_map(|(_, begun)| begun.into_keys()).collect();
+    let unaccounted = orphan::inputs(database).into_iter().filter(|attempt| !begun.contains(attempt));
+    let claimed = |(run, attempt)| ClaimedAttempt { run, attempt, task: 0, key: None };
+    unaccounted.map(claimed).any(|claimed| may_run(claimed, database))
 }
 
 fn has_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<bool> {

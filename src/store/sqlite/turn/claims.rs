@@ -1,32 +1,40 @@
 //! Claims what waits and may start, and passes over what attempts of an earlier history hold back.
 
+use crate::error::Error;
 use crate::host::owner_lock;
 use crate::store::fault::Fault;
-use crate::store::sqlite::claim;
 use crate::store::sqlite::connection::known::{Beginning, Schema};
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer};
 use crate::store::sqlite::turn::{SWEEP, Turning};
+use crate::store::sqlite::{claim, restore};
 use crate::store::turn_io::{Item, Slots, Work};
 
 impl Turning<'_> {
-    /// Holds back the tasks of which attempts of an earlier history may still run. After a change of the schema, nothing starts for at most
-    /// a lease until each living owner has compared its claims with the rows: after a restore, only the owner of a claim that has not
-    /// begun may be able to tell.
+    /// Holds back the tasks of which attempts of an earlier history may still run. After a change of the schema, nothing starts until each
+    /// living owner has compared its claims with the rows: after a restore, only the owner of a claim that has not begun may be able to
+    /// tell. One that does not within a lease begins none of them any more before it has.
     pub(super) fn hold_back(&mut self, beginning: Beginning) -> Result<(), Fault> {
-        let Beginning { cookie, schema, held } = beginning;
-        let Work { now, owner, database, registration, .. } = *self.work;
-        self.done.cookie = Some(cookie);
-        if schema == Schema::Changed {
-            self.memory.comparing_until = Some(now.plus(registration.lease));
+        let Beginning { cookie, schema, held, newest_run } = beginning;
+        let Work { monotonic, owner, database, registration, .. } = *self.work;
+        if let Some(lock) = self.work.fenced {
+            restore::check_claims(self.tx, database, owner, self.work.held)?;
+            lock.lift_fence().map_err(|error| Error::store("remove the fence from the owner's lock", error))?;
         }
-        if self.memory.comparing_until.is_some_and(|until| now < until)
-            && owner_lock::any_behind(database, owner, cookie)
-        {
+        self.done.cookie = Some(cookie);
+        let mut held = held;
+        self.memory.comparing |= schema == Schema::Changed;
+        let behind = if self.memory.comparing { owner_lock::behind(database, owner, cookie) } else { Vec::new() };
+        let until = self.memory.comparing_until.unwrap_or_else(|| monotonic.saturating_add(registration.lease));
+        if !behind.is_empty() && monotonic < until {
+            self.memory.comparing_until = Some(until);
             self.done.holds = true;
             self.slots = Slots::default();
         } else {
-            self.memory.comparing_until = None;
+            (self.memory.comparing, self.memory.comparing_until) = (false, None);
+            for owner in behind {
+                held.get_or_insert_default().doubt(self.tx, database, owner, newest_run)?;
+            }
         }
         if held.is_none() && self.work.strays.is_empty() {
             return Ok(());
@@ -36,6 +44,11 @@ impl Turning<'_> {
         if holds.everything {
             self.slots = Slots::default();
         }
+        // What is held back no longer may be among the runs that were passed over.
+        if self.work.full || holds != self.memory.holds {
+            self.memory.passed.clear();
+        }
+        self.memory.holds = holds.clone();
         self.held = holds.tasks;
         self.written.limits.hold(holds.keys);
         Ok(())
