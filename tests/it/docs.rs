@@ -239,7 +239,7 @@ fn restricted_words_are_used_only_in_their_files() {
                 "store/sqlite/damage.rs",
                 "store/sqlite/connection.rs",
                 "store/sqlite/connection/known.rs",
-                "store/sqlite/connection/recorded.rs",
+                "store/sqlite/connection/history_record.rs",
                 "store/sqlite/file.rs",
             ],
             "begins transactions",

@@ -3,8 +3,8 @@
 //! Never writes to a file that is not duly's, that the path no longer names, or whose tables are of a newer version.
 
 mod copy;
+mod history_record;
 pub(crate) mod known;
-mod recorded;
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
