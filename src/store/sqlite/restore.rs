@@ -12,7 +12,7 @@ pub(crate) mod seen;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -21,7 +21,7 @@ use crate::host::{folder, owner_lock};
 use crate::store::fault::Fault;
 use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::restore::record::HistoryRecord;
-use crate::store::sqlite::restore::seen::{HighestIds, History, Seen, set};
+use crate::store::sqlite::restore::seen::{HighestIds, History, Seen, is_ahead, set};
 use crate::store::sqlite::{owners, row};
 
 /// How far the ids of a new history are above the highest that is known. The record beside the file may be behind by half of that.
@@ -56,8 +56,6 @@ pub(crate) enum Compared {
     /// last commits, or a copy was put in place. The history goes on, above the ids that were given out.
     LostCommits(String),
 }
-
-const ATTEMPT: &str = "SELECT attempt FROM task_runs WHERE id = :run";
 
 const RUNNING: &str = "
     SELECT id, attempt FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' AND locked_by = :owner";
@@ -157,13 +155,6 @@ pub(crate) fn check_claims(tx: &Transaction<'_>, database: &Path, owner: &str, c
 pub(crate) fn ended(path: &Path) -> Fault {
     let reason = format!("{} was restored from a copy: what was begun before counts as lost", path.display());
     Fault::Restored(Error::store("write for a run", reason))
-}
-
-/// Returns whether a run has no such attempt yet. A run that was deleted shows nothing. `newest_run`: the highest id.
-pub(crate) fn is_ahead(tx: &Transaction<'_>, (run, attempt): (i64, u32), newest_run: i64) -> rusqlite::Result<bool> {
-    let mut statement = tx.prepare_cached(ATTEMPT)?;
-    let stored: Option<u32> = statement.query_row(named_params! { ":run": run }, |row| row.get(0)).optional()?;
-    Ok(stored.map_or(run > newest_run, |stored| stored < attempt))
 }
 
 const RAISE: &str = "UPDATE sqlite_sequence SET seq = :id WHERE name = :table AND seq < :id";

@@ -11,8 +11,8 @@ use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
 use crate::host::orphan::{self, Presence};
 use crate::host::owner_lock::{self, Standing};
 use crate::store::fault::Fault;
-use crate::store::sqlite::restore::seen::set;
-use crate::store::sqlite::{restore, row};
+use crate::store::sqlite::restore::seen::{is_ahead, set};
+use crate::store::sqlite::row;
 use crate::store::turn_io::{Lost, Work};
 
 /// The row `held` of `scheduler_meta`: the owners of an earlier history that may still have attempts, by the id that they had then.
@@ -91,7 +91,7 @@ impl HeldBack {
         if let Some(begun) = owner_lock::fence(database, &owner) {
             let attempts = attempts.get_or_insert_with(Vec::new);
             for claimed in begun.into_values() {
-                if restore::is_ahead(tx, claimed.id(), newest_run)? {
+                if is_ahead(tx, claimed.id(), newest_run)? {
                     attempts.push(claimed);
                 }
             }
@@ -174,10 +174,13 @@ impl HeldBack {
         }
         if gone.is_empty() && or_unknown {
             let alive = |owner: &String| owner_lock::is_alive(database, owner);
-            let unknown = self.0.extract_if(.., |owner, former| {
-                former.attempts.is_none() && !alive(owner) && !former.by.as_ref().is_some_and(alive)
+            self.0.retain(|owner, former| {
+                let stays = former.attempts.is_some() || alive(owner) || former.by.as_ref().is_some_and(alive);
+                if !stays {
+                    gone.push(format!("what scheduler {owner} had begun"));
+                }
+                stays
             });
-            gone.extend(unknown.map(|(owner, _)| format!("what scheduler {owner} had begun")));
         }
         self.forget_ended();
         if !gone.is_empty() {

@@ -1,6 +1,6 @@
 //! What identifies the history of a file, as its rows show it.
 
-use rusqlite::{Connection, Transaction, named_params};
+use rusqlite::{Connection, OptionalExtension, Transaction, named_params};
 
 use crate::store::sqlite::row;
 
@@ -69,4 +69,13 @@ pub(crate) fn set(tx: &Transaction<'_>, key: &str, value: Option<&str>) -> rusql
         None => tx.prepare_cached(FORGET)?.execute(named_params! { ":key": key })?,
     };
     Ok(())
+}
+
+const ATTEMPT: &str = "SELECT attempt FROM task_runs WHERE id = :run";
+
+/// Returns whether a run has no such attempt yet. A run that was deleted shows nothing. `newest_run`: the highest id.
+pub(crate) fn is_ahead(tx: &Transaction<'_>, (run, attempt): (i64, u32), newest_run: i64) -> rusqlite::Result<bool> {
+    let mut statement = tx.prepare_cached(ATTEMPT)?;
+    let stored: Option<u32> = statement.query_row(named_params! { ":run": run }, |row| row.get(0)).optional()?;
+    Ok(stored.map_or(run > newest_run, |stored| stored < attempt))
 }
