@@ -86,7 +86,7 @@ pub struct Builder {
     #[cfg(feature = "postgres")]
     on_lease: Option<Arc<OnLease>>,
     executors: Vec<Arc<dyn Executor>>,
-    take_guard: Option<Box<dyn FnOnce(GuardPlace) + Send>>,
+    take_guard: Option<Box<dyn FnOnce(GuardPlace) + Send + Sync>>,
     #[cfg(feature = "page")]
     page: Option<Page>,
     #[cfg(feature = "tokio")]

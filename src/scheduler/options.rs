@@ -25,7 +25,7 @@ impl Builder {
 
     /// For `duly run`: calls a function with the place of the lock file of its guard, before the first attempt.
     #[doc(hidden)]
-    pub fn guarded(mut self, take: impl FnOnce(GuardPlace) + Send + 'static) -> Self {
+    pub fn guarded(mut self, take: impl FnOnce(GuardPlace) + Send + Sync + 'static) -> Self {
         self.take_guard = Some(Box::new(take));
         self
     }
