@@ -351,6 +351,17 @@ fn copied(db: &TestDb, client: &duly::Client) -> PathBuf {
     copy
 }
 
+/// A killed scheduler has left a log with changes that only it holds. Returns the database, and a copy that was made before them.
+fn with_a_log_that_is_left() -> (TestDb, PathBuf) {
+    let db = TestDb::new();
+    let client = with_tasks(&db);
+    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
+    let copy = copied(&db, &client);
+    drop(client);
+    sidecar.kill();
+    (db, copy)
+}
+
 /// Starts a scheduler on a restored copy, and asserts that the copy is what it has.
 fn assert_starts_on_the_copy(db: &TestDb) {
     let mut sidecar = Sidecar::start(db, &["--lease", "1s"]);
@@ -383,12 +394,7 @@ fn a_copy_that_is_moved_over_the_file_of_a_living_scheduler_is_used_at_the_next_
 
 #[test]
 fn a_log_that_is_left_is_applied_to_its_own_file() {
-    let db = TestDb::new();
-    let client = with_tasks(&db);
-    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    copied(&db, &client);
-    drop(client);
-    sidecar.kill();
+    let (db, _) = with_a_log_that_is_left();
     assert!(std::fs::metadata(db.home().join("agent.db-wal")).unwrap().len() > 0);
     let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
     assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks WHERE name = 'after-the-copy'"), "1");

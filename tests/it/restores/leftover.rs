@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{NOON, TestDb, claim, eventually, overdue, seconds, skip, succeed};
 use crate::restores::{
-    assert_restored, assert_starts_on_the_copy, back_up, can_restore, copied, restore, run, with_tasks,
+    assert_restored, assert_starts_on_the_copy, back_up, can_restore, copied, restore, run, with_a_log_that_is_left,
+    with_tasks,
 };
 use crate::sidecar::Sidecar;
 
@@ -59,12 +60,7 @@ fn a_log_that_a_killed_scheduler_left_is_not_applied_to_the_file_that_replaces_i
 
 #[test]
 fn a_log_of_which_nothing_shows_whose_it_is_is_not_applied() {
-    let db = TestDb::new();
-    let client = with_tasks(&db);
-    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    let copy = copied(&db, &client);
-    drop(client);
-    sidecar.kill();
+    let (db, copy) = with_a_log_that_is_left();
     if !reports_births(db.file()) {
         return;
     }
@@ -85,12 +81,7 @@ fn a_log_of_which_nothing_shows_whose_it_is_is_not_applied() {
 
 #[test]
 fn copies_of_all_files_are_opened_with_their_log() {
-    let db = TestDb::new();
-    let client = with_tasks(&db);
-    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    copied(&db, &client);
-    drop(client);
-    sidecar.kill();
+    let (db, _) = with_a_log_that_is_left();
     let other = TestDb::new();
     for name in ["agent.db", "agent.db-wal", "agent.db-owners"] {
         run("cp", &["-r", db.home().join(name).to_str().unwrap(), other.home().to_str().unwrap()]);

@@ -92,6 +92,7 @@ mod tests {
         store.stamped();
         assert!(HistoryRecord::read(&database).is_some());
     }
+
     #[test]
     fn a_change_that_another_write_has_found_is_compared_in_the_next_turn() {
         let home = tempfile::tempdir().unwrap();
