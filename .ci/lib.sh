@@ -128,3 +128,10 @@ touches() {
     done
     return 1
 }
+
+# Returns whether the change concerns a line of Cargo.toml that matches this extended regular expression. Without a base, every line is changed.
+touches_manifest() {
+    local base
+    base=$(base) || return 0
+    grep -qE "^[-+]$1" <<<"$(git diff --unified=0 "$base" -- Cargo.toml)"
+}

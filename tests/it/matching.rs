@@ -1,6 +1,8 @@
 //! Operations on all runs or tasks that a filter selects: batches of 500, repeated after a crash, beside a scheduler, and with rows
 //! that cannot be changed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use duly::{
@@ -8,7 +10,7 @@ use duly::{
 };
 
 use crate::fixtures::{
-    NOON, TestDb, at, claim, eventually, far_future, is_of_sqlite, once, seconds, skip, step, succeed,
+    NOON, TestDb, at, claim, eventually_counts, far_future, is_of_sqlite, once, patience, seconds, skip, step, succeed,
 };
 
 /// One more than a transaction changes.
@@ -142,15 +144,21 @@ fn beside_a_scheduler_whose_retries_die_at_once_each_run_is_retried_once() {
     let (db, client) = TestDb::with_client();
     client.add(manual("a").overlap(duly::Overlap::Allow).at_most_once()).expect("a task");
     add_final(&db, "a", "dead", 3 * MANY);
+    let started = Arc::new(AtomicUsize::new(0));
+    let counter = started.clone();
     let scheduler = Scheduler::builder(db.address())
         .poll(Duration::from_millis(10))
-        .handler("work", |_: &Context| -> Result<(), Failure> { Err(Failure::give_up("no")) })
+        .handler("work", move |_: &Context| -> Result<(), Failure> {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Err(Failure::give_up("no"))
+        })
         .start()
         .expect("a scheduler");
     let report = client.retry_matching(&Filter::all()).expect("a report");
     assert_eq!(report.changed, 3 * MANY);
-    eventually("all retries are dead", || db.count(RunStatus::Dead) == 6 * MANY);
-    scheduler.shutdown(seconds(10)).expect("an end");
+    eventually_counts("retries that have started", 3 * MANY, || started.load(Ordering::SeqCst));
+    scheduler.shutdown(patience()).expect("an end");
+    assert_eq!(db.count(RunStatus::Dead), 6 * MANY);
     assert_retried_once(&db, 3 * MANY);
 
     // Now the retries are dead runs, and the runs that they retried are left.
