@@ -142,7 +142,8 @@ pub(crate) struct HeldTask {
     pub(crate) run: Option<i64>,
     /// The task, if the file has it now.
     pub(crate) task: Option<String>,
-    pub(crate) owner: String,
+    /// `None`: the row that says what had begun is damaged.
+    pub(crate) owner: Option<String>,
     /// Whether its owner goes on under this id; otherwise it is not known to have found that the file was restored.
     pub(crate) goes_on: bool,
     pub(crate) liveness: Liveness,

@@ -25,7 +25,7 @@ use crate::worker::progress::LatestReports;
 ///         match run.stop_reason() {
 ///             None => println!("page {page}"),
 ///             Some(StopReason::TimeUp) => return Err(Failure::give_up("too many pages")),
-///             // After a shutdown or a lost lease this error is an interruption, and its delay is kept.
+///             // After a shutdown or a lost lease this error is an interruption, and the delay is that of the task.
 ///             Some(reason) => return Err(Failure::retry_after(Duration::from_secs(5), format!("{reason:?}"))),
 ///         }
 ///     }

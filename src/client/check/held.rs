@@ -7,6 +7,13 @@ impl Check<'_> {
     /// Adds what was begun before the file was restored, and may still run.
     pub(super) fn held_back(&mut self) {
         for HeldTask { run, task, owner, goes_on, liveness } in &self.health.held {
+            let Some(owner) = owner else {
+                let text = "nothing starts: the database was restored, and the row that says what had begun before is damaged \
+                            (held in scheduler_meta)";
+                let advice = "if no command of before runs: duly cancel RUN --gone, for a run that waits";
+                self.found.push(problem(ProblemKind::Held, text.to_owned(), advice));
+                continue;
+            };
             let pid = self.instance(owner).map(|one| format!(" (pid {} on {})", one.pid, one.host)).unwrap_or_default();
             let Some(run) = run else {
                 let text = format!(

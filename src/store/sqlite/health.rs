@@ -16,7 +16,7 @@ use crate::model::report::{ClockWait, Finding, Instance};
 use crate::rules::clock_monitor::NOTICED;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::limits::InForce;
-use crate::store::sqlite::restore::held::{Goes, HeldBack};
+use crate::store::sqlite::restore::held::{self, Goes, HeldBack};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{invariants, owners, row};
 use crate::store::turn_io::Session;
@@ -257,7 +257,8 @@ fn held_back(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<HeldTask
     let mut found = Vec::new();
     for (owner, goes, attempts) in HeldBack::read(tx)?.former() {
         let (liveness, goes_on) = (liveness(tx, file, owner)?, goes == Goes::On);
-        let held = |run, task| HeldTask { run, task, owner: owner.to_owned(), goes_on, liveness: liveness.clone() };
+        let known = (owner != held::UNKNOWN).then(|| owner.to_owned());
+        let held = |run, task| HeldTask { run, task, owner: known.clone(), goes_on, liveness: liveness.clone() };
         let Some(attempts) = attempts else {
             found.push(held(None, None));
             continue;

@@ -27,8 +27,8 @@ pub(crate) struct Memory {
     pub(crate) claimed: u64,
     /// Whether the schema has changed, and another owner may not have compared its claims since.
     pub(crate) comparing: bool,
-    /// Until when nothing starts meanwhile, by the monotonic clock. Other changes of the schema do not move it.
-    pub(crate) comparing_until: Option<Duration>,
+    /// Since when nothing starts meanwhile, by the monotonic clock. Other changes of the schema do not move it.
+    pub(crate) comparing_since: Option<Duration>,
     /// What attempts of an earlier history hold back, as the last turn found it.
     pub(crate) holds: Holds,
     /// How far the runs are passed over that they hold back. Empty: the next turn begins with the first.

@@ -76,7 +76,7 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
     let together = memory.aside.len() == memory.zoneless.len() && !work.newer && !memory.apart;
     let mode = if together { Mode::Together } else { Mode::OneByOne };
     let mut turn = |mode, memory: &mut Memory| {
-        store.try_write_items(Some((work.owner, work.held)), |tx, schedules, backing, beginning| {
+        store.try_write_items(Some((work.owner, work.claimed)), |tx, schedules, backing, beginning| {
             let mut turning = Turning::new(tx, schedules, work, memory, mode, backing)?;
             if let Some(beginning) = beginning {
                 turning.hold_back(beginning)?;

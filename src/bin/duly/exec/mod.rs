@@ -94,7 +94,7 @@ impl Commands {
             let stop = context.stop_reason();
             let ended = group.has_ended();
             if ended {
-                command.record_end();
+                command.record_end(reason);
             }
             if ended && group.is_gone() {
                 watched.into_iter().for_each(Watched::end);

@@ -52,15 +52,19 @@ impl Holds {
     }
 }
 
+/// The owner in a row that is damaged. It has no lock file and never stops: only a user can declare it gone.
+pub(crate) const UNKNOWN: &str = "unknown";
+
 const HELD: &str = "SELECT value FROM scheduler_meta WHERE key = 'held'";
 
 const HAS_STOPPED: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduler_instances WHERE id = :owner AND stopped_at IS NOT NULL)";
 
 impl HeldBack {
-    /// Parses the row. One that another program has changed holds nothing.
+    /// Parses the row. If it is damaged, it is not known what it said: an owner that is not known may run anything.
     pub(crate) fn parse(row: &str) -> Self {
-        serde_json::from_str(row).unwrap_or_default()
+        let unknown = || HeldBack(BTreeMap::from([(UNKNOWN.to_owned(), FormerOwner::default())]));
+        serde_json::from_str(row).unwrap_or_else(|_| unknown())
     }
 
     pub(crate) fn read(tx: &Transaction<'_>) -> rusqlite::Result<Self> {
@@ -79,7 +83,7 @@ impl HeldBack {
         held
     }
 
-    /// Sets the fence of a living owner whose claims may be of an earlier history. Adds what it has begun of such.
+    /// Halts a living owner whose claims may be of an earlier history. Adds what it has begun of such.
     pub(crate) fn doubt(
         &mut self,
         tx: &Transaction<'_>,
@@ -87,15 +91,12 @@ impl HeldBack {
         owner: String,
         newest_run: i64,
     ) -> rusqlite::Result<()> {
-        let mut attempts = None;
-        if let Some(begun) = owner_lock::fence(database, &owner) {
-            let attempts = attempts.get_or_insert_with(Vec::new);
-            for claimed in begun.into_values() {
-                if is_ahead(tx, claimed.id(), newest_run)? {
-                    attempts.push(claimed);
-                }
-            }
-        }
+        let ahead = |claimed: ClaimedAttempt| match is_ahead(tx, claimed.id(), newest_run) {
+            Ok(is_ahead) => is_ahead.then_some(Ok(claimed)),
+            Err(error) => Some(Err(error)),
+        };
+        let begun = owner_lock::halt(database, &owner);
+        let attempts = begun.map(|begun| begun.into_values().filter_map(ahead).collect()).transpose()?;
         self.0.insert(owner, FormerOwner { by: None, attempts });
         self.store(tx)
     }
@@ -193,33 +194,29 @@ impl HeldBack {
 impl FormerOwner {
     /// Forgets what has ended, if the owner is dead. `owner`: the id that it had.
     fn forget_gone(&mut self, tx: &Transaction<'_>, database: &Path, owner: &str) -> rusqlite::Result<()> {
-        let standing = owner_lock::standing(database, owner);
-        let is_missing = matches!(standing, Standing::Missing);
-        let is_dead = match (standing, &self.by) {
-            (Standing::Dead(dead), _) => {
-                // What could not be read while it was locked. If that cannot be read now, the inputs of commands show what may run.
-                if self.attempts.is_none() {
-                    let begun = dead.begun().map(|begun| begun.values().copied().collect());
-                    self.attempts = begun.or_else(|| (!any_unaccounted(database)).then(Vec::new));
-                }
-                true
+        let begun = match owner_lock::standing(database, owner) {
+            Standing::Dead(dead) => dead.begun().map(|begun| begun.values().copied().collect()),
+            Standing::TakenOver(_) if self.attempts.is_some() => None,
+            // A missing file proves nothing. That its runs were recovered does, or the end of the id under which it goes on.
+            Standing::Missing
+                if self.by.as_ref().map_or_else(|| has_stopped(tx, owner), |by| is_dead(tx, database, by))? =>
+            {
+                None
             }
-            (Standing::TakenOver(_), _) => true,
-            (Standing::Missing, Some(by)) => match owner_lock::standing(database, by) {
-                Standing::Dead(_) | Standing::TakenOver(_) => true,
-                Standing::Missing => has_stopped(tx, by)?,
-                Standing::Alive { .. } | Standing::Unknown(_) => false,
-            },
-            // A missing file proves nothing. That its runs were recovered does.
-            (Standing::Missing, None) => has_stopped(tx, owner)?,
-            (Standing::Alive { .. } | Standing::Unknown(_), _) => false,
+            Standing::Alive { .. } | Standing::TakenOver(_) | Standing::Missing | Standing::Unknown(_) => return Ok(()),
         };
-        if is_dead && let Some(attempts) = &mut self.attempts {
-            attempts.retain(|claimed| may_run(*claimed, database));
-        } else if is_dead && is_missing && !any_unaccounted(database) {
-            self.attempts = Some(Vec::new());
-        }
+        // Without the slots, the inputs of commands show what may run.
+        let known = self.attempts.take().or(begun).or_else(|| (!any_unaccounted(database)).then(Vec::new));
+        self.attempts = known.map(|known| known.into_iter().filter(|claimed| may_run(*claimed, database)).collect());
         Ok(())
+    }
+}
+
+fn is_dead(tx: &Transaction<'_>, database: &Path, owner: &str) -> rusqlite::Result<bool> {
+    match owner_lock::standing(database, owner) {
+        Standing::Dead(_) | Standing::TakenOver(_) => Ok(true),
+        Standing::Missing => has_stopped(tx, owner),
+        Standing::Alive { .. } | Standing::Unknown(_) => Ok(false),
     }
 }
 

@@ -3,35 +3,40 @@
 use crate::error::Error;
 use crate::host::owner_lock;
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::known::{Beginning, Schema};
+use crate::store::sqlite::connection::known::Beginning;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer};
 use crate::store::sqlite::turn::{SWEEP, Turning};
-use crate::store::sqlite::{claim, restore};
+use crate::store::sqlite::{claim, owners, restore};
 use crate::store::turn_io::{Item, Slots, Work};
 
 impl Turning<'_> {
     /// Holds back the tasks of which attempts of an earlier history may still run. After a change of the schema, nothing starts until each
     /// living owner has compared its claims with the rows: after a restore, only the owner of a claim that has not begun may be able to
-    /// tell. One that does not within a lease begins none of them any more before it has.
+    /// tell. One that does not within a lease, its own or that of this owner if that is longer, begins none of them any more before it has.
     pub(super) fn hold_back(&mut self, beginning: Beginning) -> Result<(), Fault> {
-        let Beginning { cookie, schema, held, newest_run } = beginning;
+        let Beginning { cookie, has_changed, mut held, newest_run } = beginning;
         let Work { monotonic, owner, database, registration, .. } = *self.work;
-        if let Some(lock) = self.work.fenced {
-            restore::check_claims(self.tx, database, owner, self.work.held)?;
-            lock.lift_fence().map_err(|error| Error::store("remove the fence from the owner's lock", error))?;
+        self.memory.comparing |= has_changed;
+        // An owner that a new history has halted registers under another id before it comes here. Otherwise another owner has halted it,
+        // after it had waited for a lease. In that time its heartbeats have renewed the record beside the file, so a file that went back
+        // since contradicts the record, which was compared at the begin of this transaction. If it does not, the rows are those on which
+        // that owner went on: it has started nothing that they show as running here. If this transaction is rolled back, this owner has
+        // compared nothing, as its lock file says: the others wait for it again, and halt it again.
+        if let Some(lock) = self.work.halted {
+            restore::check_claims(self.tx, database, owner, self.work.claimed)?;
+            lock.resume().map_err(|error| Error::store("resume in the owner's lock file", error))?;
         }
         self.done.cookie = Some(cookie);
-        let mut held = held;
-        self.memory.comparing |= schema == Schema::Changed;
         let behind = if self.memory.comparing { owner_lock::behind(database, owner, cookie) } else { Vec::new() };
-        let until = self.memory.comparing_until.unwrap_or_else(|| monotonic.saturating_add(registration.lease));
-        if !behind.is_empty() && monotonic < until {
-            self.memory.comparing_until = Some(until);
+        let since = self.memory.comparing_since.unwrap_or(monotonic);
+        let lease = owners::longest_lease(self.tx, &behind)?.max(registration.lease);
+        if !behind.is_empty() && monotonic < since.saturating_add(lease) {
+            self.memory.comparing_since = Some(since);
             self.done.holds = true;
             self.slots = Slots::default();
         } else {
-            (self.memory.comparing, self.memory.comparing_until) = (false, None);
+            (self.memory.comparing, self.memory.comparing_since) = (false, None);
             for owner in behind {
                 held.get_or_insert_default().doubt(self.tx, database, owner, newest_run)?;
             }
