@@ -196,6 +196,24 @@ fn each_scheduler_that_finds_a_restore_alone_notices_the_same_one() {
     }
 }
 
+/// Its process knows it, although no turn has seen it.
+#[test]
+fn an_id_that_a_client_gave_out_last_is_not_given_out_again() {
+    if !can_restore() {
+        return;
+    }
+    let (db, mut stepper) = TestDb::with_stepper();
+    stepper.client().add(NewTask::manual("subject").handler("work")).unwrap();
+    stepper.step().unwrap();
+    let copy = back_up(&db, "copy.db");
+    let lost = stepper.client().trigger("subject").unwrap();
+    restore(&db, &copy);
+    let run = db.client().trigger("subject").unwrap();
+    assert!(run > lost, "run {run} after {lost}");
+    stepper.step().unwrap();
+    assert_restored(&db, 1);
+}
+
 #[test]
 fn a_copy_made_during_an_attempt_loses_the_attempt_and_nothing_else() {
     if !can_restore() {

@@ -27,7 +27,7 @@ use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::restore::Claims;
-use crate::store::sqlite::restore::seen;
+use crate::store::sqlite::restore::seen::{self, HighestIds};
 use crate::store::sqlite::{invariants, schema};
 
 /// A write-ahead log larger than this is truncated when the scheduler is idle.
@@ -139,7 +139,7 @@ impl SqliteStore {
             transactions: 0,
             version: Tables::CURRENT.version,
             accepts_newer: false,
-            history: KnownHistory::new(),
+            history: KnownHistory::new(identity),
             memory: None,
             busy_timeout: file::BUSY_TIMEOUT,
             backing: None,
@@ -229,7 +229,9 @@ impl SqliteStore {
             "{:?}",
             invariants::broken(&transaction, 1)
         );
+        let ids = HighestIds::read(&transaction)?;
         transaction.commit()?;
+        self.history.gave_out(ids);
         Ok(answer)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A restore changes the schema cookie of the file, as a VACUUM and a change of any table do. So each transaction that writes compares
 //! the cookie and the id of the history with those that its connection knows. If they differ, the file is compared with what is known
-//! of it: the record beside the file, the attempts in the slots of lock files, and what the connection and its owner know. The first that
+//! of it: the record beside the file, the attempts in the slots of lock files, and what the process and the owner know. The first that
 //! finds that the file went back begins a new history: another id, and ids of rows above all that were ever given out. All owners obey it.
 
 pub(crate) mod held;
@@ -37,6 +37,8 @@ pub(crate) struct Knowledge<'a> {
     pub(crate) database: &'a Path,
     /// Of this connection, since its first transaction.
     pub(crate) known: Option<(&'a History, HighestIds)>,
+    /// The highest ids that connections of this process have given out or found in the history that the file has.
+    pub(crate) given_out: HighestIds,
     /// The owner that registers, and has no claims yet.
     pub(crate) registering: Option<&'a str>,
     /// The attempts of the owner that takes its turn.
@@ -82,13 +84,15 @@ impl Knowledge<'_> {
             }
         }
         // What is known of an earlier history is no evidence.
-        let Some((_, ids)) = self.known.filter(|(known, _)| known.id == seen.history.id) else {
-            return Ok(Compared::GoesOn);
-        };
+        let known = self.known.filter(|(known, _)| known.id == seen.history.id);
+        let ids = known.map_or(self.given_out, |(_, ids)| self.given_out.max(ids));
         if seen.ids.runs < ids.runs || seen.ids.tasks < ids.tasks {
             return back(format!("it had run {} and task {}", ids.runs, ids.tasks));
         }
-        self.expected.map_or(Ok(Compared::GoesOn), |(owner, claims)| has_other_claims(tx, owner, claims, seen))
+        match self.expected.filter(|_| known.is_some()) {
+            Some((owner, claims)) => has_other_claims(tx, owner, claims, seen),
+            None => Ok(Compared::GoesOn),
+        }
     }
 
     /// Returns whether the record is that of another database, which was at this path before: then the file is a new one.
@@ -219,10 +223,9 @@ fn raise_ids(
         raise("task_runs", claimed.run);
         raise("scheduled_tasks", claimed.task);
     }
-    if let Some((_, known)) = knowledge.known {
-        raise("task_runs", known.runs);
-        raise("scheduled_tasks", known.tasks);
-    }
+    let known = knowledge.known.map_or(knowledge.given_out, |(_, ids)| knowledge.given_out.max(ids));
+    raise("task_runs", known.runs);
+    raise("scheduled_tasks", known.tasks);
     for (table, id) in &ids {
         tx.execute(BEGIN_SEQUENCE, named_params! { ":table": table })?;
         tx.execute(RAISE, named_params! { ":table": table, ":id": id.saturating_add(MARGIN).min(i64::MAX / 2) })?;

@@ -114,8 +114,8 @@ fn torture_of_namespaces_starts_nothing_beside_a_running_attempt() {
             scheduler.is_running() && Replacing::is_at_work(&soak, scheduler.number, FRESH)
         });
         let number = soak.schedulers[index].number;
-        let killed = match if round < KILLED.len() { KILLED[round] } else { KILLED[soak.random.usize(..KILLED.len())] }
-        {
+        let killed = KILLED.get(round).copied().unwrap_or_else(|| KILLED[soak.random.usize(..KILLED.len())]);
+        let killed = match killed {
             Killed::Both | Killed::Guard if keeps_guard(number) => Killed::Scheduler,
             killed => killed,
         };

@@ -1,6 +1,8 @@
 //! What a connection knows of the history of its file: see [`restore`].
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -48,6 +50,24 @@ impl<'c> Begun<'c> {
     }
 }
 
+/// The highest ids that connections of this process have given out or found in one file, and the history that they are of.
+type GivenOut = Mutex<(String, HighestIds)>;
+
+/// Those of each open file, by its identity.
+static OPEN: Mutex<BTreeMap<(u64, u64), Weak<GivenOut>>> = Mutex::new(BTreeMap::new());
+
+/// Returns what the connections to a file share.
+fn given_out(file: Option<(u64, u64)>) -> Arc<GivenOut> {
+    let Some(file) = file else { return Arc::default() };
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|_, shared| shared.strong_count() > 0);
+    open.get(&file).and_then(Weak::upgrade).unwrap_or_else(|| {
+        let shared = Arc::default();
+        open.insert(file, Arc::downgrade(&shared));
+        shared
+    })
+}
+
 /// What a connection knows of the history of its file.
 #[derive(Debug)]
 pub(super) struct KnownHistory {
@@ -57,6 +77,7 @@ pub(super) struct KnownHistory {
     pub(super) recorded: HighestIds,
     /// What the connection is used for, and what follows from a restore.
     pub(super) purpose: Purpose,
+    given_out: Arc<GivenOut>,
     /// The ids that the next rows get.
     pub(super) ids: Ids,
     /// Whether a transaction has found that the schema changed, and no turn has compared the claims of its owner since.
@@ -64,9 +85,23 @@ pub(super) struct KnownHistory {
 }
 
 impl KnownHistory {
-    pub(super) fn new() -> Self {
-        let (recorded, ids) = (HighestIds::default(), Ids::default());
-        KnownHistory { known: None, recorded, purpose: Purpose::Requests, ids, uncompared: false }
+    /// `file`: its identity.
+    pub(super) fn new(file: Option<(u64, u64)>) -> Self {
+        let (recorded, ids, given_out) = (HighestIds::default(), Ids::default(), given_out(file));
+        KnownHistory { known: None, recorded, purpose: Purpose::Requests, given_out, ids, uncompared: false }
+    }
+
+    /// These are the highest ids after a commit.
+    pub(super) fn gave_out(&self, ids: HighestIds) {
+        let (history, highest) = &mut *self.given_out();
+        // Otherwise another history has begun since.
+        if self.known.as_ref().is_some_and(|(known, _)| known.id == *history) {
+            *highest = highest.max(ids);
+        }
+    }
+
+    fn given_out(&self) -> MutexGuard<'_, (String, HighestIds)> {
+        self.given_out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Compares what a transaction has found at its begin with what is known. If the file went back, that is settled in this transaction,
@@ -97,7 +132,11 @@ impl KnownHistory {
         let has_changed = expected.is_some() && std::mem::take(&mut self.uncompared);
         let held = held.as_deref().map(HeldBack::parse);
         let beginning = Beginning { cookie: history.cookie, has_changed, held, newest_run: ids.runs };
+        if self.given_out().0 != history.id {
+            *self.given_out() = (history.id.clone(), ids);
+        }
         self.known = Some((history, ids));
+        self.gave_out(ids);
         if self.purpose == Purpose::EndedClaims { Err(restore::ended(database)) } else { Ok((tx, beginning)) }
     }
 
@@ -110,8 +149,11 @@ impl KnownHistory {
     ) -> Result<Begun<'c>, Fault> {
         let registering = expected.map(|(owner, _)| owner).filter(|_| self.purpose == Purpose::Requests);
         let known = self.known.as_ref().map(|(known, ids)| (known, *ids));
-        let (knowledge, Begun { connection, tx, seen }) =
-            (Knowledge { database, known, registering, expected }, &begun);
+        let Begun { connection, tx, seen } = &begun;
+        let given_out =
+            Some(&*self.given_out()).filter(|(history, _)| *history == seen.history.id).map(|(_, ids)| *ids);
+        let given_out = given_out.unwrap_or_default();
+        let knowledge = Knowledge { database, known, given_out, registering, expected };
         match knowledge.compare(tx, seen)? {
             Compared::GoesOn => return Ok(begun),
             Compared::WentBack(what) => restore::begin(tx, &knowledge, seen, &what)?,
