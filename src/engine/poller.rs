@@ -108,7 +108,7 @@ pub(crate) struct Poller {
     /// Those of them that were set aside. Only full turns try them again.
     aside: Vec<Finished>,
     /// The attempts that this owner has claimed and not settled, by run.
-    held: HashMap<i64, ClaimedAttempt>,
+    claimed: HashMap<i64, ClaimedAttempt>,
     /// What was claimed under earlier ids, before the database was restored.
     former: Former,
     /// Reports on running attempts that are not written yet.
@@ -180,7 +180,7 @@ impl Poller {
             outbox: VecDeque::new(),
             limit: None,
             aside: Vec::new(),
-            held: HashMap::new(),
+            claimed: HashMap::new(),
             former: Former::default(),
             reports: Vec::new(),
             ended: Vec::new(),
@@ -238,7 +238,7 @@ impl Poller {
     /// Returns how many runs are claimed and not settled. An outcome of a claim under an earlier id counts until it is written.
     pub(crate) fn unsettled(&self) -> usize {
         let unwritten = self.outbox.iter().chain(&self.aside);
-        self.held.len()
+        self.claimed.len()
             + self.former.strays.len()
             + unwritten.filter(|finished| finished.claim.is_of_other(self.owner())).count()
     }
@@ -310,7 +310,7 @@ impl Poller {
         }
         // After a refusal only a write shows whether the database can be written again.
         let must_write = full
-            || self.lock.is_fenced()
+            || self.lock.is_halted()
             || self.has_reports()
             || self.former.is_due(now.monotonic)
             || self.refused.until().is_some()
@@ -360,7 +360,7 @@ impl Poller {
         }
         // With a run still claimed the file stays: its free lock is the proof by which the run is recovered at once. So it does while an
         // attempt of an earlier history runs.
-        if self.held.is_empty() && self.former.strays.is_empty() {
+        if self.claimed.is_empty() && self.former.strays.is_empty() {
             self.lock.retire();
         }
         Ok(())
@@ -412,7 +412,7 @@ impl Poller {
             now: now.wall,
             monotonic: now.monotonic,
             owner: &self.registration.owner,
-            fenced: self.lock.is_fenced().then_some(&*self.lock),
+            halted: self.lock.is_halted().then_some(&*self.lock),
             registration: &self.registration,
             handlers: &self.claiming,
             until: now.wall.plus(self.settings.lease).min(Timestamp::MAX),
@@ -420,7 +420,7 @@ impl Poller {
             reports: &self.reports,
             ended: &self.ended,
             dead: &input.dead,
-            held: &self.held,
+            claimed: &self.claimed,
             former: &self.former.owners,
             strays: &self.former.strays,
             stalled: &input.stalled,
@@ -494,14 +494,14 @@ impl Poller {
             self.emit(&Event::OwnerLost { owner });
         }
         let orphans = self.orphans(&done.orphaned, done.more_lost, input.full, now);
-        if done.extended.is_some_and(|extended| extended != self.held.len()) {
+        if done.extended.is_some_and(|extended| extended != self.claimed.len()) {
             let lost = self.lost_claims(&done.claims, now);
             done.stop.extend(self.log_once.log("claims that were taken over are not known", lost).unwrap_or_default());
         }
         self.troubles.claimed(done.claims.len(), now);
-        self.held.extend(done.claims.iter().map(|claim| (claim.run_id, claim.identified())));
+        self.claimed.extend(done.claims.iter().map(|claim| (claim.run_id, claim.identified())));
         let owner = &self.registration.owner;
-        if self.held.len() == self.aside.iter().filter(|finished| !finished.claim.is_of_other(owner)).count()
+        if self.claimed.len() == self.aside.iter().filter(|finished| !finished.claim.is_of_other(owner)).count()
             && self.outbox.is_empty()
             && let Some(error) = self.newer.take()
         {

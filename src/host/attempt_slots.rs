@@ -8,10 +8,10 @@
 //! The header also records the identity of the locked file and of the database. A file with another identity beside the
 //! same database is a copy: its lock proves nothing about the owner.
 //!
-//! A fence in the header says that the history of the owner's claims has ended: it begins none of them any more. The owner writes the
-//! slot of an attempt first and looks for the fence then; a program that begins a new history sets the fence first and reads the slots
-//! then. So either the attempt does not begin, or its slot is seen. The fence is also set in the file of an owner that makes no progress
-//! and may have claims of an earlier history; that owner removes it when it has compared its claims with the rows.
+//! A byte of the header halts the owner: the history of its claims has ended, and it begins none of them any more. The owner writes the
+//! slot of an attempt first and looks for the byte then; a program that begins a new history sets the byte first and reads the slots
+//! then. So either the attempt does not begin, or its slot is seen. An owner that makes no progress and may have claims of an earlier
+//! history is halted, too; it resumes when it has compared its claims with the rows.
 //!
 //! A slot is reused only when the end of its attempt is recorded, so it needs no clearing: no row that is still running
 //! matches it.
@@ -27,7 +27,7 @@ use crate::host::{platform, process};
 
 /// Length of the header in bytes. First line: [`ALIVE`], [`DEGRADED`] or [`DEAD`], the format, the boot id, device and
 /// inode of this file and of the database. Second line: the id of the owner that took over; the schema cookie for which the owner has
-/// compared its claims with the rows; the fence. All are padded with spaces.
+/// compared its claims with the rows; whether it is halted. All are padded with spaces.
 const HEADER: usize = 256;
 /// Length of the first line.
 const IDENTITY: usize = 192;
@@ -41,10 +41,10 @@ const DEAD: u8 = b'D';
 const SUCCESSOR: usize = 40;
 /// The place and the length of the schema cookie in the second line.
 const COOKIE: std::ops::Range<usize> = IDENTITY + SUCCESSOR..IDENTITY + SUCCESSOR + 20;
-/// The place of the fence: the last byte of the second line.
-const FENCE: usize = HEADER - 2;
-/// The byte of a fence that is set. Otherwise it is a space.
-const FENCED: u8 = b'E';
+/// The place of the byte that halts the owner: the last of the second line.
+const HALT: usize = HEADER - 2;
+/// That byte of a halted owner. Otherwise it is a space.
+const HALTED: u8 = b'E';
 /// Length of a slot in bytes: run, attempt, task, hash of the key, newline.
 const SLOT: usize = 74;
 /// Longest file that is read, in bytes: some hundred thousand slots.
@@ -99,8 +99,8 @@ pub(crate) struct Slots {
     degraded: bool,
     /// The schema cookie in the file.
     cookie: Option<i64>,
-    /// Whether the file had the fence when it was last replaced.
-    fenced: bool,
+    /// Whether the owner was halted when the file was last replaced.
+    halted: bool,
 }
 
 impl Slots {
@@ -126,16 +126,16 @@ impl Slots {
         }
     }
 
-    /// The file is to be replaced by a new one: that has the fence if this one has it.
-    pub(crate) fn keep_fence(&mut self, file: &File) -> io::Result<()> {
-        self.fenced |= is_fenced(file)?;
+    /// The file is to be replaced by a new one: the owner stays halted if it is.
+    pub(crate) fn keep_halted(&mut self, file: &File) -> io::Result<()> {
+        self.halted |= is_halted(file)?;
         Ok(())
     }
 
-    /// Removes the fence from the file.
-    pub(crate) fn lift_fence(&mut self, file: &File) -> io::Result<()> {
-        platform::write_at(file, b" ", FENCE as u64)?;
-        self.fenced = false;
+    /// The owner begins claims again.
+    pub(crate) fn resume(&mut self, file: &File) -> io::Result<()> {
+        platform::write_at(file, b" ", HALT as u64)?;
+        self.halted = false;
         Ok(())
     }
 
@@ -155,9 +155,9 @@ impl Slots {
         }
         let content = self.content(file, database)?;
         let previous = std::mem::replace(&mut self.previous, self.begun.clone());
-        // The content of a free slot is irrelevant, and a newly reserved slot may not be written yet. The fence is not the owner's.
+        // The content of a free slot is irrelevant, and a newly reserved slot may not be written yet. Other owners halt this one.
         let counts = |place: usize| {
-            if place == FENCE {
+            if place == HALT {
                 return false;
             }
             let slot = place.checked_sub(HEADER).map(|place| place / SLOT);
@@ -166,8 +166,8 @@ impl Slots {
         if content.iter().enumerate().all(|(place, byte)| !counts(place) || found.get(place) == Some(byte)) {
             return Ok(false);
         }
-        platform::write_at(file, &content[..FENCE], 0)?;
-        platform::write_at(file, &content[FENCE + 1..], FENCE as u64 + 1).map(|()| true)
+        platform::write_at(file, &content[..HALT], 0)?;
+        platform::write_at(file, &content[HALT + 1..], HALT as u64 + 1).map(|()| true)
     }
 
     /// Changes the first byte of a living owner's file to degraded or alive, if it differs.
@@ -201,8 +201,8 @@ impl Slots {
         let mut content =
             format!("{line:<first$}\n{second:<second_width$}\n", first = widths.0, second_width = widths.1)
                 .into_bytes();
-        if self.fenced {
-            content[FENCE] = FENCED;
+        if self.halted {
+            content[HALT] = HALTED;
         }
         for begun in &self.begun {
             content.extend(begun.map_or([0; SLOT], slot));
@@ -220,21 +220,21 @@ fn padded_cookie(cookie: Option<i64>) -> String {
     format!("{:<1$}", cookie.map(|cookie| cookie.to_string()).unwrap_or_default(), COOKIE.len())
 }
 
-/// Returns whether an owner may begin claims that it has not compared with rows whose schema has this cookie.
+/// Returns whether an owner has not compared its claims with rows whose schema has this cookie.
 pub(crate) fn is_behind(mut file: &File, cookie: i64) -> io::Result<bool> {
     let mut header = [0; HEADER];
     file.read_exact(&mut header)?;
-    Ok(header[FENCE] != FENCED && header[COOKIE] != *padded_cookie(Some(cookie)).as_bytes())
+    Ok(header[COOKIE] != *padded_cookie(Some(cookie)).as_bytes())
 }
 
-/// Sets the fence in the file of another owner.
-pub(crate) fn fence(file: &File) -> io::Result<()> {
-    platform::write_at(file, &[FENCED], FENCE as u64)
+/// Halts the owner of a file.
+pub(crate) fn halt(file: &File) -> io::Result<()> {
+    platform::write_at(file, &[HALTED], HALT as u64)
 }
 
-/// Returns whether the fence is set.
-pub(crate) fn is_fenced(file: &File) -> io::Result<bool> {
-    platform::byte_at(file, FENCE as u64).map(|byte| byte == Some(FENCED))
+/// Returns whether the owner of a file is halted.
+pub(crate) fn is_halted(file: &File) -> io::Result<bool> {
+    platform::byte_at(file, HALT as u64).map(|byte| byte == Some(HALTED))
 }
 
 /// Returns `{run:020} {attempt:010} {task:020} {key:020}\n`, without the cost of `format!`: it is written before every attempt.
@@ -349,7 +349,7 @@ mod tests {
     use std::path::Path;
 
     use super::{
-        BegunAttempts, ClaimedAttempt, Content, HEADER, Mark, Place, SLOT, Slots, fence, is_fenced, mark_dead,
+        BegunAttempts, ClaimedAttempt, Content, HEADER, Mark, Place, SLOT, Slots, halt, is_halted, mark_dead,
         read_mark, write,
     };
     use crate::host::platform;
@@ -408,22 +408,22 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_fence_stays_whatever_the_owner_writes() {
+    fn an_owner_stays_halted_whatever_it_writes() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a-1");
         let mut slots = Slots::default();
         let own = File::create_new(&path).and_then(|_| File::options().read(true).write(true).open(&path)).unwrap();
         slots.write_all(&own, Path::new(DATABASE)).unwrap();
-        assert!(!is_fenced(&own).unwrap());
-        fence(&own).unwrap();
+        assert!(!is_halted(&own).unwrap());
+        halt(&own).unwrap();
         assert!(!slots.repair(&own, &path, Path::new(DATABASE)).unwrap(), "nothing is damaged");
         platform::write_at(&own, b"x", 3).unwrap();
-        assert!(slots.repair(&own, &path, Path::new(DATABASE)).unwrap() && is_fenced(&own).unwrap());
+        assert!(slots.repair(&own, &path, Path::new(DATABASE)).unwrap() && is_halted(&own).unwrap());
         mark_dead(&own, "the-successor").unwrap();
         std::io::Seek::rewind(&mut &own).unwrap();
         assert_eq!(read_mark(&own), Mark::Dead { taken_over_by: "the-successor".to_owned() });
-        slots.keep_fence(&own).unwrap();
-        assert!(is_fenced(&file(&slots)).unwrap() && !is_fenced(&file(&slots.of_next_file())).unwrap());
+        slots.keep_halted(&own).unwrap();
+        assert!(is_halted(&file(&slots)).unwrap() && !is_halted(&file(&slots.of_next_file())).unwrap());
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub(crate) fn new_owner(random: &mut fastrand::Rng) -> String {
     uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string()
 }
 
+/// Returns whether a name is one that [`new_owner`] draws. Another file in the folder, of which nothing can be known, is no owner's.
+pub(super) fn is_drawn(name: &str) -> bool {
+    uuid::Uuid::try_parse(name).is_ok()
+}
+
 /// An owner's own lock. Dropping it, or the end of the process, releases the lock: the owner counts as dead.
 #[derive(Debug)]
 pub(crate) struct OwnerLock {
@@ -42,7 +47,7 @@ pub(crate) struct OwnerLock {
     checked: AtomicI64,
     /// Whether [`OwnerLock::retire`] was called.
     retired: Arc<AtomicBool>,
-    held: Mutex<LockedFiles>,
+    files: Mutex<LockedFiles>,
 }
 
 /// The locked file, the slots in it, and those of earlier ids.
@@ -67,8 +72,8 @@ impl OwnerLock {
         let path = Mutex::new(folder.join(owner));
         let (database, checked) = (database.to_owned(), AtomicI64::new(i64::MAX));
         let retired = Arc::default();
-        let lock = OwnerLock { database, folder, path, checked, retired, held: Mutex::default() };
-        lock.create(&mut lock.held()).map_err(|error| Error::store("take the owner's lock", error))?;
+        let lock = OwnerLock { database, folder, path, checked, retired, files: Mutex::default() };
+        lock.create(&mut lock.files()).map_err(|error| Error::store("take the owner's lock", error))?;
         Ok(lock)
     }
 
@@ -92,16 +97,16 @@ impl OwnerLock {
     /// into place. The old file stays locked until then. Fails in a folder that is not private to this user.
     pub(crate) fn keep(&self) -> io::Result<FileState> {
         folder::make_private(&self.folder)?;
-        let mut held = self.held();
+        let mut files = self.files();
         let path = self.path();
-        if let Some(file) = held.file.clone().filter(|file| names(&path, file)) {
-            let repaired = held.slots.repair(&file, &path, &self.database)?;
+        if let Some(file) = files.file.clone().filter(|file| names(&path, file)) {
+            let repaired = files.slots.repair(&file, &path, &self.database)?;
             return Ok(if repaired { FileState::Recreated } else { FileState::Intact });
         }
-        if let Some(file) = held.file.clone() {
-            held.slots.keep_fence(&file)?;
+        if let Some(file) = files.file.clone() {
+            files.slots.keep_halted(&file)?;
         }
-        self.create(&mut held)?;
+        self.create(&mut files)?;
         Ok(FileState::Recreated)
     }
 
@@ -130,9 +135,9 @@ impl OwnerLock {
     }
 
     fn mark_degraded(&self, degraded: bool) {
-        let held = &mut *self.held();
-        if let Some(file) = &held.file {
-            let _ = held.slots.mark(file, degraded);
+        let files = &mut *self.files();
+        if let Some(file) = &files.file {
+            let _ = files.slots.mark(file, degraded);
         }
     }
 
@@ -142,46 +147,47 @@ impl OwnerLock {
     pub(crate) fn begin(&self, attempt: ClaimedAttempt, claimed_by: Option<&str>) -> io::Result<Place> {
         // Written without holding the mutex of the slots, which the loop needs too.
         let (file, place) = {
-            let held = &mut *self.held();
+            let files = &mut *self.files();
             if claimed_by.is_some_and(|owner| owner != self.id()) {
                 return Err(io::Error::other("it was claimed before this scheduler registered again"));
             }
-            (held.file.clone().ok_or(io::ErrorKind::NotFound)?, held.slots.take(attempt))
+            (files.file.clone().ok_or(io::ErrorKind::NotFound)?, files.slots.take(attempt))
         };
         // If the file is recreated meanwhile, the new file already holds the attempt.
         let ended = || io::Error::other("it was claimed before the database was restored");
         attempt_slots::write(&file, place, attempt)
-            .and_then(|()| attempt_slots::is_fenced(&file))
-            .and_then(|fenced| if fenced { Err(ended()) } else { Ok(()) })
+            .and_then(|()| attempt_slots::is_halted(&file))
+            .and_then(|halted| if halted { Err(ended()) } else { Ok(()) })
             .inspect_err(|_| self.free_slots(std::iter::once(place)))?;
         Ok(place)
     }
 
     /// Records that this owner has compared its claims with rows whose schema has this cookie. If that fails, the next call tries again.
     pub(crate) fn compared(&self, cookie: i64) {
-        let held = &mut *self.held();
-        if let Some(file) = &held.file {
-            let _ = held.slots.compared(file, cookie);
+        let files = &mut *self.files();
+        if let Some(file) = &files.file {
+            let _ = files.slots.compared(file, cookie);
         }
     }
 
-    /// Removes the fence: the claims are those of the rows. The caller holds the write lock of the database, as one that sets a fence does.
-    pub(crate) fn lift_fence(&self) -> io::Result<()> {
-        let held = &mut *self.held();
-        held.file.as_ref().map_or(Ok(()), |file| held.slots.lift_fence(file))
+    /// This owner begins claims again: they are those of the rows. The caller holds the write lock of the database, as one that halts an
+    /// owner does.
+    pub(crate) fn resume(&self) -> io::Result<()> {
+        let files = &mut *self.files();
+        files.file.as_ref().map_or(Ok(()), |file| files.slots.resume(file))
     }
 
     /// Returns whether another program doubts this owner's claims, or their history has ended: none of them begins any more.
-    pub(crate) fn is_fenced(&self) -> bool {
-        let file = self.held().file.clone();
-        file.is_some_and(|file| attempt_slots::is_fenced(&file).unwrap_or(false))
+    pub(crate) fn is_halted(&self) -> bool {
+        let file = self.files().file.clone();
+        file.is_some_and(|file| attempt_slots::is_halted(&file).unwrap_or(false))
     }
 
     /// Frees the slots of attempts whose end is recorded. Before that a slot must remain, as proof that its attempt
     /// began.
     pub(crate) fn free_slots(&self, places: impl Iterator<Item = Place>) {
-        let mut held = self.held();
-        places.for_each(|place| held.slots.free(place));
+        let mut files = self.files();
+        places.for_each(|place| files.slots.free(place));
     }
 
     /// Removes the file of an owner that stops with no running attempt. An owner that is only dropped leaves its file
@@ -189,7 +195,7 @@ impl OwnerLock {
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
         let path = self.path();
-        if self.held().file.as_ref().is_some_and(|file| names(&path, file)) {
+        if self.files().file.as_ref().is_some_and(|file| names(&path, file)) {
             let _ = std::fs::remove_file(&path);
         }
     }
@@ -202,19 +208,19 @@ impl OwnerLock {
     /// Continues under another id, with another file. The file of the id that is `registered` stays, and is locked until
     /// [`OwnerLock::release_former`]; that of an id whose registration failed is removed.
     pub(crate) fn change_owner(&self, owner: &str, registered: &str) -> Result<()> {
-        let mut held = self.held();
-        let (before, old, was_registered) = (self.path(), held.file.clone(), self.id() == registered);
+        let mut files = self.files();
+        let (before, old, was_registered) = (self.path(), files.file.clone(), self.id() == registered);
         let set = |path| *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
         set(self.folder.join(owner));
-        let next = held.slots.of_next_file();
-        let slots = std::mem::replace(&mut held.slots, next);
-        if let Err(error) = self.create(&mut held) {
+        let next = files.slots.of_next_file();
+        let slots = std::mem::replace(&mut files.slots, next);
+        if let Err(error) = self.create(&mut files) {
             set(before);
-            held.slots = slots;
+            files.slots = slots;
             return Err(Error::store("take the owner's lock", error));
         }
         if was_registered {
-            held.former.extend(old.map(|file| (before, file)));
+            files.former.extend(old.map(|file| (before, file)));
         } else {
             let _ = std::fs::remove_file(&before);
         }
@@ -224,12 +230,12 @@ impl OwnerLock {
     /// Unlocks the files of earlier ids, none of whose attempts runs any more. That proves that those owners are dead.
     #[cfg(feature = "postgres")]
     pub(crate) fn release_former(&self) {
-        self.held().former.clear();
+        self.files().former.clear();
     }
 
     /// As [`OwnerLock::release_former`], and removes the files: nothing of these owners is left to recover.
     pub(crate) fn retire_former(&self) {
-        for (path, file) in self.held().former.drain(..) {
+        for (path, file) in self.files().former.drain(..) {
             if names(&path, &file) {
                 let _ = std::fs::remove_file(path);
             }
@@ -240,11 +246,11 @@ impl OwnerLock {
         self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn held(&self) -> MutexGuard<'_, LockedFiles> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn files(&self) -> MutexGuard<'_, LockedFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn create(&self, held: &mut LockedFiles) -> io::Result<()> {
+    fn create(&self, files: &mut LockedFiles) -> io::Result<()> {
         folder::make_private(&self.folder)?;
         let path = self.path();
         let mut temporary = path.as_os_str().to_owned();
@@ -256,9 +262,9 @@ impl OwnerLock {
         let file = platform::create_private(Path::new(&temporary))?;
         file.lock()?;
         let file = Locked::new(file);
-        held.slots.write_all(&file, &self.database)?;
+        files.slots.write_all(&file, &self.database)?;
         std::fs::rename(&temporary, &path)?;
-        held.file = Some(Arc::new(file));
+        files.file = Some(Arc::new(file));
         Ok(())
     }
 }
@@ -402,59 +408,30 @@ pub(crate) fn begun(database: &Path) -> Vec<(String, BegunAttempts)> {
     owners_in(database).into_iter().filter_map(read).collect()
 }
 
-/// Sets the fence in the lock file of an owner: it begins no claim any more. Returns what it had begun and not ended before, and some
-/// attempts that have ended; `None`: it cannot be known.
-pub(crate) fn fence(database: &Path, owner: &str) -> Option<BegunAttempts> {
-    let options = &mut OpenOptions::new();
-    let file = platform::open_regular(&folder(database).join(owner), options.read(true).write(true)).ok()?;
-    attempt_slots::fence(&file).ok()?;
-    match attempt_slots::read(&file, database) {
-        Content::Slots { begun, .. } => begun,
-        Content::Copy => None,
-    }
-}
-
-/// Sets the fence in the lock file of each owner that is not known to be dead: it begins no claim of the present history any more. Returns
-/// what all owners had begun and not ended before, and some attempts that have ended; `None`: it cannot be known.
-/// `registering`: an owner that has no claims yet.
-pub(crate) fn fence_all(database: &Path, registering: Option<&str>) -> Vec<(String, Option<BegunAttempts>)> {
-    let read = |owner: String| match standing(database, &owner) {
-        Standing::Dead(dead) => Some((owner, dead.begun().as_deref().cloned())),
-        Standing::Alive { .. } | Standing::TakenOver(_) | Standing::Unknown(_) => {
-            let begun = fence(database, &owner);
-            Some((owner, begun))
-        }
-        Standing::Missing => None,
-    };
-    owners_in(database).into_iter().filter(|owner| Some(owner.as_str()) != registering).filter_map(read).collect()
-}
-
-/// Returns the living owners, other than this one, that may begin claims that they have not compared with rows whose schema has this
-/// cookie. On Windows that cannot be known, and does not count.
-pub(crate) fn behind(database: &Path, observer: &str, cookie: i64) -> Vec<String> {
-    let is_behind = |owner: &String| {
-        let file = platform::open_regular(&folder(database).join(owner), OpenOptions::new().read(true));
-        file.is_ok_and(|file| attempt_slots::is_behind(&file, cookie).unwrap_or(true))
-    };
-    let others = owners_in(database).into_iter().filter(|owner| cfg!(unix) && owner != observer);
-    others.filter(|owner| is_behind(owner) && is_alive(database, owner)).collect()
-}
-
 /// Returns whether an owner holds its lock.
 pub(crate) fn is_alive(database: &Path, owner: &str) -> bool {
     matches!(standing(database, owner), Standing::Alive { .. })
 }
 
-/// Returns the names of the lock files in the folder of a database. An unsafe folder proves nothing.
+/// Returns the names of the lock files in the folder of a database; none if it cannot be read.
 fn owners_in(database: &Path) -> Vec<String> {
+    list(database).unwrap_or_default()
+}
+
+/// As [`owners_in`], or the error. A missing or unsafe folder proves nothing.
+pub(super) fn list(database: &Path) -> io::Result<Vec<String>> {
     let folder = folder(database);
     if folder::unsafe_private(&folder, folder::this_user()).is_some() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    let files = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?.collect::<io::Result<Vec<_>>>()?,
+    };
+    let names = files.into_iter().filter_map(|file| file.file_name().into_string().ok());
     // The input files of commands and of workers, the files of guards, and the record of the history are in the same folder.
-    names.filter(|name| !name.starts_with("run-") && !name.starts_with("worker-") && !name.contains('.')).collect()
+    let is_other = |name: &str| name.starts_with("run-") || name.starts_with("worker-") || name.contains('.');
+    Ok(names.filter(|name| !is_other(name)).collect())
 }
 
 /// The age from which on a temporary lock file is stale: a living owner renames it at once.
@@ -526,16 +503,16 @@ mod tests {
         std::fs::write(&database, "").unwrap();
         let lock = OwnerLock::take(&database, "a-1").unwrap();
         let copy = |file: Option<&Locked>| file.unwrap().try_clone().unwrap();
-        let first = copy(lock.held().file.as_deref());
+        let first = copy(lock.files().file.as_deref());
         // The file is replaced while a worker writes its slot: it stays locked until the worker is done.
-        let writes = lock.held().file.clone().unwrap();
+        let writes = lock.files().file.clone().unwrap();
         std::fs::rename(folder(&database).join("a-1"), folder(&database).join("a-2")).unwrap();
         assert_eq!(lock.keep().unwrap(), FileState::Recreated);
         assert!(matches!(standing(&database, "a-2"), Standing::Alive { .. }));
         drop(writes);
         assert!(!matches!(standing(&database, "a-2"), Standing::Alive { .. }));
 
-        let second = copy(lock.held().file.as_deref());
+        let second = copy(lock.files().file.as_deref());
         assert!(matches!(standing(&database, "a-1"), Standing::Alive { .. }));
         drop(lock);
         let Standing::Dead(dead) = standing(&database, "a-1") else { panic!("its lock is released") };

@@ -70,6 +70,20 @@ pub enum Event {
         /// When the next attempt is due.
         next_attempt: Timestamp,
     },
+    /// An attempt was interrupted, by a shutdown, a lost lease or its own handler, and is tried again: see
+    /// [`Failure::interrupted`](crate::Failure::interrupted). The first three in a row do not count.
+    Interrupted {
+        /// The attempt.
+        #[serde(flatten, with = "attempt")]
+        claim: Arc<Claim>,
+        /// The error of the handler.
+        reason: String,
+        /// How long the handler took.
+        #[serde(rename = "took_ms", with = "json::duration")]
+        took: Duration,
+        /// When the next attempt is due.
+        next_attempt: Timestamp,
+    },
     /// A handler has exceeded its time limit, was asked to stop, and does not return. Another worker replaces the one
     /// that it holds. When the handler returns an error, the attempt is recorded as timed out.
     WorkerHeld {
@@ -390,6 +404,14 @@ impl fmt::Display for Event {
             Event::Snoozed { claim, reason, took, next_attempt } => write!(
                 f,
                 "run {} of {:?} was postponed by its handler after {}: {}; next attempt at {next_attempt}",
+                claim.run_id,
+                claim.task,
+                humantime::format_duration(coarse(*took)),
+                OneLine(reason)
+            ),
+            Event::Interrupted { claim, reason, took, next_attempt } => write!(
+                f,
+                "run {} of {:?} was interrupted after {}: {}; next attempt at {next_attempt}",
                 claim.run_id,
                 claim.task,
                 humantime::format_duration(coarse(*took)),

@@ -25,8 +25,8 @@ const COPIED: usize = 256;
 /// The ends of a run, as in the tables.
 pub(super) const RUN_OUTCOMES: [&str; 4] = ["succeeded", "dead", "cancelled", "missed"];
 /// The ends of an attempt.
-pub(super) const ATTEMPT_OUTCOMES: [&str; 7] =
-    ["succeeded", "failed", "cancelled", "snoozed", "released", "lost", "superseded"];
+pub(super) const ATTEMPT_OUTCOMES: [&str; 8] =
+    ["succeeded", "failed", "cancelled", "snoozed", "interrupted", "released", "lost", "superseded"];
 
 /// The upper bounds of the buckets of all histograms, in milliseconds: 5 ms to a day.
 pub(super) const BOUNDS: [u64; 15] =
@@ -147,6 +147,7 @@ impl Observer for Metrics {
                 counts.run_ended(&claim.handler, counts.task(claim), *status);
             }
             Event::Snoozed { claim, took, .. } => counts.attempt_ended(claim, "snoozed", Some(*took)),
+            Event::Interrupted { claim, took, .. } => counts.attempt_ended(claim, "interrupted", Some(*took)),
             Event::Superseded { claim } => counts.attempt_ended(claim, "superseded", None),
             Event::Lost { task, handler, status, .. } => {
                 let (of, task) = (counts.handlers.get(handler), counts.known_task(task));
@@ -278,10 +279,26 @@ fn label(name: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use super::{BOUNDS, Histogram, MAX_HANDLERS, Named, OfTask};
+    use super::{ATTEMPT_OUTCOMES, BOUNDS, Histogram, MAX_HANDLERS, Metrics, Named, OfTask};
+    use crate::clock::{SystemClock, Timestamp};
+    use crate::model::event::{Event, Observer};
+    use crate::model::run::Claim;
+
+    #[test]
+    fn an_interruption_is_no_failure() {
+        let metrics = Metrics::new(Arc::new(SystemClock::new()), &BTreeSet::new(), true);
+        let (next_attempt, reason) = (Timestamp::from_millis(1_805_025_600_000), "cut short".to_owned());
+        let claim = Arc::new(Claim::described(1, 1, "t".to_owned(), "work".to_owned(), next_attempt));
+        metrics.observe(&Event::Interrupted { claim, reason, took: Duration::ZERO, next_attempt });
+        let of = metrics.counts().handlers.get("work");
+        let counted = ATTEMPT_OUTCOMES.iter().zip(&of.attempts).filter(|(_, count)| count.load(Ordering::Relaxed) > 0);
+        assert_eq!(counted.map(|(outcome, _)| *outcome).collect::<Vec<_>>(), ["interrupted"]);
+    }
 
     #[test]
     fn names_beyond_the_limit_share_one_value_and_known_names_keep_theirs() {

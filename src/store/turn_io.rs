@@ -264,8 +264,8 @@ pub(crate) struct Work<'a> {
     /// The time of the monotonic clock.
     pub(crate) monotonic: Duration,
     pub(crate) owner: &'a str,
-    /// The owner's lock, if its file has a fence: the turn lifts it if the claims are those of the rows.
-    pub(crate) fenced: Option<&'a OwnerLock>,
+    /// The owner's lock, if it is halted: it resumes in the turn if the claims are those of the rows.
+    pub(crate) halted: Option<&'a OwnerLock>,
     /// Of the owner.
     pub(crate) registration: &'a Registration,
     pub(crate) handlers: &'a BTreeSet<String>,
@@ -279,7 +279,7 @@ pub(crate) struct Work<'a> {
     /// Owners that are proved dead.
     pub(crate) dead: &'a [Dead],
     /// The attempts that the owner has claimed and not settled, by run.
-    pub(crate) held: &'a HashMap<i64, ClaimedAttempt>,
+    pub(crate) claimed: &'a HashMap<i64, ClaimedAttempt>,
     /// The earlier ids of the owner, whose attempts are lost because the database was restored.
     pub(crate) former: &'a [String],
     /// Their attempts that have not returned.

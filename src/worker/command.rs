@@ -42,7 +42,7 @@ use crate::host::orphan::{self, Input, PayloadFile};
 pub use crate::host::process::{Leader, was_started_with};
 pub use crate::host::process::{Process, processes};
 use crate::model::finished::{Report, ReportKind};
-use crate::worker::attempt::{Notice, WorkEnd};
+use crate::worker::attempt::{Notice, StopReason, WorkEnd};
 use crate::worker::handler::{Context, MAX_PROGRESS_BYTES};
 
 /// Most bytes that are kept of an attempt's output.
@@ -180,11 +180,11 @@ impl<'a> CommandContext<'a> {
         self.0.reported().remark = Some(excerpt(remark.as_ref(), MAX_PROGRESS_BYTES));
     }
 
-    /// Records that the command ends now. What the handler does afterwards, such as cleaning up, does not count against its time
-    /// limit, and a shutdown that begins meanwhile does not make an error an interruption. The first call counts; without one, the work
-    /// ends when the handler returns.
-    pub fn record_end(self) {
-        let end = WorkEnd { is_late: self.0.time_is_up(), stop: self.0.stop_reason() };
+    /// Records that the command has ended. What the handler does afterwards, such as cleaning up, does not count against its time
+    /// limit. `stop`: the request to stop that the handler had passed on to the command, if it had: only then an error is an
+    /// interruption. The first call counts; without one, the work ends when the handler returns.
+    pub fn record_end(self, stop: Option<StopReason>) {
+        let end = WorkEnd { is_late: self.0.time_is_up(), stop };
         self.0.reported().work_end.get_or_insert(end);
     }
 }

@@ -50,7 +50,7 @@ impl Failure {
     /// [`Client::check`](crate::Client::check) names a run with more than one. A run that may start only once is dead.
     ///
     /// Not needed after a shutdown has asked the handler to stop ([`StopReason::Shutdown`](crate::StopReason::Shutdown)): any error that it
-    /// then returns is an interruption, unless it says `give_up`, `cancel` or `snooze`. The wait of `retry_after` is kept.
+    /// then returns is an interruption, unless it says `give_up`, `cancel` or `snooze`. The wait of `retry_after` is not used.
     ///
     /// ```
     /// use duly::testing::Stepper;

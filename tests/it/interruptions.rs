@@ -10,8 +10,8 @@ use duly::command::CommandContext;
 use duly::executor::{Delegated, Executor, Waker};
 use duly::testing::Stepper;
 use duly::{
-    BoxError, Builder, Claim, Context, Failure, FailureKind, Limits, NewTask, Outcome, ProblemKind, Retry, RunStatus,
-    Scheduler, StopReason,
+    BoxError, Builder, Claim, Context, Event, Failure, FailureKind, Limits, NewTask, Outcome, ProblemKind, Retry,
+    RunStatus, Scheduler, StopReason,
 };
 
 use crate::fixtures::{
@@ -159,7 +159,7 @@ fn what_a_handler_decides_after_the_request_to_stop_stands() {
     assert_eq!(db.rows(RUNS), expected);
     let waits = "SELECT t.name, r.run_at - r.finished_at FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
                   WHERE r.status = 'failed' AND r.run_at >= r.finished_at + 3600000 ORDER BY t.name";
-    assert_eq!(db.rows(waits), ["delays|3600000", "snoozes|3600000"], "the delay is kept");
+    assert_eq!(db.rows(waits), ["snoozes|3600000"], "an interruption waits the backoff of the task");
     db.assert_sound();
 }
 
@@ -190,20 +190,27 @@ fn an_attempt_that_had_exceeded_its_time_limit_before_has_timed_out() {
     assert_eq!(db.ask("SELECT outcome FROM task_attempts WHERE error LIKE '%late'"), "timed_out");
 }
 
-/// As that of a command that fails by itself, whose remaining processes are waited for.
+/// As that of a command that fails by itself, whose remaining processes are waited for, or which has not been looked at since.
 #[test]
 fn an_attempt_whose_work_had_ended_before_the_request_to_stop_has_failed() {
     let db = TestDb::new();
-    db.client().add(retry_soon(overdue("t"), 2)).unwrap();
-    interrupt(&db, 1, |builder, begun| {
+    db.client().add_all(["before", "by-itself", "stopped"].map(|name| retry_soon(overdue(name), 2))).unwrap();
+    interrupt(&db, 3, |builder, begun| {
         let begun = Mutex::new(begun);
         builder.handler("work", move |run: &Context| {
-            CommandContext::of(run).record_end();
+            let ended_before = run.task() == "before";
+            if ended_before {
+                CommandContext::of(run).record_end(None);
+            }
             begun.lock().unwrap().send(())?;
-            obey(run)
+            let obeyed = obey(run);
+            // Noticed after the request, of which the command knew nothing, or everything.
+            let passed_on = run.stop_reason().filter(|_| run.task() == "stopped");
+            CommandContext::of(run).record_end(passed_on);
+            obeyed
         })
     });
-    assert_eq!(db.rows(RUNS), ["t|failed|1|0|0"]);
+    assert_eq!(db.rows(RUNS), ["before|failed|1|0|0", "by-itself|failed|1|0|0", "stopped|failed|1|1|1"]);
 }
 
 fn failed(retry: Retry) -> Outcome {
@@ -256,6 +263,21 @@ fn interruptions_in_a_row_wait_longer_and_are_reported() {
     attempt = claim_after(&mut stepper, minutes(1));
     assert_eq!(end(&mut stepper, &attempt, Outcome::succeeded()).0, "succeeded|7|4|0");
     db.assert_sound();
+}
+
+#[test]
+fn an_interruption_is_reported_as_that_and_not_as_a_failure() {
+    let db = TestDb::new();
+    let (mut stepper, events) = db.stepper_with_events(NOON);
+    stepper.client().add(NewTask::once("t", at(NOON)).handler("work").max_attempts(3)).unwrap();
+    let attempt = claim(&mut stepper);
+    end(&mut stepper, &attempt, failed(Retry::Interrupted));
+    let events: Vec<Event> = events.try_iter().collect();
+    assert!(!events.iter().any(|event| matches!(event, Event::Finished { .. })), "{events:?}");
+    let event = events.iter().find(|event| matches!(event, Event::Interrupted { .. })).expect("the event");
+    assert_eq!(event.level(), log::Level::Warn);
+    let text = event.to_string();
+    assert!(text.starts_with("run 1 of \"t\" was interrupted after 0s: cut short; next attempt at "), "{text}");
 }
 
 /// Neither starts again within the second.

@@ -17,7 +17,7 @@ use crate::fixtures::{
     NOON, TestDb, advance_and_step, claim, eventually, far_future, held, minutes, overdue, receive, seconds, skip,
     step, succeed, wait_for_status,
 };
-use crate::sidecar::{Gate, Sidecar, group_size, shell, wait_for_line};
+use crate::sidecar::{Gate, Sidecar, group_size, wait_for_line};
 
 /// Copies a database, or restores a copy, with SQLite's own function for that.
 fn sqlite_shell(file: &Path, command: &str) {
@@ -112,25 +112,29 @@ fn a_run_that_was_running_in_the_copy_does_not_stay_so() {
     assert_restored(&db, 1);
 }
 
-/// Two schedulers on one file with one clock, and a copy from before their first run.
-fn two(tasks: impl IntoIterator<Item = NewTask>) -> (TestDb, [Stepper; 2], PathBuf) {
+/// Two schedulers on one file with one clock, and a copy from before their first run; `None` where nothing can be restored.
+fn two(tasks: impl IntoIterator<Item = NewTask>) -> Option<(TestDb, [Stepper; 2], PathBuf)> {
+    if !can_restore() {
+        return None;
+    }
     let db = TestDb::new();
     let first = db.stepper(NOON);
     let second = db.builder(NOON).clock(first.clock()).accept("work").start().expect("a stepper");
     tasks.into_iter().for_each(|task| drop(first.client().add(task).expect("a task")));
     let copy = back_up(&db, "copy.db");
-    (db, [first, second], copy)
+    Some((db, [first, second], copy))
+}
+
+/// A task that is due each minute, and runs beside itself.
+fn each_minute(name: &str) -> NewTask {
+    NewTask::interval(name, minutes(1)).handler("work").overlap(Overlap::Allow)
 }
 
 #[test]
 fn a_task_that_still_runs_starts_in_no_scheduler_and_others_go_on() {
-    if !can_restore() {
-        return;
-    }
-    let tasks =
-        ["subject", "other"].map(|name| NewTask::interval(name, minutes(1)).handler("work").overlap(Overlap::Allow));
+    let tasks = ["subject", "other"].map(each_minute);
     let keyed = ["holder", "waiter"].map(|name| NewTask::manual(name).handler("work").concurrency_key("shared"));
-    let (db, [mut first, mut second], copy) = two(tasks.into_iter().chain(keyed));
+    let Some((db, [mut first, mut second], copy)) = two(tasks.into_iter().chain(keyed)) else { return };
     first.client().trigger("holder").unwrap();
     let begun = advance_and_step(&mut first, minutes(1));
     assert_eq!(begun.len(), 3);
@@ -166,12 +170,9 @@ fn a_task_that_still_runs_starts_in_no_scheduler_and_others_go_on() {
 
 #[test]
 fn each_scheduler_that_finds_a_restore_alone_notices_the_same_one() {
-    if !can_restore() {
-        return;
-    }
     // Without a heartbeat since: the stamp is the same, and what was claimed and ended shows it.
     for ended in [false, true] {
-        let (db, [mut first, mut second], copy) = two([overdue("subject").handler("work")]);
+        let Some((db, [mut first, mut second], copy)) = two([overdue("subject").handler("work")]) else { return };
         let claim = claim(&mut first);
         first.begin(&claim);
         if ended {
@@ -193,6 +194,42 @@ fn each_scheduler_that_finds_a_restore_alone_notices_the_same_one() {
         assert!(again.run_id > claim.run_id && again.attempt == 1);
         assert_restored(&db, 1);
     }
+}
+
+/// Its process knows it, although no turn has seen it.
+#[test]
+fn an_id_that_a_client_gave_out_last_is_not_given_out_again() {
+    if !can_restore() {
+        return;
+    }
+    let (db, mut stepper) = TestDb::with_stepper();
+    stepper.client().add(NewTask::manual("subject").handler("work")).unwrap();
+    stepper.step().unwrap();
+    let copy = back_up(&db, "copy.db");
+    let lost = stepper.client().trigger("subject").unwrap();
+    restore(&db, &copy);
+    let run = db.client().trigger("subject").unwrap();
+    assert!(run > lost, "run {run} after {lost}");
+    stepper.step().unwrap();
+    assert_restored(&db, 1);
+}
+
+/// The first task is added by a transaction, the next one by one statement.
+#[test]
+fn an_id_that_one_statement_gave_out_is_not_given_out_again() {
+    if !can_restore() {
+        return;
+    }
+    let (db, client) = TestDb::with_client();
+    client.add(far_future("first")).unwrap();
+    let copy = back_up(&db, "copy.db");
+    client.add(far_future("lost")).unwrap();
+    let lost: i64 = db.number("SELECT max(id) FROM scheduled_tasks");
+    restore(&db, &copy);
+    db.client().add(far_future("second")).unwrap();
+    let id: i64 = db.number("SELECT max(id) FROM scheduled_tasks");
+    assert!(id > lost, "task {id} after {lost}");
+    db.assert_sound();
 }
 
 #[test]
@@ -261,38 +298,6 @@ fn a_closure_of_before_can_neither_finish_nor_perform_an_effect() {
     wait_for_status(scheduler.client(), "subject", RunStatus::Succeeded);
     scheduler.shutdown(seconds(5)).unwrap();
     assert_eq!(db.ask("SELECT group_concat(run_id) FROM task_effects"), format!("{run},{run}"));
-    assert_restored(&db, 1);
-}
-
-#[test]
-fn what_an_orphan_runs_waits_for_it_after_a_restore() {
-    if !can_restore() {
-        return;
-    }
-    let (db, client, home) = {
-        let (db, client) = TestDb::with_client();
-        let home = db.home().display().to_string();
-        (db, client, home)
-    };
-    let gate = Gate::new(&db, "gate");
-    client.add(manual_shell("subject", &format!("echo $$ >>{home}/begun; read line <{home}/gate"))).unwrap();
-    let copy = back_up(&db, "copy.db");
-    let mut sidecar = Sidecar::start(&db, &["--lease", "1s"]);
-    client.trigger("subject").unwrap();
-    let group = wait_for_line(&db, "begun");
-    sidecar.kill_with_guard();
-    restore(&db, &copy);
-    let run = client.trigger("subject").unwrap();
-    client.add(shell("other", "true")).unwrap();
-    let mut next = Sidecar::start(&db, &["--lease", "1s"]);
-    wait_for_status(&client, "other", RunStatus::Succeeded);
-    assert_eq!((db.lines("begun").len(), client.run(run).unwrap().unwrap().status), (1, RunStatus::Queued));
-    crate::sidecar::kill_group(&group);
-    eventually("it starts when the command is gone", || db.lines("begun").len() == 2);
-    let mut gate = gate;
-    gate.open();
-    wait_for_status(&client, "subject", RunStatus::Succeeded);
-    next.terminate();
     assert_restored(&db, 1);
 }
 

@@ -16,8 +16,8 @@ impl Poller {
             return self.forget_former();
         }
         // This owner may have claimed another attempt of the run since, after others had counted it as dead.
-        if self.held.get(&claim.run_id).is_some_and(|held| held.attempt == claim.attempt) {
-            self.held.remove(&claim.run_id);
+        if self.claimed.get(&claim.run_id).is_some_and(|claimed| claimed.attempt == claim.attempt) {
+            self.claimed.remove(&claim.run_id);
         }
     }
 
@@ -34,12 +34,12 @@ impl Poller {
     pub(super) fn lost_claims(&mut self, new: &[Arc<Claim>], now: Now) -> Result<Vec<i64>> {
         let claimed = self.store.claimed_by(&self.registration.owner)?;
         if self.store.as_file().is_some() {
-            return Ok(self.held.keys().filter(|run| !claimed.contains(run)).copied().collect());
+            return Ok(self.claimed.keys().filter(|run| !claimed.contains(run)).copied().collect());
         }
         let is_new = |run: &i64| new.iter().any(|claim| claim.run_id == *run);
-        let lost = self.held.keys().filter(|run| !claimed.contains(run)).copied().collect();
+        let lost = self.claimed.keys().filter(|run| !claimed.contains(run)).copied().collect();
         let unknown: Vec<i64> =
-            claimed.into_iter().filter(|run| !self.held.contains_key(run) && !is_new(run)).collect();
+            claimed.into_iter().filter(|run| !self.claimed.contains_key(run) && !is_new(run)).collect();
         for run in unknown {
             let Some(Run { id, task, handler, attempt, scheduled_for, concurrency_key, .. }) = self.store.run(run)?
             else {
@@ -48,7 +48,7 @@ impl Poller {
             let Some(task_id) = self.store.task(&task)?.map(|task| task.id) else { continue };
             let described = Claim::described(id, attempt, task, handler, scheduled_for);
             let claim = Arc::new(Claim { task_id, concurrency_key, ..described });
-            self.held.insert(run, claim.identified());
+            self.claimed.insert(run, claim.identified());
             self.outbox.push_back(Finished::new(claim, Outcome::Released, now, now));
         }
         Ok(lost)

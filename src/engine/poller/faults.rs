@@ -11,7 +11,7 @@ use crate::store::turn_io::Slots;
 impl Poller {
     /// Another program migrated the tables to a newer version: the scheduler claims nothing more, and records what still runs.
     pub(super) fn leave_newer(&mut self, now: Now, error: Error) -> Result<Turn> {
-        self.emit(&Event::NewerSchema { reason: error.to_string(), running: self.held.len() });
+        self.emit(&Event::NewerSchema { reason: error.to_string(), running: self.claimed.len() });
         self.newer = Some(error);
         self.outbox.extend(self.aside.drain(..));
         self.write(now, Slots::default(), true)

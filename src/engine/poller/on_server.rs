@@ -25,7 +25,7 @@ impl Poller {
         self.change_id(now)?;
         self.former_unstored = running + self.outbox.len() + self.aside.len();
         self.release_former();
-        self.held.clear();
+        self.claimed.clear();
         Ok(())
     }
 

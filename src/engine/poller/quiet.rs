@@ -16,7 +16,7 @@ impl Poller {
     /// heartbeats matter: a run is running, here or elsewhere, something waits to be written, or an owner to be recovered. True
     /// after a turn with these slots, and as long as no other connection writes.
     pub(crate) fn quiet_until(&self, now: Now, slots: Slots) -> Option<Duration> {
-        let is_working = !self.held.is_empty() || self.has_reports() || self.behind_since.is_some() || self.draining;
+        let is_working = !self.claimed.is_empty() || self.has_reports() || self.behind_since.is_some() || self.draining;
         let is_troubled =
             self.refused.until().is_some() || !self.lock_is_kept || self.newer.is_some() || !self.clock.is_set;
         if is_working || is_troubled || !self.peers.is_empty() || self.horizon.is_due(now.wall, slots.room) {

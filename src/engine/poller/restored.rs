@@ -31,9 +31,9 @@ impl Poller {
     pub(super) fn register_anew(&mut self, now: Now) -> Result<()> {
         let before = self.registration.owner.clone();
         self.change_id(now)?;
-        let held = mem::take(&mut self.held).into_iter();
+        let claimed = mem::take(&mut self.claimed).into_iter();
         let stray = |(_, claimed)| Stray { owner: before.clone(), claimed };
-        self.former.add(before.clone(), held.map(stray));
+        self.former.add(before.clone(), claimed.map(stray));
         let ended: Vec<Finished> = self.outbox.drain(..).chain(self.aside.drain(..)).collect();
         self.drop_former(ended);
         self.ended.clear();

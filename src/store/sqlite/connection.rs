@@ -20,15 +20,14 @@ use crate::host::{file_aliases, panics, platform};
 use crate::schedule::Schedules;
 use crate::store::Open;
 use crate::store::fault::Fault;
-use crate::store::sqlite::connection::known::{Beginning, KnownHistory, Purpose};
+use crate::store::sqlite::connection::known::{Beginning, Begun, KnownHistory, Purpose};
 use crate::store::sqlite::damage::Files;
 use crate::store::sqlite::file::{self, Durability, Missing, Opened};
 use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::restore::Claims;
-use crate::store::sqlite::restore::held::HeldBack;
-use crate::store::sqlite::restore::seen::{self, Seen};
+use crate::store::sqlite::restore::seen::{self, HighestIds};
 use crate::store::sqlite::{invariants, schema};
 
 /// A write-ahead log larger than this is truncated when the scheduler is idle.
@@ -79,7 +78,6 @@ pub(crate) struct SqliteStore {
     identity: Option<(u64, u64)>,
     files: Files,
     schedules: Schedules,
-    ids: Ids,
     /// Whether the task that was added last was new.
     adds_new: bool,
     transactions: u64,
@@ -137,12 +135,11 @@ impl SqliteStore {
             path,
             identity,
             schedules: Schedules::default(),
-            ids: Ids::default(),
             adds_new: false,
             transactions: 0,
             version: Tables::CURRENT.version,
             accepts_newer: false,
-            history: KnownHistory::new(),
+            history: KnownHistory::new(identity),
             memory: None,
             busy_timeout: file::BUSY_TIMEOUT,
             backing: None,
@@ -218,16 +215,12 @@ impl SqliteStore {
             backing.commit(&transaction)?;
             return Ok(answer);
         }
-        let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+        let begun = Begun::new(&self.connection)?;
         self.transactions += 1;
-        let seen = Seen::read(&transaction)?;
         if !self.accepts_newer {
-            schema::compare_version(seen.version.as_deref(), &self.path, self.version)?;
+            schema::compare_version(begun.seen.version.as_deref(), &self.path, self.version)?;
         }
-        let begun = (&self.connection, transaction);
-        let (transaction, seen, schema) = self.history.compare(begun, seen, (&self.path, expected), &mut self.ids)?;
-        let held = seen.held.as_deref().map(HeldBack::parse);
-        let beginning = Beginning { cookie: seen.history.cookie, schema, held, newest_run: seen.ids.runs };
+        let (transaction, beginning) = self.history.compare(begun, &self.path, expected)?;
         // Rows of other programs may break an invariant; a transaction breaks none that held.
         let held_before = cfg!(debug_assertions) && invariants::hold(&transaction);
         let answer = f(&transaction, &mut self.schedules, None, Some(beginning))?;
@@ -236,12 +229,14 @@ impl SqliteStore {
             "{:?}",
             invariants::broken(&transaction, 1)
         );
+        let ids = HighestIds::read(&transaction)?;
         transaction.commit()?;
+        self.history.committed(ids, expected.is_some());
         Ok(answer)
     }
 
     /// Runs `f`, which is one statement that writes: a separate transaction, for which SQLite takes the write lock before it
-    /// reads anything, as for `BEGIN IMMEDIATE`. The statement checks the version of the tables, an argument of `f`, itself.
+    /// reads anything, as for `BEGIN IMMEDIATE`. The statement adds a task, and checks the version of the tables, an argument of `f`, itself.
     pub(crate) fn write_alone<T>(
         &mut self,
         f: impl FnOnce(&Connection, &mut Schedules, &mut Ids, i64) -> Result<T, Fault>,
@@ -255,7 +250,8 @@ impl SqliteStore {
         }
         let before = cfg!(debug_assertions).then(|| self.found(invariants::hold)).transpose()?;
         self.transactions += 1;
-        let answer = f(&self.connection, &mut self.schedules, &mut self.ids, self.version)?;
+        let answer = f(&self.connection, &mut self.schedules, &mut self.history.ids, self.version)?;
+        self.history.gave_out(HighestIds { tasks: self.connection.last_insert_rowid(), runs: 0 });
         // Neither check is reliable if a table has become too large to check.
         let broken = |(others, held)| held && self.found(invariants::are_broken).is_ok_and(|now| now == (others, true));
         debug_assert!(!before.is_some_and(broken), "one statement broke a rule that held");
@@ -302,7 +298,8 @@ impl SqliteStore {
 
     /// Resets the state that is kept between transactions, except prepared statements: a new owner uses the connection.
     pub(crate) fn reset(&mut self, random: fastrand::Rng) {
-        (self.schedules, self.ids, self.memory) = (Schedules::default(), Ids::default(), Some(Memory::new(random)));
+        (self.schedules, self.history.ids) = (Schedules::default(), Ids::default());
+        self.memory = Some(Memory::new(random));
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
         self.history.purpose = Purpose::Requests;
     }

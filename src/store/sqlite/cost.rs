@@ -68,7 +68,7 @@ impl Site {
             seen: None,
             now,
             monotonic: Duration::ZERO,
-            fenced: None,
+            halted: None,
             owner: "an-owner",
             registration: &Registration {
                 owner: "an-owner".to_owned(),
@@ -84,7 +84,7 @@ impl Site {
             reports: &[],
             ended: &[],
             dead: &[],
-            held: &HashMap::new(),
+            claimed: &HashMap::new(),
             former: &[],
             strays: &[],
             stalled: &[],

@@ -27,8 +27,8 @@ pub(crate) struct Memory {
     pub(crate) claimed: u64,
     /// Whether the schema has changed, and another owner may not have compared its claims since.
     pub(crate) comparing: bool,
-    /// Until when nothing starts meanwhile, by the monotonic clock. Other changes of the schema do not move it.
-    pub(crate) comparing_until: Option<Duration>,
+    /// Since when nothing starts meanwhile, by the monotonic clock. Other changes of the schema do not move it.
+    pub(crate) comparing_since: Option<Duration>,
     /// What attempts of an earlier history hold back, as the last turn found it.
     pub(crate) holds: Holds,
     /// How far the runs are passed over that they hold back. Empty: the next turn begins with the first.
@@ -53,8 +53,28 @@ pub(crate) struct Unwritten {
     pub(crate) starts: BTreeMap<i64, i64>,
 }
 
+/// What a turn changes of its [`Memory`], and only its commit makes true.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    clock: Unwritten,
+    counts: (u64, u64),
+    comparing: (bool, Option<Duration>),
+}
+
 impl Memory {
     pub(crate) fn new(random: fastrand::Rng) -> Self {
         Memory { random, ..Memory::default() }
+    }
+
+    pub(crate) fn before(&self) -> Before {
+        let (counts, comparing) = ((self.resolved, self.claimed), (self.comparing, self.comparing_since));
+        Before { clock: self.clock.clone(), counts, comparing }
+    }
+
+    /// The turn is rolled back.
+    pub(crate) fn undo(&mut self, to: Before) {
+        self.clock = to.clock;
+        (self.resolved, self.claimed) = to.counts;
+        (self.comparing, self.comparing_since) = to.comparing;
     }
 }

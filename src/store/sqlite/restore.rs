@@ -2,7 +2,7 @@
 //!
 //! A restore changes the schema cookie of the file, as a VACUUM and a change of any table do. So each transaction that writes compares
 //! the cookie and the id of the history with those that its connection knows. If they differ, the file is compared with what is known
-//! of it: the record beside the file, the attempts in the slots of lock files, and what the connection and its owner know. The first that
+//! of it: the record beside the file, the attempts in the slots of lock files, and what the process and the owner know. The first that
 //! finds that the file went back begins a new history: another id, and ids of rows above all that were ever given out. All owners obey it.
 
 pub(crate) mod held;
@@ -17,7 +17,7 @@ use rusqlite::{Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
-use crate::host::{folder, owner_lock};
+use crate::host::{folder, halting, owner_lock};
 use crate::store::fault::Fault;
 use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::restore::record::HistoryRecord;
@@ -37,12 +37,12 @@ pub(crate) struct Knowledge<'a> {
     pub(crate) database: &'a Path,
     /// Of this connection, since its first transaction.
     pub(crate) known: Option<(&'a History, HighestIds)>,
+    /// The highest ids that connections of this process have given out or found in the history that the file has.
+    pub(crate) given_out: HighestIds,
     /// The owner that registers, and has no claims yet.
     pub(crate) registering: Option<&'a str>,
     /// The attempts of the owner that takes its turn.
     pub(crate) expected: Option<(&'a str, &'a Claims)>,
-    /// The attempts were not compared since the schema changed.
-    pub(crate) must_compare: bool,
 }
 
 /// The result of a comparison.
@@ -84,42 +84,15 @@ impl Knowledge<'_> {
             }
         }
         // What is known of an earlier history is no evidence.
-        let Some((known, ids)) = self.known.filter(|(known, _)| known.id == seen.history.id) else {
-            return Ok(Compared::GoesOn);
-        };
+        let known = self.known.filter(|(known, _)| known.id == seen.history.id);
+        let ids = known.map_or(self.given_out, |(_, ids)| self.given_out.max(ids));
         if seen.ids.runs < ids.runs || seen.ids.tasks < ids.tasks {
             return back(format!("it had run {} and task {}", ids.runs, ids.tasks));
         }
-        match self.expected {
-            Some((owner, claims)) if self.must_compare || known.cookie != seen.history.cookie => {
-                self.has_other_claims(tx, owner, claims, seen)
-            }
-            _ => Ok(Compared::GoesOn),
+        match self.expected.filter(|_| known.is_some()) {
+            Some((owner, claims)) => has_other_claims(tx, owner, claims, seen),
+            None => Ok(Compared::GoesOn),
         }
-    }
-
-    /// Returns whether the rows have other running attempts of an owner than it has.
-    fn has_other_claims(
-        &self,
-        tx: &Transaction<'_>,
-        owner: &str,
-        claims: &Claims,
-        seen: &Seen,
-    ) -> rusqlite::Result<Compared> {
-        let mut running = tx.prepare_cached(RUNNING)?;
-        let rows = running.query_map(named_params! { ":owner": owner }, |row| Ok((row.get(0)?, row.get(1)?)))?;
-        for row in rows {
-            let (run, attempt): (i64, u32) = row?;
-            if claims.get(&run).is_none_or(|claimed| claimed.attempt != attempt) {
-                return Ok(Compared::WentBack(format!("attempt {attempt} of run {run} is running again")));
-            }
-        }
-        for ClaimedAttempt { run, attempt, .. } in claims.values() {
-            if is_ahead(tx, (*run, *attempt), seen.ids.runs)? {
-                return Ok(Compared::WentBack(format!("it does not have attempt {attempt} of run {run}")));
-            }
-        }
-        Ok(Compared::GoesOn)
     }
 
     /// Returns whether the record is that of another database, which was at this path before: then the file is a new one.
@@ -140,15 +113,34 @@ impl Knowledge<'_> {
     }
 }
 
+/// Compares the attempts of an owner with its running rows, as sets.
+fn has_other_claims(tx: &Transaction<'_>, owner: &str, claims: &Claims, seen: &Seen) -> rusqlite::Result<Compared> {
+    let claimed = |run: &i64| claims.get(run).map(|claimed| claimed.attempt);
+    if let Some((run, attempt)) = running(tx, owner)?.into_iter().find(|(run, attempt)| claimed(run) != Some(*attempt))
+    {
+        return Ok(Compared::WentBack(format!("attempt {attempt} of run {run} is running again")));
+    }
+    for ClaimedAttempt { run, attempt, .. } in claims.values() {
+        if is_ahead(tx, (*run, *attempt), seen.ids.runs)? {
+            return Ok(Compared::WentBack(format!("it does not have attempt {attempt} of run {run}")));
+        }
+    }
+    Ok(Compared::GoesOn)
+}
+
 /// Fails if an owner has a claim that is not among its running rows: it is of another history, or was taken over.
 pub(crate) fn check_claims(tx: &Transaction<'_>, database: &Path, owner: &str, claims: &Claims) -> Result<(), Fault> {
-    let mut running = tx.prepare_cached(RUNNING)?;
-    let rows = running.query_map(named_params! { ":owner": owner }, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let rows = rows.collect::<rusqlite::Result<HashMap<i64, u32>>>()?;
+    let rows = running(tx, owner)?;
     match claims.values().all(|claimed| rows.get(&claimed.run) == Some(&claimed.attempt)) {
         true => Ok(()),
         false => Err(ended(database)),
     }
+}
+
+/// Returns the running attempts of an owner, by run.
+fn running(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<HashMap<i64, u32>> {
+    let mut running = tx.prepare_cached(RUNNING)?;
+    running.query_map(named_params! { ":owner": owner }, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
 /// Returns the fault of a write for a claim of a history that has ended.
@@ -169,14 +161,10 @@ const NEW_ID: &str = "SELECT lower(hex(randomblob(16)))";
 ///
 /// What the schedulers of the history before had begun may still run: its tasks are held until their owners say that it has ended. What
 /// they had claimed and not begun, they do not begin any more.
-pub(crate) fn begin(
-    tx: &Transaction<'_>,
-    knowledge: &Knowledge<'_>,
-    seen: &Seen,
-    what: &str,
-) -> Result<(History, HighestIds), Fault> {
+pub(crate) fn begin(tx: &Transaction<'_>, knowledge: &Knowledge<'_>, seen: &Seen, what: &str) -> Result<(), Fault> {
     let id: String = tx.query_row(NEW_ID, [], |row| row.get(0))?;
-    let begun = owner_lock::fence_all(knowledge.database, knowledge.registering);
+    let begun = halting::halt_all(knowledge.database, knowledge.registering)
+        .map_err(|error| Error::store("look for schedulers", error))?;
     let before = HistoryRecord::read(knowledge.database).unwrap_or_default();
     let attempts: Vec<ClaimedAttempt> =
         begun.iter().filter_map(|(_, begun)| begun.as_ref()).flat_map(|begun| begun.values().copied()).collect();
@@ -192,12 +180,7 @@ pub(crate) fn begin(
 }
 
 /// Goes on in the same history, above all ids that were given out. The caller commits it before it writes anything else.
-pub(crate) fn go_on(
-    tx: &Transaction<'_>,
-    knowledge: &Knowledge<'_>,
-    seen: &Seen,
-    what: &str,
-) -> Result<(History, HighestIds), Fault> {
+pub(crate) fn go_on(tx: &Transaction<'_>, knowledge: &Knowledge<'_>, seen: &Seen, what: &str) -> Result<(), Fault> {
     let before = HistoryRecord::read(knowledge.database).unwrap_or_default();
     raise_ids(tx, knowledge, seen, &before, &[])?;
     let text =
@@ -206,12 +189,12 @@ pub(crate) fn go_on(
     write_record(tx, knowledge, |record| record.former = before.former)
 }
 
-/// Writes the record of what a transaction has written. Returns the history and the highest ids.
+/// Writes the record of what a transaction has written.
 fn write_record(
     tx: &Transaction<'_>,
     knowledge: &Knowledge<'_>,
     complete: impl FnOnce(&mut HistoryRecord),
-) -> Result<(History, HighestIds), Fault> {
+) -> Result<(), Fault> {
     let now = Seen::read(tx)?;
     let mut record = HistoryRecord::of(tx, &now, knowledge.database)?;
     complete(&mut record);
@@ -219,7 +202,7 @@ fn write_record(
         let doing = "write the record beside the database";
         record.write(knowledge.database).map_err(|error| Error::store(doing, error))?;
     }
-    Ok((now.history, now.ids))
+    Ok(())
 }
 
 /// Raises the sequences of ids above all that are known to have been given out.
@@ -241,10 +224,9 @@ fn raise_ids(
         raise("task_runs", claimed.run);
         raise("scheduled_tasks", claimed.task);
     }
-    if let Some((_, known)) = knowledge.known {
-        raise("task_runs", known.runs);
-        raise("scheduled_tasks", known.tasks);
-    }
+    let known = knowledge.known.map_or(knowledge.given_out, |(_, ids)| knowledge.given_out.max(ids));
+    raise("task_runs", known.runs);
+    raise("scheduled_tasks", known.tasks);
     for (table, id) in &ids {
         tx.execute(BEGIN_SEQUENCE, named_params! { ":table": table })?;
         tx.execute(RAISE, named_params! { ":table": table, ":id": id.saturating_add(MARGIN).min(i64::MAX / 2) })?;

@@ -109,9 +109,12 @@ fn follow_up(cx: &mut Change<'_>, finished: &Finished, end: AttemptEnd, error: O
 /// Returns the event of the end of an attempt.
 fn end_event(finished: &Finished, end: AttemptEnd, error: Option<String>, next_due: Option<Timestamp>) -> Event {
     let (claim, took) = (finished.claim.clone(), finished.duration.unwrap_or_default());
-    let AttemptEnd { status, next_attempt, is_snoozed } = end;
+    let AttemptEnd { status, next_attempt, is_snoozed, is_interrupted } = end;
     match (next_attempt, error) {
         (Some(next_attempt), Some(reason)) if is_snoozed => Event::Snoozed { claim, reason, took, next_attempt },
+        (Some(next_attempt), Some(reason)) if is_interrupted => {
+            Event::Interrupted { claim, reason, took, next_attempt }
+        }
         (_, error) => Event::Finished { claim, status, error, took, next_attempt, next_due },
     }
 }
@@ -216,11 +219,12 @@ struct AttemptEnd {
     /// When the next attempt is due, if the run is retried.
     next_attempt: Option<Timestamp>,
     is_snoozed: bool,
+    is_interrupted: bool,
 }
 
 impl From<RunStatus> for AttemptEnd {
     fn from(status: RunStatus) -> Self {
-        AttemptEnd { status, next_attempt: None, is_snoozed: false }
+        AttemptEnd { status, next_attempt: None, is_snoozed: false, is_interrupted: false }
     }
 }
 
@@ -261,7 +265,8 @@ fn end_unsuccessfully(
         _ => how,
     };
     attempts::keep_attempt(tx, fence, outcome, end, None)?;
-    Ok(Some(AttemptEnd { status, next_attempt, is_snoozed: outcome == AttemptOutcome::Snoozed }))
+    let is_snoozed = outcome == AttemptOutcome::Snoozed;
+    Ok(Some(AttemptEnd { status, next_attempt, is_snoozed, is_interrupted }))
 }
 
 /// Places a run that is to be tried again among the waiting runs.
@@ -289,7 +294,7 @@ fn after_the_end(
 
 /// Finds a success that is stored already, by its times.
 const RECORDED_SUCCESS: &str = "
-    SELECT status, NULL, 0, error FROM task_runs
+    SELECT status, NULL, 0, 0, error FROM task_runs
      WHERE id = :run AND status = 'succeeded' AND attempt = :attempt AND started_at IS :started AND finished_at = :finished";
 
 /// Finds another outcome that is stored already. That of an attempt that never began is stored with another time, so no time is compared.
@@ -297,7 +302,7 @@ const RECORDED_ATTEMPT: &str = "
     SELECT CASE WHEN r.attempt = a.attempt AND r.locked_by IS NULL THEN r.status
                 WHEN a.outcome = 'released' THEN 'queued' ELSE 'failed' END,
            iif(r.attempt = a.attempt AND r.locked_by IS NULL AND r.status = 'failed', r.run_at, NULL),
-           a.outcome = 'snoozed', a.error
+           a.outcome = 'snoozed', r.attempt = a.attempt AND r.interrupted > 0, a.error
       FROM task_attempts a JOIN task_runs r ON r.id = a.run_id
      WHERE a.run_id = :run AND a.attempt = :attempt AND a.outcome <> 'lost' AND a.outcome <> 'superseded'
        AND (a.outcome = 'released') = :released AND (:released OR a.finished_at = :finished)
@@ -306,8 +311,9 @@ const RECORDED_ATTEMPT: &str = "
 /// Returns the event of an outcome that is stored already: a server committed it, and the answer to the COMMIT was lost.
 fn recorded_before(tx: &Transaction<'_>, fence: &Fence<'_>, finished: &Finished) -> rusqlite::Result<Option<Event>> {
     let read = |row: &Row<'_>| {
-        let end = AttemptEnd { status: row.get(0)?, next_attempt: row.get(1)?, is_snoozed: row.get(2)? };
-        Ok(end_event(finished, end, row::shown_if_any(row, 3)?, None))
+        let (status, next_attempt) = (row.get(0)?, row.get(1)?);
+        let end = AttemptEnd { status, next_attempt, is_snoozed: row.get(2)?, is_interrupted: row.get(3)? };
+        Ok(end_event(finished, end, row::shown_if_any(row, 4)?, None))
     };
     let (run, attempt, ended) = (fence.run, fence.attempt, finished.finished_at);
     match finished.outcome {

@@ -1,6 +1,8 @@
 //! What a connection knows of the history of its file: see [`restore`].
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -21,22 +23,49 @@ pub(super) enum Purpose {
     EndedClaims,
 }
 
-/// Whether the schema has changed since the last transaction of a connection, by a restore that nothing shows, or otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Schema {
-    AsBefore,
-    Changed,
-}
-
 /// What a transaction of an owner finds at its begin.
 #[derive(Debug)]
 pub(crate) struct Beginning {
     /// The schema cookie.
     pub(crate) cookie: i64,
-    pub(crate) schema: Schema,
-    pub(crate) held: Option<HeldBack>,
+    /// Whether the schema has changed since this owner compared its claims: by a restore that nothing shows, or otherwise.
+    pub(crate) has_changed: bool,
+    pub(crate) held_back: Option<HeldBack>,
     /// The highest id of a run.
     pub(crate) newest_run: i64,
+}
+
+/// A transaction that writes, and what it has found before it writes anything.
+pub(super) struct Begun<'c> {
+    connection: &'c Connection,
+    tx: Transaction<'c>,
+    pub(super) seen: Seen,
+}
+
+impl<'c> Begun<'c> {
+    pub(super) fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
+        let tx = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+        let seen = Seen::read(&tx)?;
+        Ok(Begun { connection, tx, seen })
+    }
+}
+
+/// The highest ids that connections of this process have given out or found in one file, and the history that they are of.
+type GivenOut = Mutex<(String, HighestIds)>;
+
+/// Those of each open file, by its identity.
+static OPEN: Mutex<BTreeMap<(u64, u64), Weak<GivenOut>>> = Mutex::new(BTreeMap::new());
+
+/// Returns what the connections to a file share.
+fn given_out(file: Option<(u64, u64)>) -> Arc<GivenOut> {
+    let Some(file) = file else { return Arc::default() };
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|_, shared| shared.strong_count() > 0);
+    open.get(&file).and_then(Weak::upgrade).unwrap_or_else(|| {
+        let shared = Arc::default();
+        open.insert(file, Arc::downgrade(&shared));
+        shared
+    })
 }
 
 /// What a connection knows of the history of its file.
@@ -48,60 +77,97 @@ pub(super) struct KnownHistory {
     pub(super) recorded: HighestIds,
     /// What the connection is used for, and what follows from a restore.
     pub(super) purpose: Purpose,
+    given_out: Arc<GivenOut>,
+    /// The ids that the next rows get.
+    pub(super) ids: Ids,
     /// Whether a transaction has found that the schema changed, and no turn has compared the claims of its owner since.
     uncompared: bool,
 }
 
 impl KnownHistory {
-    pub(super) fn new() -> Self {
-        KnownHistory { known: None, recorded: HighestIds::default(), purpose: Purpose::Requests, uncompared: false }
+    /// `file`: its identity.
+    pub(super) fn new(file: Option<(u64, u64)>) -> Self {
+        let (recorded, ids, given_out) = (HighestIds::default(), Ids::default(), given_out(file));
+        KnownHistory { known: None, recorded, purpose: Purpose::Requests, given_out, ids, uncompared: false }
     }
 
-    /// Compares what a transaction has found at its begin with what is known, before it writes anything else. If the file went back, that
-    /// is settled in this transaction, and another one is returned. Fails if the connection has claims of a history that has ended.
+    /// A transaction is committed, after which these are the highest ids. `compares`: it was that of an owner.
+    pub(super) fn committed(&mut self, ids: HighestIds, compares: bool) {
+        self.uncompared &= !compares;
+        self.gave_out(ids);
+    }
+
+    /// These ids were given out, or found.
+    pub(super) fn gave_out(&self, ids: HighestIds) {
+        let (history, highest) = &mut *self.given_out();
+        // Otherwise another history has begun since.
+        if self.known.as_ref().is_some_and(|(known, _)| known.id == *history) {
+            *highest = highest.max(ids);
+        }
+    }
+
+    fn given_out(&self) -> MutexGuard<'_, (String, HighestIds)> {
+        self.given_out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compares what a transaction has found at its begin with what is known. If the file went back, that is settled in this transaction,
+    /// and another one is returned. Fails if the connection has claims of a history that has ended. `expected`: the attempts of the owner
+    /// that takes its turn.
     pub(super) fn compare<'c>(
         &mut self,
-        (connection, transaction): (&'c Connection, Transaction<'c>),
-        mut seen: Seen,
-        (database, expected): (&Path, Option<(&str, &Claims)>),
-        ids: &mut Ids,
-    ) -> Result<(Transaction<'c>, Seen, Schema), Fault> {
+        mut begun: Begun<'c>,
+        database: &Path,
+        expected: Option<(&str, &Claims)>,
+    ) -> Result<(Transaction<'c>, Beginning), Fault> {
         if self.purpose == Purpose::EndedClaims {
             return Err(restore::ended(database));
         }
-        let must_compare = self.uncompared && expected.is_some();
-        if !must_compare && self.known.as_ref().is_some_and(|(known, _)| *known == seen.history) {
-            self.known = Some((seen.history.clone(), seen.ids));
-            return Ok((transaction, seen, Schema::AsBefore));
+        let has_changed = self.known.as_ref().is_some_and(|(known, _)| *known != begun.seen.history);
+        self.uncompared |= has_changed;
+        if self.known.is_none() || has_changed || (self.uncompared && expected.is_some()) {
+            let before = self.known.as_ref().map_or(&begun.seen.history, |(known, _)| known).id.clone();
+            begun = self.settled(begun, database, expected)?;
+            if begun.seen.history.id != before {
+                self.ids = Ids::default();
+                if self.purpose == Purpose::Claims {
+                    self.purpose = Purpose::EndedClaims;
+                }
+            }
         }
+        let Begun { tx, seen: Seen { history, held, ids, .. }, .. } = begun;
+        let has_changed = expected.is_some() && self.uncompared;
+        let held_back = held.as_deref().map(HeldBack::parse);
+        let beginning = Beginning { cookie: history.cookie, has_changed, held_back, newest_run: ids.runs };
+        if self.given_out().0 != history.id {
+            *self.given_out() = (history.id.clone(), ids);
+        }
+        self.known = Some((history, ids));
+        self.gave_out(ids);
+        if self.purpose == Purpose::EndedClaims { Err(restore::ended(database)) } else { Ok((tx, beginning)) }
+    }
+
+    /// Compares the file with all that is known of it. What follows is committed before anything else is written.
+    fn settled<'c>(
+        &self,
+        begun: Begun<'c>,
+        database: &Path,
+        expected: Option<(&str, &Claims)>,
+    ) -> Result<Begun<'c>, Fault> {
         let registering = expected.map(|(owner, _)| owner).filter(|_| self.purpose == Purpose::Requests);
         let known = self.known.as_ref().map(|(known, ids)| (known, *ids));
-        let knowledge = Knowledge { database, known, registering, expected, must_compare };
-        let settled = match knowledge.compare(&transaction, &seen)? {
-            Compared::GoesOn => None,
-            Compared::WentBack(what) => Some(restore::begin(&transaction, &knowledge, &seen, &what)?),
-            Compared::LostCommits(what) => Some(restore::go_on(&transaction, &knowledge, &seen, &what)?),
-        };
-        let now = settled.as_ref().map_or(&seen.history, |(history, _)| history);
-        let is_another = self.known.as_ref().map_or(now.id != seen.history.id, |(known, _)| known.id != now.id);
-        if is_another {
-            *ids = Ids::default();
+        let Begun { connection, tx, seen } = &begun;
+        let given_out =
+            Some(&*self.given_out()).filter(|(history, _)| *history == seen.history.id).map(|(_, ids)| *ids);
+        let given_out = given_out.unwrap_or_default();
+        let knowledge = Knowledge { database, known, given_out, registering, expected };
+        match knowledge.compare(tx, seen)? {
+            Compared::GoesOn => return Ok(begun),
+            Compared::WentBack(what) => restore::begin(tx, &knowledge, seen, &what)?,
+            Compared::LostCommits(what) => restore::go_on(tx, &knowledge, seen, &what)?,
         }
-        let mut transaction = transaction;
-        if settled.is_some() {
-            transaction.commit()?;
-            transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
-            seen = Seen::read(&transaction)?;
-        }
-        if is_another && self.purpose == Purpose::Claims {
-            self.purpose = Purpose::EndedClaims;
-            self.known = Some(settled.unwrap_or((seen.history, seen.ids)));
-            return Err(restore::ended(database));
-        }
-        let schema = if self.known.is_some() { Schema::Changed } else { Schema::AsBefore };
-        self.known = Some((seen.history.clone(), seen.ids));
-        self.uncompared = schema == Schema::Changed && expected.is_none();
-        Ok((transaction, seen, schema))
+        let connection = *connection;
+        begun.tx.commit()?;
+        Ok(Begun::new(connection)?)
     }
 
     /// Returns whether the schema is the one that is known.

@@ -30,6 +30,20 @@ pub(crate) struct HighestIds {
     pub(crate) tasks: i64,
 }
 
+impl HighestIds {
+    pub(crate) fn max(self, other: Self) -> Self {
+        HighestIds { runs: self.runs.max(other.runs), tasks: self.tasks.max(other.tasks) }
+    }
+
+    pub(crate) fn read(tx: &Connection) -> rusqlite::Result<Self> {
+        tx.prepare_cached(IDS)?.query_row([], |row| Ok(HighestIds { runs: row.get(0)?, tasks: row.get(1)? }))
+    }
+}
+
+const IDS: &str = "
+    SELECT ifnull(max(iif(name = 'task_runs', seq, 0)), 0), ifnull(max(iif(name = 'scheduled_tasks', seq, 0)), 0)
+      FROM sqlite_sequence";
+
 const COOKIE: &str = "PRAGMA schema_version";
 
 /// The version of the tables, too: it is compared in each transaction.

@@ -211,7 +211,7 @@ struct Started {
 fn launch(keeper: &Arc<Mutex<Keeper>>, pipe: PipeReader) -> Receiver<()> {
     let ((done, is_done), of_thread) = (sync_channel(1), keeper.clone());
     let start = move || {
-        let started = locked_file(&of_thread).and_then(|locked| process::start(pipe, locked));
+        let started = locked_file(&of_thread, GuardLock::share).and_then(|locked| process::start(pipe, locked));
         lock(&of_thread).take_started(started);
         drop::<SyncSender<()>>(done);
     };
@@ -222,15 +222,16 @@ fn launch(keeper: &Arc<Mutex<Keeper>>, pipe: PipeReader) -> Receiver<()> {
     is_done
 }
 
-/// Returns the locked file for a guard. If it is not in its place, another one is made. `None`: none can be made.
-fn locked_file(keeper: &Mutex<Keeper>) -> io::Result<Option<File>> {
+/// Returns the locked file for a guard. If it is not in its place, another one is made. `None`: none can be made. If it cannot be shared,
+/// no guard is started: the scheduler alone would hold the lock.
+fn locked_file(keeper: &Mutex<Keeper>, share: impl FnOnce(&GuardLock) -> io::Result<File>) -> io::Result<Option<File>> {
     let (place, held) = {
         let keeper = lock(keeper);
         (keeper.place.clone(), keeper.lock.clone())
     };
     let Some(place) = place else { return Ok(None) };
     let held = held.filter(|held| held.is_intact()).map_or_else(|| place.lock().map(Arc::new), Ok);
-    let shared = held.as_ref().ok().map(|held| held.share()).transpose();
+    let shared = held.as_ref().ok().map(|held| share(held)).transpose();
     lock(keeper).take_lock(held);
     shared
 }
@@ -450,13 +451,34 @@ fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {
 mod tests {
     use std::collections::BTreeMap;
     use std::io::{self, Read};
-    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use duly::command::Leader;
+    use duly::Scheduler;
+    use duly::command::{GuardLock, Leader};
 
     use crate::exec::guard::lines::{Group, Line};
-    use crate::exec::guard::{Guard, Keeper, lock};
+    use crate::exec::guard::{Guard, Keeper, lock, locked_file};
+
+    #[test]
+    fn a_guard_whose_lock_cannot_be_shared_is_not_started_and_its_lock_stays() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (sender, places) = channel();
+        let builder =
+            Scheduler::builder(home.path().join("t.db")).handler("work", |_: &duly::Context| Ok::<_, String>(()));
+        let scheduler =
+            builder.guarded(move |place| sender.send(place).expect("a receiver")).start().expect("a scheduler");
+        let place = places.recv().expect("a place");
+        let keeper = Mutex::new(Keeper { place: Some(place), ..Keeper::default() });
+        let failed = locked_file(&keeper, |_| Err(io::Error::other("no descriptor is left")));
+        assert!(failed.is_err_and(|error| error.to_string() == "no descriptor is left"));
+        // What starts meanwhile records a guard whose lock the scheduler holds.
+        let held = lock(&keeper).lock.clone().expect("the lock");
+        assert!(held.is_intact() && lock(&keeper).unlocked.is_none());
+        assert!(locked_file(&keeper, GuardLock::share).expect("a copy").is_some() && held.is_intact());
+        drop(scheduler);
+    }
 
     #[test]
     fn a_guard_that_is_missing_is_a_problem_while_it_lasts() {
