@@ -39,6 +39,11 @@ pub(crate) fn refuse_unstorable(tables: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Returns whether a column names something: another text would name something else.
+pub(super) fn is_name(table: &str, column: &str) -> bool {
+    NAMES.iter().any(|(of, columns)| *of == table && columns.contains(&column))
+}
+
 const HOLDS: &str = "holds the character U+0000, which PostgreSQL cannot store";
 
 /// Returns the text as the server stores it.
