@@ -116,13 +116,13 @@ impl Place {
         }
     }
 
-    /// Fails if this process must not run the tasks of the database.
+    /// Fails if this process must not, or cannot, run the tasks of the database. Creates nothing.
     pub(crate) fn check_owner(&self) -> Result<()> {
         match self {
             Place::File(path) => folder::foreign(path)
                 .map_or(Ok(()), |fault| Err(Error::UnusableDatabase { path: path.clone(), reason: fault.to_string() })),
             #[cfg(feature = "postgres")]
-            Place::Server(_) => Ok(()),
+            Place::Server(server) => PostgresStore::check_for_scheduler(&server.address),
         }
     }
 

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
-use postgres::config::SslMode;
+use postgres::config::{SslMode, TargetSessionAttrs};
 use postgres::error::SqlState;
 use postgres::{Config, Error};
 
@@ -22,6 +22,8 @@ const OWN: &str = "-c duly.store=on";
 pub(crate) struct Haste {
     /// A shorter limit of time than that of the address, for a caller that tries again.
     pub(crate) limit: Option<Duration>,
+    /// Whether a server may serve that is a standby or refuses writes.
+    pub(crate) to_look: bool,
 }
 
 /// Connects to the first server that accepts a session that writes.
@@ -55,6 +57,9 @@ fn connect_to(address: &Address, place: &Place, haste: Haste) -> Result<Client, 
     if let Some(limit) = haste.limit {
         let limit = config.get_connect_timeout().map_or(limit, |given| limit.min(*given));
         config.connect_timeout(limit);
+    }
+    if haste.to_look {
+        config.target_session_attrs(TargetSessionAttrs::Any);
     }
     let own = format!("{} {OWN}", config.get_options().unwrap_or_default());
     let without = config.clone();

@@ -8,6 +8,7 @@ use postgres::error::{DbError, Severity, SqlState};
 use postgres::types::{WasNull, WrongType};
 
 use crate::store::fault::{Class, Fault};
+use crate::store::postgres::session::STANDBY;
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
@@ -122,8 +123,7 @@ pub(crate) fn text(error: &Error) -> String {
         return match error.source() {
             _ if error.is_closed() => "the server has closed the connection".to_owned(),
             Some(source) if source.to_string().contains("does not allow writes") => {
-                "the server is a standby or refuses writes (default_transaction_read_only): duly needs the primary"
-                    .to_owned()
+                format!("{STANDBY} or refuses writes (default_transaction_read_only): name the primary")
             }
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),
@@ -141,7 +141,10 @@ pub(crate) fn text(error: &Error) -> String {
     }
     text = format!("{text} [SQLSTATE {}]", answer.code().code());
     let advice = match answer.code().code() {
-        "42501" => "; grant it to the role of the address, see docs/postgres.md",
+        "42501" => "; grant it to the role of the address: docs/postgres.md has the statements",
+        "2200H" => {
+            "; the sequence has given its last number: raise its MAXVALUE, or give it its type bigint again (the disk is not full)"
+        }
         "53300" => "; max_connections of the server, or the limit of the role, must allow duly's connections",
         "53100" => "; free space on the server's disk",
         "3D000" => "; create the database with createdb, or name another",

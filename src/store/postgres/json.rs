@@ -186,7 +186,10 @@ mod tests {
     #[test]
     fn what_the_server_cannot_hold_in_a_string_is_replaced() {
         for (text, expected) in [
-            (r#"{"a\u0000b": ["\\u0000", "\ud83d\ude00", "\n\u00e9\\"]}"#, r#"{"a?b": ["\\u0000", "\ud83d\ude00", "\n\u00e9\\"]}"#),
+            (
+                r#"{"a\u0000b": ["\\u0000", "\ud83d\ude00", "\n\u00e9\\"]}"#,
+                r#"{"a?b": ["\\u0000", "\ud83d\ude00", "\n\u00e9\\"]}"#,
+            ),
             (r#""\ud83d\ud83d\ude00\ude00""#, r#""?\ud83d\ude00?""#),
             ("[1e6]", "[1e6]"),
         ] {

@@ -37,6 +37,7 @@ mod plain_tests;
 mod prune;
 mod reach;
 mod refusals;
+mod rights;
 mod schema;
 mod server;
 #[cfg(test)]
@@ -53,6 +54,8 @@ mod tls_tests;
 mod turn;
 #[cfg(test)]
 mod turn_tests;
+#[cfg(test)]
+mod values_tests;
 mod workbench;
 mod write_back;
 
@@ -73,6 +76,7 @@ use crate::store::postgres::owner_session::OwnerConnection;
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::refusals::Refusals;
 use crate::store::postgres::server::{Access, Server};
+use crate::store::postgres::session::STANDBY;
 use crate::store::postgres::workbench::{Shared, Workbench};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::Missing;
@@ -127,7 +131,18 @@ pub(crate) struct PostgresStore {
 impl PostgresStore {
     /// Connects, and creates the tables if `missing` says so.
     pub(crate) fn open(address: &Address, missing: Missing, time: Time) -> Result<Self> {
-        Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
+        Self::try_open(address, missing, time).map_err(|fault| refused(address, fault).into_error("open the database"))
+    }
+
+    /// Refuses a server that a scheduler cannot work on until a person does something: a pooler, a standby, a right that the role lacks.
+    /// Creates nothing.
+    pub(crate) fn check_for_scheduler(address: &Address) -> Result<()> {
+        let check = || {
+            let mut server = Server::connect(address)?;
+            server.require_session()?;
+            if schema::exists(&mut server)? { rights::require(&mut server) } else { Ok(()) }
+        };
+        check().map_err(|fault| refused(address, fault).into_error("open the database"))
     }
 
     /// Lets the operations use the server's time, and corrects a clock by it, now and at each transaction. `None`: the caller gives the
@@ -178,7 +193,7 @@ impl PostgresStore {
     }
 
     fn try_open(address: &Address, missing: Missing, time: Time) -> Result<Self, Fault> {
-        let mut server = Server::connect(address)?;
+        let mut server = Server::connect_to_look(address)?;
         schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
@@ -221,7 +236,7 @@ impl PostgresStore {
             let answer = f(&mut self.memory, now);
             let collided = self.end();
             if !collided || tries == TRIES {
-                return answer;
+                return rights::explained(&mut self.lock().rows.server, answer);
             }
             tries += 1;
         }
@@ -237,7 +252,7 @@ impl PostgresStore {
         let now = self.begin(Access::Read, given, reach.into())?;
         let answer = f(&mut self.memory, now);
         self.end();
-        answer
+        rights::explained(&mut self.lock().rows.server, answer)
     }
 
     /// Runs a query of the server over one snapshot.
@@ -245,7 +260,7 @@ impl PostgresStore {
         self.begin(Access::Read, Timestamp::MIN, Reach::Everything)?;
         let answer = f(&mut self.bench.lock().rows.server);
         self.end();
-        answer.map_err(|fault| self.memory.error(fault, doing))
+        answer.map_err(|fault| rights::explain(&mut self.lock().rows.server, fault).into_error(doing))
     }
 
     /// Selects the next batch of what a filter matches, unless one is selected. Returns whether there is one.
@@ -326,4 +341,17 @@ impl PostgresStore {
         bench.end();
         std::mem::take(&mut bench.collided)
     }
+}
+
+/// Codes of the server for what only a person can end: a wrong password, no line of `pg_hba.conf`, no such database, a right that lacks.
+const OF_A_PERSON: [&str; 4] = ["28P01", "28000", "3D000", "42501"];
+
+/// Returns the fault of opening a database as that of an unusable one, if only a person can end it. Of several servers, one of them may
+/// be promoted at any time.
+fn refused(address: &Address, fault: Fault) -> Fault {
+    let Fault::Store(_, source) = &fault else { return fault };
+    let told = source.to_string();
+    let is_final =
+        OF_A_PERSON.iter().any(|code| told.contains(&format!("[SQLSTATE {code}]"))) || told.contains(STANDBY);
+    if is_final && address.places().len() == 1 { session::unusable(address, told) } else { fault }
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use crate::error::Error;
 use crate::store::fault::{Class, Fault};
+use crate::store::postgres::rights;
 use crate::store::postgres::server::{CLASS, Server};
+use crate::store::postgres::session::STANDBY;
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::schema::VERSION;
 
@@ -57,6 +59,12 @@ pub(crate) fn prepare(server: &mut Server, missing: Missing) -> Result<(), Fault
                           its tables made beside those (duly run --create)";
             return Err(unusable(server, reason.into()));
         }
+        Contents::Free { .. } if server.only_looks() => {
+            return Err(unusable(
+                server,
+                format!("it holds no tables of duly, and {STANDBY} or refuses writes: name the primary"),
+            ));
+        }
         Contents::Free { .. } => {
             server.begin_without_lock()?;
             match create(server) {
@@ -69,6 +77,11 @@ pub(crate) fn prepare(server: &mut Server, missing: Missing) -> Result<(), Fault
         }
     }
     server.find_schema()
+}
+
+/// Returns whether the schema holds duly's tables. Refuses what [`examine`] refuses.
+pub(crate) fn exists(server: &mut Server) -> Result<bool, Fault> {
+    Ok(examine(server)? == Contents::Ours)
 }
 
 /// Creates the tables, inside the caller's transaction.
@@ -113,6 +126,7 @@ fn examine(server: &mut Server) -> Result<Contents, Fault> {
     let Some((kind, name)) = found.first() else {
         return Ok(Contents::Free { exists: database[0].try_get(3)?, foreign_tables });
     };
+    rights::require_to_look(server)?;
     let marks = match found.iter().any(|(kind, name)| kind == "table" && name == "scheduler_meta") {
         true => read_marks(server)?,
         false => (None, None),

@@ -7,6 +7,7 @@ mod lend;
 mod lock;
 mod plans;
 mod questions;
+mod standby;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
 use crate::store::postgres::outcome::{Number, Proof};
 use crate::store::postgres::server::plans::{BY_INDEX, Plans};
+use crate::store::postgres::server::standby::is_standby;
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
@@ -76,6 +78,8 @@ pub(crate) struct Server {
     open: Option<Open>,
     /// Whether no session but duly's own may serve.
     alone: bool,
+    /// Whether look-ups may be served by a standby, or a server that refuses writes, where no other is.
+    looks: bool,
     /// The history on which an owner has claimed runs: see [`Server::keep_to_timeline`].
     kept: Option<Timeline>,
     /// How long the holder of the lock may do nothing.
@@ -99,13 +103,20 @@ impl Server {
     }
 
     pub(crate) fn connect_for(address: &Address, durability: Durability) -> Result<Self, Fault> {
-        let mut server = Server {
+        let mut server = Server::new(address, durability);
+        server.reconnect(Haste::default())?;
+        Ok(server)
+    }
+
+    fn new(address: &Address, durability: Durability) -> Self {
+        Server {
             link: None,
             address: address.clone(),
-            terms: Terms { lock_timeout: session::LOCK, durability, read_only: false },
+            terms: Terms { lock_timeout: session::LOCK, durability, read_only: false, may_only_look: false },
             schema: 0,
             open: None,
             alone: false,
+            looks: false,
             kept: None,
             stillness: holder::LIMIT,
             lost: false,
@@ -115,9 +126,7 @@ impl Server {
             round_trips: 0,
             prepares: 0,
             plans: Plans::new(),
-        };
-        server.reconnect(Haste::default())?;
-        Ok(server)
+        }
     }
 
     /// Requires a session of duly's own from now on, as a scheduler does: its lock on a session would be another client's behind a pooler.
@@ -131,8 +140,8 @@ impl Server {
 
     fn refuse_pooler(&self) -> Result<(), Fault> {
         if self.alone && self.link.as_ref().is_some_and(|link| link.session.pooled) {
-            let reason = "a connection pooler such as pgbouncer stands before the server, and a scheduler needs a session of its own; \
-                          name the address of PostgreSQL itself: clients that only add and look up may use the pooler";
+            let reason = "a connection pooler such as pgbouncer stands before the server, in whatever mode, and a scheduler needs a session \
+                          of its own; name the address of PostgreSQL itself: clients that only add and look up may use the pooler";
             return Err(session::unusable(&self.address, reason.to_owned()));
         }
         Ok(())
@@ -182,6 +191,9 @@ impl Server {
     pub(crate) fn begin(&mut self, access: Access) -> Result<Timestamp, Fault> {
         self.roll_back();
         self.repeat = false;
+        if access == Access::Write {
+            self.leave_standby()?;
+        }
         for _ in 0..BEGINNINGS {
             let fresh = self.link.is_none();
             if fresh {
@@ -513,10 +525,11 @@ impl Server {
 
     fn reconnect(&mut self, haste: Haste) -> Result<(), Fault> {
         self.link = None;
-        let mut client = connect(&self.address, haste)?;
-        self.round_trips += 2;
-        let session = session::prepare(&mut client, &self.address, &self.terms)?;
-        self.link = Some(Link { client, session, prepared: HashMap::new() });
+        let link = match self.link(haste) {
+            Err(fault) if self.looks && is_standby(&fault) => self.link(Haste { to_look: true, ..haste }),
+            link => link,
+        };
+        self.link = Some(link?);
         if let Err(fault) = self.refuse_pooler() {
             self.link = None;
             return Err(fault);
@@ -525,6 +538,14 @@ impl Server {
             log::info!("connected to {} again", self.address);
         }
         Ok(())
+    }
+
+    fn link(&mut self, haste: Haste) -> Result<Link, Fault> {
+        let mut client = connect(&self.address, haste)?;
+        self.round_trips += 2;
+        let terms = Terms { may_only_look: haste.to_look, ..self.terms };
+        let session = session::prepare(&mut client, &self.address, &terms)?;
+        Ok(Link { client, session, prepared: HashMap::new() })
     }
 
     /// Returns whether a pooler gives the session to others between transactions.

@@ -21,6 +21,9 @@ const IDLE_IN_TRANSACTION: &str = "4000";
 /// As [`IDLE_IN_TRANSACTION`], for a transaction that only reads. No scheduler waits for it. Many rows take a client a while.
 pub(crate) const IDLE_IN_READING: &str = "60000";
 
+/// How every message about a server begins that serves look-ups only.
+pub(crate) const STANDBY: &str = "the server is a standby";
+
 /// The oldest version whose functions and settings duly uses.
 const OLDEST: i64 = 140_000;
 
@@ -63,6 +66,8 @@ pub(crate) struct Session {
     pub(crate) backend: i64,
     /// Whether another session may serve the next transaction, so that nothing but the transaction's own settings holds.
     pub(crate) pooled: bool,
+    /// Whether the server is a standby or refuses writes.
+    pub(crate) only_looks: bool,
 }
 
 /// What every session must have.
@@ -71,6 +76,8 @@ pub(crate) struct Terms {
     pub(crate) lock_timeout: Duration,
     pub(crate) durability: Durability,
     pub(crate) read_only: bool,
+    /// Whether a server may serve that is a standby or refuses writes.
+    pub(crate) may_only_look: bool,
 }
 
 impl Terms {
@@ -137,9 +144,10 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
         names.join(", ")
     ))?;
     let row = last(&told);
-    if text(row, 1) == "t" {
+    let is_standby = text(row, 1) == "t";
+    if is_standby && !terms.may_only_look {
         // During a failover, another server or a later try may be the primary.
-        return Err(Fault::Store(Class::Other, "the server is a standby: duly needs the primary".into()));
+        return Err(Fault::Store(Class::Other, format!("{STANDBY}: name the primary").into()));
     }
     if text(row, 3) == "off" && terms.durability == Durability::Full {
         let reason = "synchronous_commit is off: a crash of the server could lose what it has confirmed, and a run that had \
@@ -157,7 +165,8 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
         }
     }
     let timeline = Timeline { system: text(row, 4).to_owned(), id: text(row, 5).to_owned() };
-    Ok(Session { timeline, since: text(row, 6).to_owned(), backend: number(row, 0), pooled })
+    let (since, only_looks) = (text(row, 6).to_owned(), terms.may_only_look);
+    Ok(Session { timeline, since, backend: number(row, 0), pooled, only_looks })
 }
 
 /// Returns a duration as a number of milliseconds, as it was set: the server writes `4500ms` and `10s`.

@@ -96,6 +96,25 @@ fn a_database_that_moves_to_a_server_and_back_is_the_same() {
     assert_eq!(ids, [4; 3]);
 }
 
+/// A NUL in what a command has printed: on a server, U+FFFD is stored in its place.
+#[test]
+fn what_postgres_cannot_store_of_an_output_or_a_result_is_replaced_and_counted() {
+    let Some(address) = database() else { return };
+    let db = source();
+    db.execute("UPDATE task_runs SET output = CAST(x'610062ff' AS TEXT), error = 'no route'");
+    db.execute(r#"UPDATE task_effects SET value = '{"a\u0000": "\ud83d"}'"#);
+    db.execute("INSERT INTO scheduler_events (at, kind, detail) VALUES (1, 'edited', CAST(x'610062' AS TEXT))");
+    let migrated = migrate(db.file(), &address, &Progress::default()).unwrap();
+    assert_eq!(migrated.replaced, 3);
+    let copy = db.home().join("back.db");
+    assert_eq!(migrate(&address, &copy, &Progress::default()).unwrap().replaced, 0);
+    let copy = rusqlite::Connection::open(&copy).unwrap();
+    let text = |query: &str| copy.query_row(query, [], |row| row.get::<_, String>(0)).unwrap();
+    assert_eq!(text("SELECT output FROM task_runs"), "a\u{fffd}b\u{fffd}");
+    assert_eq!(text("SELECT detail FROM scheduler_events WHERE kind = 'edited'"), "a\u{fffd}b");
+    assert_eq!(text("SELECT value FROM task_effects"), "{\"a\u{fffd}\": \"\u{fffd}\"}");
+}
+
 #[test]
 fn only_a_source_at_rest_moves_and_only_into_an_empty_target() {
     let Some(address) = database() else { return };
@@ -108,13 +127,11 @@ fn only_a_source_at_rest_moves_and_only_into_an_empty_target() {
     assert!(refusal(db.file(), &address).starts_with("runs that are running: 1: "));
     db.execute("DELETE FROM task_runs");
     // A row that PostgreSQL cannot store is named.
-    db.execute("INSERT INTO scheduler_events (id, at, kind, detail) VALUES (70, 1, 'edited', CAST(x'610062' AS TEXT))");
+    db.execute("INSERT INTO rate_limits (handler, max_starts, per_ms, managed_by) VALUES ('mail', 1, 1, CAST(x'610062' AS TEXT))");
     let reason = refusal(db.file(), &address);
-    assert!(
-        reason.starts_with("scheduler_events, row with id 70, at 1: detail holds the character U+0000"),
-        "{reason}"
-    );
-    db.execute("DELETE FROM scheduler_events");
+    let expected = "rate_limits, row with handler \"mail\", max_starts 1: managed_by holds the character U+0000";
+    assert!(reason.starts_with(expected), "{reason}");
+    db.execute("DELETE FROM rate_limits");
     assert!(Client::open(&address).unwrap().tasks().unwrap().is_empty());
 
     migrate(db.file(), &address, &Progress::default()).unwrap();

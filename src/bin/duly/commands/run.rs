@@ -83,6 +83,8 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         let mut manifest = manifest::read(tasks).map_err(Failure::Refused)?;
         declared = std::mem::take(&mut manifest.workers);
         add_declared(&mut workers, &declared, tasks)?;
+        #[cfg(feature = "postgres")]
+        drop(Scheduler::builder(file).check_server()?);
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
         apply_logged(&client, tasks, manifest)?;
     }

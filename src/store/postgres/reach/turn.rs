@@ -12,9 +12,10 @@ use std::collections::HashSet;
 
 use crate::store::fault::Fault;
 use crate::store::postgres::sheets::{Cell, Difference, Sheets};
+use crate::store::sqlite::sql::sql;
 
 /// See `turn.sql` for the parameters.
-pub(crate) const IDS: &str = include_str!("turn.sql");
+pub(crate) const IDS: &str = sql!(file "turn.sql");
 
 /// What a turn asks for, and what was found.
 #[derive(Clone, Debug)]
@@ -65,25 +66,25 @@ const ROWS: [(&str, &str); 8] = [
     // The newest start, the one that the rate compares with, after further starts too, and all older ones, which are deleted.
     (
         "rate_limit_starts",
-        "JOIN (SELECT l.handler, l.max_starts, (SELECT max(number) FROM rate_limit_starts
-                                                 WHERE handler = l.handler AND number < 9000000000000000) AS newest
+        sql! {"JOIN (SELECT l.handler, l.max_starts, (SELECT max(number) FROM rate_limit_starts
+                                                 WHERE handler = l.handler AND number < {most_starts}) AS newest
                  FROM rate_limits l WHERE l.handler = ANY($5::text[])) l
-           ON l.handler = t.handler AND (t.number >= l.newest OR t.number <= l.newest + 1 - l.max_starts + $6::bigint)",
+           ON l.handler = t.handler AND (t.number >= l.newest OR t.number <= l.newest + 1 - l.max_starts + $6::bigint)"},
     ),
     ("scheduled_tasks", "WHERE t.id = ANY($1::bigint[])"),
     ("task_runs", "WHERE t.id = ANY($2::bigint[])"),
     // Whether a run that waits again has begun before.
     (
         "task_attempts",
-        "WHERE t.id = ANY(ARRAY(
+        sql! {"WHERE t.id = ANY(ARRAY(
              SELECT a.id FROM unnest($2::bigint[]) AS n(id)
               CROSS JOIN LATERAL (
                   SELECT id, locked_by, status, attempt, forgiven FROM task_runs WHERE id = n.id OFFSET 0) r
               CROSS JOIN LATERAL (
                   SELECT id FROM task_attempts WHERE run_id = r.id AND outcome <> 'released'
                    ORDER BY run_id, attempt LIMIT 1) a
-              WHERE r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
-                AND r.attempt = r.forgiven AND r.attempt > 0))",
+              WHERE {waiting:r}
+                AND r.attempt = r.forgiven AND r.attempt > 0))"},
     ),
 ];
 
@@ -149,7 +150,9 @@ impl TurnReach {
 
         let owners: Vec<&String> = [&self.owner].into_iter().chain(&self.dead).chain(&self.stalled).collect();
         let mut parts = ROWS.to_vec();
-        let of_outcomes = format!("{} OR t.run_id = ANY($8::bigint[])", ROWS[ATTEMPTS].1);
+        let of_rows = ROWS[ATTEMPTS].1.trim_end_matches("))");
+        let of_outcomes =
+            format!("{of_rows} UNION ALL SELECT o.id FROM task_attempts o WHERE o.run_id = ANY($8::bigint[])))");
         if self.attempts {
             parts[ATTEMPTS].1 = &of_outcomes;
         }
