@@ -3,14 +3,12 @@
 
 use std::time::Duration;
 
-use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::model::health::Limits;
 use crate::model::new_task::NewTask;
 use crate::model::request::{Change, Existing};
 use crate::model::run::RunFilter;
-use crate::scheduler::Scheduler;
 use crate::store::Store;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
@@ -523,14 +521,14 @@ fn no_pooler_serves_a_scheduler_and_nothing_is_created_behind_one() {
         }
         let Some(pooler) = pooler else { return };
         let text = format!("{}?schema=behind_{mode}", postgres.url_at(pooler.port));
-        let refused = Scheduler::builder(&text).start().map(drop).unwrap_err();
+        let refused = crate::Scheduler::builder(&text).start().map(drop).unwrap_err();
         assert!(matches!(refused, Error::UnusableDatabase { .. }), "{mode}: {refused:?}");
         assert!(refused.to_string().contains("in whatever mode"), "{mode}: {refused}");
         let created = "SELECT count(*) FROM pg_namespace WHERE nspname = $1";
         let created: i64 = postgres.other().query_one(created, &[&format!("behind_{mode}")]).unwrap().get(0);
         assert_eq!(created, 0, "{mode}");
         // Transactions need a server of their own until their end.
-        let client = Client::open(&text).and_then(|client| client.add(NewTask::manual("job").handler("work")));
+        let client = crate::Client::open(&text).and_then(|client| client.add(NewTask::manual("job").handler("work")));
         assert_eq!(client.is_ok(), mode != "statement", "{mode}: {client:?}");
     }
 }

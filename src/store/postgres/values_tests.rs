@@ -4,8 +4,6 @@
 use fastrand::Rng;
 use serde_json::value::RawValue;
 
-use crate::client::Client;
-use crate::client::migrate::migrate;
 use crate::model::json_value::same_value;
 use crate::model::new_task::NewTask;
 use crate::model::progress_meter::Progress;
@@ -213,7 +211,7 @@ fn tasks(prefix: &str, form: u64) -> Vec<NewTask> {
 }
 
 /// Adds and applies the documents in two forms. Returns whether the second time changed nothing.
-fn add_and_apply(client: &Client, form: u64) -> bool {
+fn add_and_apply(client: &crate::Client, form: u64) -> bool {
     let added = client.add_all(tasks("added", form)).unwrap();
     let applied = client.apply("tasks.toml", tasks("applied", form), Apply::default()).unwrap();
     added.iter().all(|added| added.change == Change::Unchanged)
@@ -226,9 +224,9 @@ fn documents_stay_the_same_when_they_are_added_applied_and_migrated() {
     let home = tempfile::tempdir().unwrap();
     let (file, back) = (home.path().join("agent.db"), home.path().join("back.db"));
     let address = |schema: &str| format!("{}?schema={schema}", server.url());
-    let direct = Client::open(address("values_direct")).unwrap();
+    let direct = crate::Client::open(address("values_direct")).unwrap();
     assert!(!add_and_apply(&direct, 0) && add_and_apply(&direct, 1), "on a server");
-    let client = Client::open(&file).unwrap();
+    let client = crate::Client::open(&file).unwrap();
     assert!(!add_and_apply(&client, 2) && add_and_apply(&client, 3), "in a file");
     drop(client);
 
@@ -244,11 +242,11 @@ fn documents_stay_the_same_when_they_are_added_applied_and_migrated() {
              COMMIT",
         )
         .unwrap();
-    let moved = migrate(&file, address("values_moved"), &Progress::default()).unwrap();
+    let moved = crate::migrate(&file, address("values_moved"), &Progress::default()).unwrap();
     assert_eq!((moved.tasks, moved.runs, moved.replaced), (cases() * 2, cases() * 2, 0));
-    assert!(add_and_apply(&Client::open(address("values_moved")).unwrap(), 4), "after the way there");
-    assert_eq!(migrate(address("values_moved"), &back, &Progress::default()).unwrap(), moved);
-    assert!(add_and_apply(&Client::open(&back).unwrap(), 5), "after the way back");
+    assert!(add_and_apply(&crate::Client::open(address("values_moved")).unwrap(), 4), "after the way there");
+    assert_eq!(crate::migrate(address("values_moved"), &back, &Progress::default()).unwrap(), moved);
+    assert!(add_and_apply(&crate::Client::open(&back).unwrap(), 5), "after the way back");
     let all = |tables: &rusqlite::Connection| {
         let all = "SELECT payload FROM scheduled_tasks UNION ALL SELECT result FROM task_runs UNION ALL SELECT value FROM task_effects";
         let mut all = tables.prepare(all).unwrap();

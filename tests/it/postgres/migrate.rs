@@ -127,11 +127,11 @@ fn only_a_source_at_rest_moves_and_only_into_an_empty_target() {
     assert!(refusal(db.file(), &address).starts_with("runs that are running: 1: "));
     db.execute("DELETE FROM task_runs");
     // A row that PostgreSQL cannot store is named.
-    db.execute("INSERT INTO rate_limits (handler, max_starts, per_ms, managed_by) VALUES ('mail', 1, 1, CAST(x'610062' AS TEXT))");
+    db.execute("INSERT INTO scheduler_alarm_channels (channel, kind) VALUES (CAST(x'610062' AS TEXT), 'dead')");
     let reason = refusal(db.file(), &address);
-    let expected = "rate_limits, row with handler \"mail\", max_starts 1: managed_by holds the character U+0000";
+    let expected = "scheduler_alarm_channels, row with : channel holds the character U+0000";
     assert!(reason.starts_with(expected), "{reason}");
-    db.execute("DELETE FROM rate_limits");
+    db.execute("DELETE FROM scheduler_alarm_channels");
     assert!(Client::open(&address).unwrap().tasks().unwrap().is_empty());
 
     migrate(db.file(), &address, &Progress::default()).unwrap();

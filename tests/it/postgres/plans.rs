@@ -141,16 +141,24 @@ fn check(what: &str, log: &str, of_all_tasks: bool) -> usize {
     plans.len()
 }
 
-/// Returns a condition of a plan that compares each row of a large table with each element of an array: only an index looks an element up.
+/// More rows than an empty or small table has, whose plan does not matter.
+const FEW: u64 = 300;
+
+/// Returns a condition of a plan that compares many rows of a large table with each element of an array: only an index looks an element up.
 fn compares_all(plan: &str) -> Option<String> {
-    let mut large = false;
+    let (mut large, mut rows, mut found) = (false, 0, None);
     for line in plan.lines() {
         if line.contains("(cost=") {
             large = line.contains("Scan") && LARGE.iter().any(|table| names(line, table));
+            rows = number(line, "(actual rows=").zip(number(line, " loops=")).map_or(0, |(rows, loops)| rows * loops);
+            found = None;
         }
         let is_filter = ["Filter: ", "Join Filter: "].iter().any(|of| line.trim().starts_with(of));
         if large && is_filter && [" ANY ($", " ALL ($"].iter().any(|array| line.contains(array)) {
-            return Some(line.trim().to_owned());
+            found = Some(line.trim().to_owned());
+        }
+        if found.is_some() && rows + number(line, "Rows Removed by Filter: ").unwrap_or_default() > FEW {
+            return found;
         }
     }
     None

@@ -170,9 +170,9 @@ fn clients_and_monitors_do_what_the_guide_grants_them_and_nothing_else() {
     {
         let told = shared.told("duly_monitor", home.path(), words);
         let (stdout, stderr) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
-        // No scheduler is alive, which is a problem.
-        let expected = if words == ["check"] { 1 } else { 0 };
-        assert_eq!(told.status.code(), Some(expected), "{words:?}: {stdout}{stderr}");
+        // What `check` finds is no matter here.
+        let is_answered = told.status.success() || words == ["check"] && told.status.code() == Some(1);
+        assert!(is_answered, "{words:?}: {stdout}{stderr}");
         assert!(!stderr.contains("permission") && !stdout.contains("file"), "{words:?}: {stdout}{stderr}");
     }
     let refused = shared.told("duly_monitor", home.path(), &["pause", "task-1"]);
