@@ -22,7 +22,6 @@ use crate::store::postgres::client::Client;
 use crate::store::postgres::connect::{Haste, connect};
 use crate::store::postgres::outcome::{Number, Proof};
 use crate::store::postgres::server::plans::{BY_INDEX, Plans};
-use crate::store::postgres::server::standby::is_standby;
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
@@ -526,7 +525,7 @@ impl Server {
     fn reconnect(&mut self, haste: Haste) -> Result<(), Fault> {
         self.link = None;
         let link = match self.link(haste) {
-            Err(fault) if self.looks && is_standby(&fault) => self.link(Haste { to_look: true, ..haste }),
+            Err(fault) if self.looks && session::is_standby(&fault) => self.link(Haste { to_look: true, ..haste }),
             link => link,
         };
         self.link = Some(link?);

@@ -184,6 +184,11 @@ pub(crate) fn unusable(address: &Address, reason: String) -> Fault {
     Fault::Request(Error::UnusableDatabase { path: address.to_string().into(), reason })
 }
 
+/// Returns whether the fault is that of a standby, or of a server that refuses writes.
+pub(crate) fn is_standby(fault: &Fault) -> bool {
+    matches!(fault, Fault::Store(_, source) if source.to_string().contains(STANDBY))
+}
+
 /// Returns the only row of the last statement of a message.
 pub(crate) fn last(answer: &[SimpleQueryMessage]) -> Option<&SimpleQueryRow> {
     answer.iter().rev().find_map(|message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None })

@@ -165,9 +165,7 @@ fn clients_and_monitors_do_what_the_guide_grants_them_and_nothing_else() {
     assert!(error.to_string().contains("its role lacks INSERT, UPDATE, DELETE on scheduler_alarm_channels"), "{error}");
 
     let home = tempfile::tempdir().expect("a folder");
-    for words in
-        [&["list"][..], &["status"], &["show", "task-1"], &["history"], &["check"], &["doctor"], &["limit", "list"]]
-    {
+    for words in [&["list"][..], &["status"], &["show", "task-1"], &["history"], &["check"], &["doctor"], &["limit"]] {
         let told = shared.told("duly_monitor", home.path(), words);
         let (stdout, stderr) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
         // What `check` finds is no matter here.

@@ -4,7 +4,7 @@ use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
 use crate::store::postgres::connect::Haste;
 use crate::store::postgres::server::Server;
-use crate::store::postgres::session::{self, STANDBY};
+use crate::store::postgres::session;
 use crate::store::sqlite::file::Durability;
 
 impl Server {
@@ -34,14 +34,9 @@ impl Server {
         self.looks = false;
         let connected = self.reconnect(Haste::default());
         self.looks = true;
-        connected.map_err(|fault| match is_standby(&fault) {
+        connected.map_err(|fault| match session::is_standby(&fault) {
             true => session::unusable(&self.address, format!("{fault}; it serves look-ups only")),
             false => fault,
         })
     }
-}
-
-/// Returns whether the fault is that of a standby, or of a server that refuses writes.
-pub(super) fn is_standby(fault: &Fault) -> bool {
-    matches!(fault, Fault::Store(_, source) if source.to_string().contains(STANDBY))
 }
