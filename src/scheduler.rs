@@ -285,8 +285,9 @@ impl Builder {
         settings.check()?;
         let mut place = Place::of(&path)?;
         #[cfg(feature = "postgres")]
-        if matches!(place, Place::Server(_)) {
+        if let Place::Server(server) = &mut place {
             settings.check_on_server()?;
+            server.require_primary();
         }
         #[cfg(feature = "postgres")]
         if state.is_some() {

@@ -10,7 +10,6 @@ use serde_json::value::RawValue;
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::model::json;
-use crate::model::json_value::same_value;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{RunStatus, text_enum};
 use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text};
@@ -466,13 +465,18 @@ impl Definition {
     }
 
     /// Returns every field in which `other` differs from this stored definition: its column, and both values as text.
-    /// `same_schedule`: the two schedules are equivalent, even if they are written differently.
-    pub(crate) fn differences(&self, other: &Definition, same_schedule: bool) -> Vec<(&'static str, String, String)> {
+    /// `same_schedule`: the two schedules are equivalent, even if they are written differently. `same_payload`: compares two payloads.
+    pub(crate) fn differences(
+        &self,
+        other: &Definition,
+        same_schedule: bool,
+        same_payload: fn(&str, &str) -> bool,
+    ) -> Vec<(&'static str, String, String)> {
         let pairs = self.fields().into_iter().zip(other.fields());
         pairs
             .filter(|((column, _), _)| !(same_schedule && matches!(*column, "schedule_value" | "time_zone")))
             .filter(|((column, stored), (_, given))| {
-                stored != given && !(*column == "payload" && same_value(stored, given))
+                stored != given && !(*column == "payload" && same_payload(stored, given))
             })
             .map(|((column, stored), (_, given))| (column, stored, given))
             .collect()

@@ -5,6 +5,7 @@ use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
 
+use crate::model::json_value::members;
 use crate::store::postgres::tables::JSON;
 
 /// Longest payload, as PostgreSQL writes it, in bytes: `schema.sql` refuses a longer one when it is read.
@@ -103,8 +104,20 @@ fn string_end(text: &[u8], mut at: usize) -> Result<usize, String> {
     }
 }
 
-/// Returns a text of JSON as the server stores it: with U+FFFD in place of `\u0000`, and of halves of surrogate pairs.
-pub(super) fn storable(text: &str) -> String {
+/// Returns a text of JSON as the server can store it: with U+FFFD in place of `\u0000`, and of halves of surrogate pairs. `None`: two keys
+/// of one object would become equal, or the text nests too deep to find that out.
+pub(super) fn storable(text: &str) -> Option<String> {
+    let stored = replaced(text, |_| '\u{FFFD}');
+    if stored == text {
+        return Some(stored);
+    }
+    // Each unit keeps a character of its own here, of those for private use.
+    let apart = members(&replaced(text, |unit| char::from_u32(0xF_0000 + unit).unwrap_or('\u{FFFD}')))?;
+    (members(&stored)? == apart).then_some(stored)
+}
+
+/// Returns a text of JSON with a character in place of each code unit that the server cannot store.
+fn replaced(text: &str, with: impl Fn(u32) -> char) -> String {
     let mut stored = String::with_capacity(text.len());
     let mut rest = text;
     // Outside of strings there is no backslash.
@@ -113,8 +126,8 @@ pub(super) fn storable(text: &str) -> String {
         stored.push_str(before);
         let length = match unit(escape.as_bytes(), 0) {
             Some(0xD800..=0xDBFF) if matches!(unit(escape.as_bytes(), 6), Some(0xDC00..=0xDFFF)) => 12,
-            Some(0 | 0xD800..=0xDFFF) => {
-                stored.push('\u{FFFD}');
+            Some(unit @ (0 | 0xD800..=0xDFFF)) => {
+                stored.push(with(unit));
                 rest = &escape[6..];
                 continue;
             }
@@ -193,10 +206,14 @@ mod tests {
             (r#""\ud83d\ud83d\ude00\ude00""#, r#""?\ud83d\ude00?""#),
             ("[1e6]", "[1e6]"),
         ] {
-            let stored = storable(text);
+            let stored = storable(text).unwrap();
             assert_eq!(stored.replace('\u{FFFD}', "?"), expected);
             assert_eq!(of(&stored), "");
         }
+        // A member would be lost.
+        assert_eq!(storable(r#"{"a": [{"\ud800": 1, "\ud801": 2}]}"#), None);
+        assert_eq!(storable("{\"\\u0000\": 1, \"\u{fffd}\": 2}"), None);
+        assert!(storable(r#"{"\ud800": {"a": 1}, "a\ud801": {"a": 2, "a": "\u0000"}}"#).is_some());
     }
 
     #[test]

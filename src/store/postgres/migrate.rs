@@ -27,8 +27,14 @@ const STEP: u64 = 1_000;
 /// Bytes that are written to the server at once, about.
 const CHUNK: usize = 1024 * 1024;
 
-/// Columns of JSON that a handler has returned.
-const SAID: [&str; 2] = ["result", "value"];
+/// Whether duly has made the payload of a run: it describes a dead run. So does that of each run that retries it.
+const IS_PAYLOAD_OF_ON_DEAD: &str = "
+    origin = 'on_dead' OR retry_of IS NOT NULL AND EXISTS (
+        WITH RECURSIVE retried (id, retry_of, origin) AS (
+            SELECT r.id, r.retry_of, r.origin FROM task_runs r WHERE r.id = task_runs.retry_of
+             UNION
+            SELECT r.id, r.retry_of, r.origin FROM task_runs r JOIN retried ON r.id = retried.retry_of)
+        SELECT 1 FROM retried WHERE origin = 'on_dead')";
 
 /// The rows of `scheduler_meta` that belong to the tasks. The others describe the tables.
 const META: &str = "key IN ('zone_data', 'misplanned')";
@@ -300,31 +306,40 @@ fn condition(table: &Table) -> String {
     if table.name == "scheduler_meta" { format!("WHERE {META}") } else { String::new() }
 }
 
-/// The statement that reads a table of the file.
+/// The statement that reads a table of the file. A last column says whether duly has made the payload.
 fn selection(table: &Table, order: &str) -> String {
-    format!("SELECT {} FROM {} {} {order}", names(table), table.name, condition(table))
+    let is_made = if table.name == "task_runs" { IS_PAYLOAD_OF_ON_DEAD } else { "0" };
+    format!("SELECT {}, {is_made} FROM {} {} {order}", names(table), table.name, condition(table))
 }
 
-/// The values of a row of the file as the server stores them: what a handler, a command or an error says has U+FFFD in place of what the
-/// server cannot store, and is counted. Refuses other such values.
+/// The values of a row of the file as the server stores them. Texts and JSON that a user did not give have U+FFFD in place of what the
+/// server cannot store, and are counted. Refuses other such values.
 fn cells_of_file(table: &Table, row: &rusqlite::Row<'_>, replaced: &mut u64) -> Result<Vec<Cell>, Fault> {
     let mut cells = Vec::with_capacity(table.columns.len());
     for (at, column) in table.columns.iter().enumerate() {
         let cell = match (row.get_ref(at)?, column.kind) {
             (ValueRef::Null, _) => Ok(Cell::Null),
             (ValueRef::Integer(number), Kind::Integer) => Ok(Cell::Integer(number)),
-            (ValueRef::Text(said), Kind::Text) if !text::is_name(table.name, &column.name) => {
-                let stored = text::storable(String::from_utf8_lossy(said));
-                *replaced += u64::from(stored.as_bytes() != said);
+            (ValueRef::Text(given), Kind::Text) if !text::is_name(table.name, &column.name) => {
+                let stored = text::storable(String::from_utf8_lossy(given));
+                *replaced += u64::from(stored.as_bytes() != given);
                 Ok(Cell::Text(stored))
             }
             (ValueRef::Text(given), Kind::Text | Kind::Json) => match std::str::from_utf8(given) {
                 Ok(valid) if valid.contains('\0') => Err("holds the character U+0000".to_owned()),
                 Ok(valid) if column.kind == Kind::Json => {
-                    let is_said = SAID.contains(&column.name.as_str());
-                    let stored = if is_said { json::storable(valid) } else { valid.to_owned() };
-                    *replaced += u64::from(stored != valid);
-                    json::fault_of(&column.name, stored.as_bytes()).map_or(Ok(Cell::Text(stored)), Err)
+                    let is_given = column.name == "payload" && !row.get::<_, bool>(table.columns.len())?;
+                    let stored = if is_given { Some(valid.to_owned()) } else { json::storable(valid) };
+                    match stored {
+                        None => {
+                            Err("has keys of one object that differ only in U+0000 or in halves of surrogate pairs"
+                                .to_owned())
+                        }
+                        Some(stored) => {
+                            *replaced += u64::from(stored != valid);
+                            json::fault_of(&column.name, stored.as_bytes()).map_or(Ok(Cell::Text(stored)), Err)
+                        }
+                    }
                 }
                 Ok(valid) => Ok(Cell::Text(valid.to_owned())),
                 Err(_) => Err("is not UTF-8".to_owned()),

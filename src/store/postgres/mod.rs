@@ -44,6 +44,8 @@ mod server;
 mod server_tests;
 mod session;
 mod sheets;
+#[cfg(test)]
+mod standby_tests;
 mod tables;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -76,7 +78,6 @@ use crate::store::postgres::owner_session::OwnerConnection;
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::refusals::Refusals;
 use crate::store::postgres::server::{Access, Server};
-use crate::store::postgres::session::STANDBY;
 use crate::store::postgres::workbench::{Shared, Workbench};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::Missing;
@@ -134,8 +135,7 @@ impl PostgresStore {
         Self::try_open(address, missing, time).map_err(|fault| refused(address, fault).into_error("open the database"))
     }
 
-    /// Refuses a server that a scheduler cannot work on until a person does something: a pooler, a standby, a right that the role lacks.
-    /// Creates nothing.
+    /// Refuses a server that a scheduler cannot work on now: a pooler, a standby, a role without a right. Creates nothing.
     pub(crate) fn check_for_scheduler(address: &Address) -> Result<()> {
         let check = || {
             let mut server = Server::connect(address)?;
@@ -184,6 +184,11 @@ impl PostgresStore {
         let path = self.memory.as_file().map(|memory| memory.path().to_owned());
         // Before that it is the address.
         path.filter(|path| path.is_absolute())
+    }
+
+    /// Lets no standby serve look-ups from now on.
+    pub(crate) fn require_primary(&mut self) {
+        self.lock().rows.server.require_primary();
     }
 
     /// Returns the server's identifier and the name of the database, which together no other database has.
@@ -343,15 +348,12 @@ impl PostgresStore {
     }
 }
 
-/// Codes of the server for what only a person can end: a wrong password, no line of `pg_hba.conf`, no such database, a right that lacks.
-const OF_A_PERSON: [&str; 4] = ["28P01", "28000", "3D000", "42501"];
-
-/// Returns the fault of opening a database as that of an unusable one, if only a person can end it. Of several servers, one of them may
-/// be promoted at any time.
+/// Returns the fault of opening a database as that of an unusable one, if the role lacks a right: only a person can end it.
 fn refused(address: &Address, fault: Fault) -> Fault {
-    let Fault::Store(_, source) = &fault else { return fault };
-    let told = source.to_string();
-    let is_final =
-        OF_A_PERSON.iter().any(|code| told.contains(&format!("[SQLSTATE {code}]"))) || told.contains(STANDBY);
-    if is_final && address.places().len() == 1 { session::unusable(address, told) } else { fault }
+    match &fault {
+        Fault::Store(_, source) if fault::code(&fault).is_some_and(|code| code.code() == "42501") => {
+            session::unusable(address, source.to_string())
+        }
+        _ => fault,
+    }
 }

@@ -302,7 +302,7 @@ impl Store for PostgresStore {
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
-        self.bench.lock().rows.server.require_primary();
+        self.require_primary();
         // What an earlier owner on this connection has claimed is lost.
         let kept = self.bench.lock().rows.server.keep_to_timeline(None);
         let registered = self.try_register(new, random, now);

@@ -44,7 +44,7 @@ pub(crate) fn sessions(
     now: Option<Timestamp>,
 ) -> Result<HashMap<String, Session>, Fault> {
     // A standby does not show the locks of sessions with the primary: what cannot be seen counts as held.
-    if server.only_looks() {
+    if server.is_standby() {
         return Ok(owners.iter().map(|owner| (owner.clone(), Session::Held { here: false })).collect());
     }
     let keys: Vec<i64> = owners.iter().map(|owner| key(server.schema(), owner).into()).collect();

@@ -6,7 +6,6 @@ use crate::error::Error;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::rights;
 use crate::store::postgres::server::{CLASS, Server};
-use crate::store::postgres::session::STANDBY;
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::schema::VERSION;
 
@@ -58,12 +57,6 @@ pub(crate) fn prepare(server: &mut Server, missing: Missing) -> Result<(), Fault
             let reason = "its schema holds tables of another program and none of duly: name a schema of duly's own (?schema=), or have \
                           its tables made beside those (duly run --create)";
             return Err(unusable(server, reason.into()));
-        }
-        Contents::Free { .. } if server.only_looks() => {
-            return Err(unusable(
-                server,
-                format!("it holds no tables of duly, and {STANDBY} or refuses writes: name the primary"),
-            ));
         }
         Contents::Free { .. } => {
             server.begin_without_lock()?;
@@ -126,7 +119,8 @@ fn examine(server: &mut Server) -> Result<Contents, Fault> {
     let Some((kind, name)) = found.first() else {
         return Ok(Contents::Free { exists: database[0].try_get(3)?, foreign_tables });
     };
-    rights::require_to_look(server)?;
+    let foreign = format!("; if that {kind} {name} is another program's, give duly a schema of its own (?schema=)");
+    rights::require_to_look(server, if found.len() * 2 > ours.len() { "" } else { &foreign })?;
     let marks = match found.iter().any(|(kind, name)| kind == "table" && name == "scheduler_meta") {
         true => read_marks(server)?,
         false => (None, None),

@@ -12,6 +12,7 @@ mod standby;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use postgres::config::TargetSessionAttrs;
 use postgres::types::ToSql;
 use postgres::{Error, Row, Statement};
 
@@ -77,8 +78,10 @@ pub(crate) struct Server {
     open: Option<Open>,
     /// Whether no session but duly's own may serve.
     alone: bool,
-    /// Whether look-ups may be served by a standby, or a server that refuses writes, where no other is.
+    /// Whether look-ups may be served by a standby, or a server that refuses writes, while no other serves.
     looks: bool,
+    /// While such a server serves: the time since boot at which a server that accepts writes is searched for.
+    search_at: Option<Duration>,
     /// The history on which an owner has claimed runs: see [`Server::keep_to_timeline`].
     kept: Option<Timeline>,
     /// How long the holder of the lock may do nothing.
@@ -111,11 +114,17 @@ impl Server {
         Server {
             link: None,
             address: address.clone(),
-            terms: Terms { lock_timeout: session::LOCK, durability, read_only: false, may_only_look: false },
+            terms: Terms {
+                lock_timeout: session::LOCK,
+                durability,
+                read_only: false,
+                target: TargetSessionAttrs::ReadWrite,
+            },
             schema: 0,
             open: None,
             alone: false,
             looks: false,
+            search_at: None,
             kept: None,
             stillness: holder::LIMIT,
             lost: false,
@@ -190,14 +199,9 @@ impl Server {
     pub(crate) fn begin(&mut self, access: Access) -> Result<Timestamp, Fault> {
         self.roll_back();
         self.repeat = false;
-        if access == Access::Write {
-            self.leave_standby()?;
-        }
         for _ in 0..BEGINNINGS {
             let fresh = self.link.is_none();
-            if fresh {
-                self.reconnect(Haste::default())?;
-            }
+            self.ensure_session(access)?;
             let fault = match self.try_begin(access) {
                 Ok(Some(now)) => {
                     self.transactions += u64::from(access == Access::Write);
@@ -454,8 +458,7 @@ impl Server {
         match (&self.open, &self.link) {
             (Some(_), Some(_)) => return Ok(false),
             (Some(_), None) => return Err(gone()),
-            (None, None) => self.reconnect(Haste::default())?,
-            (None, Some(_)) => {}
+            (None, _) => self.ensure_session(Access::Read)?,
         }
         if !self.is_pooled() {
             return Ok(false);
@@ -467,9 +470,7 @@ impl Server {
     /// Begins a transaction without the lock of the schema, as there may be none yet.
     pub(crate) fn begin_without_lock(&mut self) -> Result<(), Fault> {
         self.roll_back();
-        if self.link.is_none() {
-            self.reconnect(Haste::default())?;
-        }
+        self.ensure_session(Access::Write)?;
         self.begin_plainly()
     }
 
@@ -522,27 +523,16 @@ impl Server {
         }
     }
 
+    /// Connects to a server that accepts writes. A connection that serves look-ups stays if there is none.
     fn reconnect(&mut self, haste: Haste) -> Result<(), Fault> {
-        self.link = None;
-        let link = match self.link(haste) {
-            Err(fault) if self.looks && session::is_standby(&fault) => self.link(Haste { to_look: true, ..haste }),
-            link => link,
-        };
-        self.link = Some(link?);
-        if let Err(fault) = self.refuse_pooler() {
-            self.link = None;
-            return Err(fault);
-        }
-        if std::mem::take(&mut self.lost) {
-            log::info!("connected to {} again", self.address);
-        }
-        Ok(())
+        let link = self.link(haste, self.terms.target)?;
+        self.use_link(link, None)
     }
 
-    fn link(&mut self, haste: Haste) -> Result<Link, Fault> {
-        let mut client = connect(&self.address, haste)?;
+    fn link(&mut self, haste: Haste, target: TargetSessionAttrs) -> Result<Link, Fault> {
+        let mut client = connect(&self.address, haste, target)?;
         self.round_trips += 2;
-        let terms = Terms { may_only_look: haste.to_look, ..self.terms };
+        let terms = Terms { target, ..self.terms };
         let session = session::prepare(&mut client, &self.address, &terms)?;
         Ok(Link { client, session, prepared: HashMap::new() })
     }

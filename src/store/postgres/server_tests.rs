@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::Error;
-use crate::model::health::Limits;
 use crate::model::new_task::NewTask;
 use crate::model::request::{Change, Existing};
-use crate::model::run::RunFilter;
 use crate::store::Store;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
@@ -249,7 +247,7 @@ fn a_number_that_is_given_again_after_a_crash_is_not_the_transaction() {
         since: since.to_owned(),
         backend: 0,
         pooled: false,
-        only_looks: false,
+        is_standby: false,
     };
     let schema = server.address().quoted_schema();
     let mut ask = |number: &Number, since: &str| {
@@ -456,59 +454,6 @@ fn tables_are_created_in_one_transaction_also_through_a_pooler() {
     assert_eq!(other.query(schemas, &[]).unwrap()[0].get::<_, i64>(0), 0, "nothing is left");
     other.batch_execute("DROP EVENT TRIGGER refuse").unwrap();
     open().unwrap();
-}
-
-#[test]
-fn a_standby_and_a_server_that_refuses_writes_serve_look_ups_only() {
-    let Some(mut postgres) = TestServer::start("") else { return };
-    let address = Address::parse(&postgres.url()).unwrap();
-    let task = |name: &str| NewTask::manual(name).handler("work").into_definition(Timestamp::MIN).unwrap();
-    let mut before = PostgresStore::open(&address, Missing::Create, Time::OfServer).unwrap();
-    before.add(task("kept"), Existing::Refuse, Timestamp::MIN).unwrap();
-    for round in ["standby", "read-only"] {
-        postgres.down("fast");
-        let signal = postgres.home().join("data/standby.signal");
-        if round == "standby" {
-            std::fs::write(signal, "").unwrap();
-        } else {
-            std::fs::remove_file(signal).unwrap();
-            postgres.configure("default_transaction_read_only = on");
-        }
-        postgres.up();
-        let fault = Server::connect(&address).unwrap_err();
-        assert!(fault.to_string().contains("name the primary"), "{round}: {fault}");
-        // A person must name another server; of several, one may be promoted.
-        let refused = PostgresStore::check_for_scheduler(&address).unwrap_err();
-        assert!(matches!(refused, Error::UnusableDatabase { .. }), "{round}: {refused:?}");
-        let both = format!("postgres://postgres@127.0.0.1:{0},localhost:{0}/postgres", postgres.port);
-        let waits = PostgresStore::check_for_scheduler(&Address::parse(&both).unwrap()).unwrap_err();
-        assert!(matches!(waits, Error::Store { .. }), "{round}: {waits:?}");
-
-        let mut store = PostgresStore::open(&address, Missing::Refuse, Time::OfServer).unwrap();
-        for store in [&mut store, &mut before] {
-            assert_eq!(store.tasks().unwrap().len(), 1, "{round}");
-            assert!(store.task("kept").unwrap().is_some() && store.runs(&RunFilter::newest(5)).unwrap().is_empty());
-            let status = store.status(Timestamp::MIN).unwrap();
-            assert!(status.server.is_some_and(|server| server.starts_with("PostgreSQL")));
-            store.health(&Limits::default(), Timestamp::MIN).unwrap();
-            assert!(store.doctor().unwrap().is_empty());
-            let refused = store.add(task("new"), Existing::Refuse, Timestamp::MIN).unwrap_err();
-            assert!(matches!(refused, Error::UnusableDatabase { .. }), "{round}: {refused:?}");
-            assert!(refused.to_string().contains("it serves look-ups only"), "{round}: {refused}");
-        }
-        let other = Address::parse(&format!("{}?schema=other", postgres.url())).unwrap();
-        let none = PostgresStore::open(&other, Missing::Create, Time::OfServer).map(drop).unwrap_err();
-        assert!(
-            none.to_string().contains("it holds no tables of duly, and the server is a standby"),
-            "{round}: {none}"
-        );
-    }
-    // What was a standby accepts writes again, and the same session finds that out.
-    postgres.down("fast");
-    postgres.configure("default_transaction_read_only = off");
-    postgres.up();
-    before.add(task("new"), Existing::Refuse, Timestamp::MIN).unwrap();
-    assert_eq!(before.tasks().unwrap().len(), 2);
 }
 
 #[test]

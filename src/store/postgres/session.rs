@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use postgres::config::TargetSessionAttrs;
 use postgres::types::{ToSql, Type};
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
 
-use crate::error::Error;
+use crate::error::{Error, Unreachable};
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::client::Client;
@@ -20,9 +21,6 @@ const STATEMENT: &str = "10000";
 const IDLE_IN_TRANSACTION: &str = "4000";
 /// As [`IDLE_IN_TRANSACTION`], for a transaction that only reads. No scheduler waits for it. Many rows take a client a while.
 pub(crate) const IDLE_IN_READING: &str = "60000";
-
-/// How every message about a server begins that serves look-ups only.
-pub(crate) const STANDBY: &str = "the server is a standby";
 
 /// The oldest version whose functions and settings duly uses.
 const OLDEST: i64 = 140_000;
@@ -66,8 +64,7 @@ pub(crate) struct Session {
     pub(crate) backend: i64,
     /// Whether another session may serve the next transaction, so that nothing but the transaction's own settings holds.
     pub(crate) pooled: bool,
-    /// Whether the server is a standby or refuses writes.
-    pub(crate) only_looks: bool,
+    pub(crate) is_standby: bool,
 }
 
 /// What every session must have.
@@ -76,8 +73,8 @@ pub(crate) struct Terms {
     pub(crate) lock_timeout: Duration,
     pub(crate) durability: Durability,
     pub(crate) read_only: bool,
-    /// Whether a server may serve that is a standby or refuses writes.
-    pub(crate) may_only_look: bool,
+    /// Which servers may serve: any, or one that accepts writes.
+    pub(crate) target: TargetSessionAttrs,
 }
 
 impl Terms {
@@ -145,9 +142,10 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
     ))?;
     let row = last(&told);
     let is_standby = text(row, 1) == "t";
-    if is_standby && !terms.may_only_look {
+    if is_standby && terms.target != TargetSessionAttrs::Any {
         // During a failover, another server or a later try may be the primary.
-        return Err(Fault::Store(Class::Other, format!("{STANDBY}: name the primary").into()));
+        let unreachable = Unreachable("the server is a standby: name the primary".to_owned());
+        return Err(Fault::Store(Class::ReadOnly, unreachable.into()));
     }
     if text(row, 3) == "off" && terms.durability == Durability::Full {
         let reason = "synchronous_commit is off: a crash of the server could lose what it has confirmed, and a run that had \
@@ -165,8 +163,7 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
         }
     }
     let timeline = Timeline { system: text(row, 4).to_owned(), id: text(row, 5).to_owned() };
-    let (since, only_looks) = (text(row, 6).to_owned(), terms.may_only_look);
-    Ok(Session { timeline, since, backend: number(row, 0), pooled, only_looks })
+    Ok(Session { timeline, since: text(row, 6).to_owned(), backend: number(row, 0), pooled, is_standby })
 }
 
 /// Returns a duration as a number of milliseconds, as it was set: the server writes `4500ms` and `10s`.
@@ -182,11 +179,6 @@ fn plain(setting: &str) -> String {
 
 pub(crate) fn unusable(address: &Address, reason: String) -> Fault {
     Fault::Request(Error::UnusableDatabase { path: address.to_string().into(), reason })
-}
-
-/// Returns whether the fault is that of a standby, or of a server that refuses writes.
-pub(crate) fn is_standby(fault: &Fault) -> bool {
-    matches!(fault, Fault::Store(_, source) if source.to_string().contains(STANDBY))
 }
 
 /// Returns the only row of the last statement of a message.

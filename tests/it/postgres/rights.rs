@@ -1,12 +1,13 @@
 //! Roles have precisely the rights that docs/postgres.md grants, and each of a scheduler's is looked at when one starts.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use duly::{Client, Error, Limit, NewTask, Scheduler};
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{once, patience, receive};
+use crate::fixtures::{eventually, exited, once, patience, receive};
 use crate::postgres::database;
 
 const GUIDE: &str = include_str!("../../../docs/postgres.md");
@@ -62,10 +63,14 @@ impl Shared {
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 
-    fn told(&self, role: &str, home: &Path, words: &[&str]) -> Output {
+    fn program(&self, role: &str, home: &Path, words: &[&str]) -> Command {
         let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
         duly.args(words).env("DULY_DB", self.of(role)).env("DULY_STATE_DIR", home.join("state")).current_dir(home);
-        duly.output().expect("duly")
+        duly
+    }
+
+    fn output(&self, role: &str, home: &Path, words: &[&str]) -> Output {
+        self.program(role, home, words).output().expect("duly")
     }
 }
 
@@ -96,10 +101,10 @@ fn each_right_of_a_scheduler_is_looked_at_when_one_starts() {
         let error = start().map(drop).expect_err(object);
         assert!(matches!(error, Error::UnusableDatabase { .. }), "{right} on {object}: {error:?}");
         let grant = format!("GRANT {right} ON {object} TO {role}");
-        let told = error.to_string();
+        let error = error.to_string();
         assert!(
-            told.contains(&grant) && told.contains("its role lacks") && !told.contains("damaged"),
-            "{right} on {object}: {told}"
+            error.contains(&grant) && error.contains("its role lacks") && !error.contains("damaged"),
+            "{right} on {object}: {error}"
         );
         shared.execute(&grant);
     }
@@ -123,24 +128,24 @@ fn each_right_of_a_scheduler_is_looked_at_when_one_starts() {
 fn a_run_without_a_right_exits_4_before_a_command_runs() {
     let Some(shared) = Shared::new() else { return };
     let home = tempfile::tempdir().expect("a folder");
-    let told = |words: &[&str]| shared.told("duly_scheduler", home.path(), words);
-    assert!(told(&["add", "mark", "--now", "--", "touch", "ran"]).status.success());
+    let output = |words: &[&str]| shared.output("duly_scheduler", home.path(), words);
+    assert!(output(&["add", "mark", "--now", "--", "touch", "ran"]).status.success());
     let role = shared.role("duly_scheduler");
     for (revoked, object) in
         [("DELETE", format!("{}.task_attempts", shared.schema)), ("USAGE", format!("SCHEMA {}", shared.schema))]
     {
         shared.execute(&format!("REVOKE {revoked} ON {object} FROM {role}"));
-        let Output { status, stderr, .. } = told(&["run", "--until-idle"]);
+        let Output { status, stderr, .. } = output(&["run", "--until-idle"]);
         let stderr = String::from_utf8_lossy(&stderr).into_owned();
         let grant = format!("GRANT {revoked} ON {object} TO {role}");
         assert!(status.code() == Some(4) && stderr.contains(&grant), "{status}: {stderr}");
         assert!(!home.path().join("ran").exists() && !stderr.contains("damaged"), "{stderr}");
         // A look-up needs a right on the schema, too.
-        let listed = told(&["list"]);
+        let listed = output(&["list"]);
         assert_eq!(listed.status.code(), Some(if revoked == "USAGE" { 4 } else { 0 }), "{listed:?}");
         shared.execute(&grant);
     }
-    let run = told(&["run", "--until-idle"]);
+    let run = output(&["run", "--until-idle"]);
     assert!(run.status.success() && home.path().join("ran").exists(), "{run:?}");
 }
 
@@ -158,7 +163,7 @@ fn clients_and_monitors_do_what_the_guide_grants_them_and_nothing_else() {
     client.pause("job").expect("a pause");
     client.resume("job").expect("a resume");
     client.set_limit(Limit::key("mail", 2)).expect("a limit");
-    client.set_limit(Limit::rate("work", 9, std::time::Duration::from_secs(1))).expect("a limit");
+    client.set_limit(Limit::rate("work", 9, Duration::from_secs(1))).expect("a limit");
     client.cancel_all("job").expect("a cancel");
     client.remove("job").expect("a removal");
     let error = Scheduler::builder(shared.of("duly_client")).start().map(drop).expect_err("no scheduler");
@@ -166,14 +171,57 @@ fn clients_and_monitors_do_what_the_guide_grants_them_and_nothing_else() {
 
     let home = tempfile::tempdir().expect("a folder");
     for words in [&["list"][..], &["status"], &["show", "task-1"], &["history"], &["check"], &["doctor"], &["limit"]] {
-        let told = shared.told("duly_monitor", home.path(), words);
-        let (stdout, stderr) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+        let output = shared.output("duly_monitor", home.path(), words);
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         // What `check` finds is no matter here.
-        let is_answered = told.status.success() || words == ["check"] && told.status.code() == Some(1);
+        let is_answered = output.status.success() || words == ["check"] && output.status.code() == Some(1);
         assert!(is_answered, "{words:?}: {stdout}{stderr}");
         assert!(!stderr.contains("permission") && !stdout.contains("file"), "{words:?}: {stdout}{stderr}");
     }
-    let refused = shared.told("duly_monitor", home.path(), &["pause", "task-1"]);
+    let refused = shared.output("duly_monitor", home.path(), &["pause", "task-1"]);
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(4) && stderr.contains("GRANT INSERT, UPDATE, DELETE ON"), "{stderr}");
+}
+
+/// Longer than a file may be unusable before `run` gives up.
+const UNUSABLE: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_right_that_is_revoked_for_a_while_does_not_end_a_run_until_idle() {
+    let Some(shared) = Shared::new() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let waits = "touch began; while ! test -e go; do sleep 0.1; done";
+    let added = shared.output("duly_scheduler", home.path(), &["add", "wait", "--now", "--", "sh", "-c", waits]);
+    assert!(added.status.success(), "{added:?}");
+    let mut run = shared.program("duly_scheduler", home.path(), &["run", "--until-idle"]);
+    let mut run = run.stderr(Stdio::null()).spawn().expect("duly");
+    eventually("a command runs", || home.path().join("began").exists());
+    let role = shared.role("duly_scheduler");
+    shared.execute(&format!("REVOKE SELECT ON {}.task_runs FROM {role}", shared.schema));
+    let until = Instant::now() + UNUSABLE;
+    let mut ended = None;
+    eventually("the run ends, or has lasted", || {
+        ended = run.try_wait().expect("duly");
+        ended.is_some() || Instant::now() >= until
+    });
+    shared.execute(&format!("GRANT SELECT ON {}.task_runs TO {role}", shared.schema));
+    std::fs::write(home.path().join("go"), "").expect("a file");
+    assert!(ended.is_none(), "{ended:?}");
+    assert!(exited(&mut run, "the run").success());
+}
+
+#[test]
+fn tables_of_another_program_are_named_as_such() {
+    let Some(address) = database() else { return };
+    let schema = address.split_once("schema=").expect("a schema").1;
+    let role = format!("{schema}_guest");
+    let mut owner = session(&address);
+    let tables = format!("CREATE SCHEMA IF NOT EXISTS {schema}; CREATE TABLE {schema}.task_runs_id_seq (n bigint)");
+    owner.batch_execute(&format!("{tables}; CREATE ROLE {role} LOGIN")).expect("a table");
+    let error = Client::open(&address).map(drop).expect_err("foreign").to_string();
+    assert!(error.contains("a table task_runs_id_seq that is not duly's"), "{error}");
+    let guest = address.replacen("postgres@", &format!("{role}@"), 1);
+    let error = Client::open(guest).map(drop).expect_err("foreign").to_string();
+    owner.batch_execute(&format!("DROP ROLE {role}")).expect("a role");
+    assert!(error.contains("GRANT USAGE ON SCHEMA") && error.contains("is another program's"), "{error}");
 }

@@ -12,7 +12,7 @@ use crate::store::postgres::session::{self, last, text};
 const QUESTIONS: u32 = 26;
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-const HASTE: Haste = Haste { limit: Some(Duration::from_secs(2)), to_look: false };
+const HASTE: Haste = Haste { limit: Some(Duration::from_secs(2)) };
 
 impl Server {
     /// Asks what has become of a transaction whose commit was not answered.
