@@ -38,18 +38,17 @@ impl Server {
     /// Connects if there is no session, or if a standby serves and something is written, or the time has come to search for a server that
     /// accepts writes. No transaction is open.
     pub(super) fn ensure_session(&mut self, access: Access) -> Result<(), Fault> {
-        let search_at = match (&self.link, self.search_at) {
-            (None, _) => None,
-            (Some(_), None) => return Ok(()),
-            (Some(_), search_at) => search_at,
-        };
+        let serves = self.link.is_some();
+        if serves && self.search_at.is_none() {
+            return Ok(());
+        }
         if access == Access::Write || !self.looks {
             return self.reconnect(Haste::default());
         }
-        if search_at.is_some_and(|at| since_boot() < at) {
+        if serves && self.search_at.is_some_and(|at| since_boot() < at) {
             return Ok(());
         }
-        match self.reconnect(if search_at.is_some() { SHORTLY } else { Haste::default() }) {
+        match self.reconnect(if serves { SHORTLY } else { Haste::default() }) {
             // The standby goes on serving.
             Err(_) if self.link.is_some() => self.search_at = Some(since_boot() + SEARCH),
             Err(fault) if fault.is_about_a_read_only_server() => {
