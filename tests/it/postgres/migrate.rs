@@ -128,9 +128,9 @@ fn what_postgres_cannot_store_of_an_output_or_a_result_is_replaced_and_counted()
         "{reason}"
     );
     db.execute("UPDATE task_runs SET result = NULL WHERE id = 91");
-    let instances = rusqlite::Connection::open(db.file()).unwrap();
-    let instances =
-        instances.query_row("SELECT count(*) FROM scheduler_instances", [], |row| row.get::<_, u64>(0)).unwrap();
+    let file = rusqlite::Connection::open(db.file()).unwrap();
+    let count = |query: &str| file.query_row(query, [], |row| row.get::<_, i64>(0)).unwrap().unsigned_abs();
+    let instances = count("SELECT count(*) FROM scheduler_instances");
     let migrated = migrate(db.file(), &address, &Progress::default()).unwrap();
     assert!(instances > 0);
     assert_eq!(migrated.replaced, 5 + instances);
