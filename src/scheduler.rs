@@ -288,10 +288,9 @@ impl Builder {
         if let Place::Server(server) = &mut place {
             settings.check_on_server()?;
             server.require_primary();
-        }
-        #[cfg(feature = "postgres")]
-        if state.is_some() {
-            place.keep_state_in(state);
+            if state.is_some() {
+                place.keep_state_in(state);
+            }
         }
         let clock = place.keep_time(clock);
         let others = 0;

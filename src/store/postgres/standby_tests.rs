@@ -118,7 +118,9 @@ fn look_ups_return_to_the_primary() {
     store.lock().rows.server.search_now();
     for store in [&mut store, &mut own] {
         assert_eq!(store.tasks().unwrap().len(), 1);
-        store.add(task("new"), Existing::Keep, Timestamp::MIN).unwrap();
+    }
+    for (store, name) in [(&mut store, "new"), (&mut own, "newer")] {
+        store.add(task(name), Existing::Refuse, Timestamp::MIN).unwrap();
     }
 }
 
