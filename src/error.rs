@@ -152,6 +152,18 @@ pub enum Error {
     },
 }
 
+/// Why a server cannot be used now. A later try may succeed.
+#[derive(Debug)]
+pub(crate) struct Unreachable(pub(crate) String);
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unreachable {}
+
 /// A result with [`Error`] as its error type.
 ///
 /// ```
@@ -163,6 +175,21 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Returns whether the server of the database could not be reached, or accepts no sessions or no writes now. A later try may succeed
+    /// without a change by a person. False for a file.
+    ///
+    /// ```
+    /// // Nothing listens there.
+    /// # #[cfg(feature = "postgres")]
+    /// # {
+    /// let error = duly::Client::open("postgres://duly@127.0.0.1:1/app").unwrap_err();
+    /// assert!(error.is_unreachable());
+    /// # }
+    /// ```
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Error::Store { source, .. } if source.is::<Unreachable>())
+    }
+
     /// Wraps the error of a library that failed while `doing` something.
     pub(crate) fn store(doing: &'static str, source: impl Into<BoxError>) -> Self {
         Error::Store { doing, source: source.into() }

@@ -285,12 +285,12 @@ impl Builder {
         settings.check()?;
         let mut place = Place::of(&path)?;
         #[cfg(feature = "postgres")]
-        if matches!(place, Place::Server(_)) {
+        if let Place::Server(server) = &mut place {
             settings.check_on_server()?;
-        }
-        #[cfg(feature = "postgres")]
-        if state.is_some() {
-            place.keep_state_in(state);
+            server.require_primary();
+            if state.is_some() {
+                place.keep_state_in(state);
+            }
         }
         let clock = place.keep_time(clock);
         let others = 0;

@@ -99,7 +99,7 @@ pub enum Event {
         /// The message of the panic.
         error: String,
     },
-    /// An attempt ended after another owner had claimed the run. Its result changed nothing.
+    /// An attempt ended after another owner had claimed the run, or the run had ended or was deleted. Its result changed nothing.
     Superseded {
         /// The attempt.
         #[serde(flatten, with = "attempt")]
@@ -429,8 +429,8 @@ impl fmt::Display for Event {
             }
             Event::Superseded { claim } => write!(
                 f,
-                "run {} of {:?}: attempt {} ended after another owner had claimed the run; its result is stored with \
-                 its attempts",
+                "run {} of {:?}: attempt {} ended after its run was claimed by another owner, ended or deleted; its result is \
+                 stored with the attempts, or with the events",
                 claim.run_id, claim.task, claim.attempt
             ),
             Event::Lost { run, task, attempt, status: RunStatus::Queued, .. } => {

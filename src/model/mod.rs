@@ -11,6 +11,7 @@ pub(crate) mod filter;
 pub(crate) mod finished;
 pub(crate) mod health;
 pub(crate) mod json;
+pub(crate) mod json_value;
 pub(crate) mod limit;
 pub(crate) mod new_task;
 mod one_line;

@@ -305,6 +305,9 @@ pub struct Migrated {
     pub runs: u64,
     /// Rows of the other tables: attempts, effects, limits, events, stopped schedulers, alarms.
     pub others: u64,
+    /// Texts of a file, such as outputs, that hold what PostgreSQL cannot store: the copy has U+FFFD in place of U+0000 and of bytes
+    /// that are no UTF-8.
+    pub replaced: u64,
 }
 
 /// The position of a pass of retention over the tasks. A pass ends at the last task that existed when it began: tasks that are

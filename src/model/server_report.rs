@@ -9,8 +9,8 @@ use serde::Serialize;
 /// if !report.locks || report.pooled {
 ///     eprintln!("a pooler shares sessions: connect to PostgreSQL itself");
 /// }
-/// for permission in &report.missing {
-///     eprintln!("role {} lacks {permission}", report.role);
+/// for (permission, grant) in report.missing.iter().zip(&report.grants) {
+///     eprintln!("role {} lacks {permission}: {grant}", report.role);
 /// }
 /// # Ok::<(), duly::Error>(())
 /// ```
@@ -37,8 +37,10 @@ pub struct ServerReport {
     pub round_trip_us: u64,
     /// The number of round trips that were measured.
     pub round_trips: usize,
-    /// Permissions that the role lacks, as in `UPDATE on task_runs`.
+    /// Permissions that the role lacks of those that a scheduler needs, as in `INSERT, UPDATE on task_runs`.
     pub missing: Vec<String>,
+    /// The statements that grant them.
+    pub grants: Vec<String>,
     /// Sessions of all programs on the server.
     pub connections: u64,
     /// The most sessions that it accepts.

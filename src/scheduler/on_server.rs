@@ -11,6 +11,7 @@ use crate::engine::keeper::Keeper;
 use crate::engine::poller::Poller;
 use crate::error::Result;
 use crate::scheduler::Builder;
+use crate::store::place::Place;
 use crate::worker::fence::{Fence, OnLease};
 use crate::worker::pool::Pool;
 
@@ -45,6 +46,13 @@ impl Builder {
     pub fn on_lease(mut self, extended: impl Fn(Duration, Duration) + Send + Sync + 'static) -> Self {
         self.on_lease = Some(Arc::new(extended));
         self
+    }
+
+    /// Refuses a server that a scheduler cannot work on, as [`Builder::start`] does, before anything is created there.
+    #[doc(hidden)]
+    pub fn check_server(self) -> Result<Self> {
+        Place::of(&self.path)?.check_owner()?;
+        Ok(self)
     }
 
     /// Sets the folder of the files of this host, if the database is on a server: lock files, and what its commands inherit. All

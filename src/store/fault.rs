@@ -41,6 +41,9 @@ pub(crate) enum Class {
     /// claims of an owner count as lost.
     #[cfg(feature = "postgres")]
     Lost,
+    /// The server is a standby, or refuses writes: it serves look-ups only. Another server, or this one later, may accept writes.
+    #[cfg(feature = "postgres")]
+    ReadOnly,
     /// Anything else: the disk, memory. A later try can succeed.
     Other,
 }
@@ -94,6 +97,12 @@ impl Fault {
     #[cfg(feature = "postgres")]
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self, Fault::Store(Class::Lost, _))
+    }
+
+    /// Returns whether the server serves look-ups only.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_about_a_read_only_server(&self) -> bool {
+        matches!(self, Fault::Store(Class::ReadOnly, _))
     }
 
     /// Returns whether the tables may differ from those that the statement was written for, as tables of a newer version do.

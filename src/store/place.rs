@@ -58,6 +58,8 @@ pub(crate) struct Server {
     clock: Option<Arc<ServerClock>>,
     /// The folder of local files; `None`: that of the user.
     state: Option<PathBuf>,
+    /// Whether no connection may be served by a standby.
+    needs_primary: bool,
 }
 
 impl Place {
@@ -72,7 +74,7 @@ impl Place {
         #[cfg(feature = "postgres")]
         {
             let address = Address::parse(address)?;
-            Ok(Place::Server(Server { address, clock: None, state: None }))
+            Ok(Place::Server(Server { address, clock: None, state: None, needs_primary: false }))
         }
         #[cfg(not(feature = "postgres"))]
         {
@@ -116,13 +118,13 @@ impl Place {
         }
     }
 
-    /// Fails if this process must not run the tasks of the database.
+    /// Fails if this process must not, or cannot, run the tasks of the database. Creates nothing.
     pub(crate) fn check_owner(&self) -> Result<()> {
         match self {
             Place::File(path) => folder::foreign(path)
                 .map_or(Ok(()), |fault| Err(Error::UnusableDatabase { path: path.clone(), reason: fault.to_string() })),
             #[cfg(feature = "postgres")]
-            Place::Server(_) => Ok(()),
+            Place::Server(server) => PostgresStore::check_for_scheduler(&server.address),
         }
     }
 
@@ -272,8 +274,16 @@ pub(crate) fn examine(store: &mut dyn Store, now: &dyn Fn() -> Now) -> Option<Re
 
 #[cfg(feature = "postgres")]
 impl Server {
+    /// Lets no standby serve the connections that are opened from now on, as a scheduler needs it: what a standby shows may be old.
+    pub(crate) fn require_primary(&mut self) {
+        self.needs_primary = true;
+    }
+
     fn open(&self, missing: Missing) -> Result<PostgresStore> {
         let mut store = PostgresStore::open(&self.address, missing, Time::Given)?;
+        if self.needs_primary {
+            store.require_primary();
+        }
         store.keep_time(self.clock.clone())?;
         // A client of a user without such a folder only learns less of the schedulers of this host.
         if let Ok(anchor) = self.anchor(&mut store) {

@@ -21,6 +21,8 @@ mod own_server;
 mod plans;
 /// Every command of the program on a server.
 mod program;
+/// What each role may do.
+mod rights;
 /// Locks of rows that an application holds.
 mod row_locks;
 /// A client within an async runtime.

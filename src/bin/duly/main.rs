@@ -356,7 +356,7 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
             check::check(&existing(printer)?, &Limits { overdue: *overdue, failures: *failures }, printer)
         }
         Command::Prune { dry_run, keep } => prune::prune(&existing(printer)?, keep.retention(), *dry_run, printer),
-        Command::Doctor => doctor::doctor(&existing(printer)?, printer),
+        Command::Doctor => doctor::doctor(&args.db, &existing(printer)?, printer),
         #[cfg(feature = "postgres")]
         Command::Selftest { dir: None, .. } if is_address(&args.db) => {
             commands::selftest_server::selftest_server(&args.db, printer)

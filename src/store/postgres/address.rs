@@ -404,12 +404,13 @@ struct Login<'a> {
 const NO_PORT: &str = "the port is no number from 1 to 65535; in a user or password, write / as %2F, @ as %40, : as %3A, ? as %3F \
                        and % as %25";
 
-const SCHEMA_NAME: &str =
-    "a name of 1 to 63 bytes that does not begin with pg_, without quotes, backslashes and control characters";
+const SCHEMA_NAME: &str = "a name of 1 to 63 bytes, other than $user, that does not begin with pg_, without quotes, backslashes and control characters";
 
 fn schema(name: &str) -> Option<String> {
     let odd = |c: char| c.is_control() || matches!(c, '"' | '\'' | '\\');
-    let valid = (1..=63).contains(&name.len()) && !name.starts_with("pg_") && name != "information_schema";
+    // A search_path reads $user as the name of the role, in quotes too.
+    let is_kept = name.starts_with("pg_") || name == "information_schema" || name == "$user";
+    let valid = (1..=63).contains(&name.len()) && !is_kept;
     (valid && !name.contains(odd)).then(|| name.to_owned())
 }
 

@@ -162,3 +162,9 @@ fn a_wrong_parameter_is_named_with_what_would_do() {
     assert!(refused(&format!("postgres://host/db?schema={}", "x".repeat(64))).contains("63 bytes"));
     assert_eq!(read(&format!("postgres://host/db?schema={}", "x".repeat(63))).schema().len(), 63);
 }
+
+#[test]
+fn a_schema_whose_name_means_another_one_is_refused() {
+    let Err(error) = Address::parse("postgres://host/db?schema=%24user") else { panic!("it is accepted") };
+    assert!(error.to_string().contains("other than $user"), "{error}");
+}

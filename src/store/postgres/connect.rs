@@ -4,14 +4,15 @@ use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
-use postgres::config::SslMode;
+use postgres::config::{SslMode, TargetSessionAttrs};
 use postgres::error::SqlState;
 use postgres::{Config, Error};
 
-use crate::error::BoxError;
+use crate::error::{BoxError, Unreachable};
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::{Address, Place};
 use crate::store::postgres::client::Client;
+use crate::store::postgres::session;
 use crate::store::postgres::tls::Mode;
 
 /// The startup option by which a session of duly's own is known: poolers refuse it or drop it.
@@ -24,26 +25,28 @@ pub(crate) struct Haste {
     pub(crate) limit: Option<Duration>,
 }
 
-/// Connects to the first server that accepts a session that writes.
-pub(crate) fn connect(address: &Address, haste: Haste) -> Result<Client, Fault> {
+/// Connects to the first server that accepts a session, as `target` says: any, or one that writes.
+pub(crate) fn connect(address: &Address, haste: Haste, target: TargetSessionAttrs) -> Result<Client, Fault> {
     let places = address.places();
     let mut failures = Vec::new();
     for place in &places {
-        match connect_to(address, place, haste) {
+        match connect_to(address, place, haste, target) {
             Ok(client) => return Ok(client),
             Err(fault) => failures.push((*place, fault)),
         }
     }
     let told = failures.iter().map(|(place, fault)| format!("{}:{}: {fault}", place.host, place.port));
-    let told = told.collect::<Vec<_>>().join("; ").into();
-    Err(match (failures.remove(0).1, places.len()) {
-        (Fault::Store(class, _), 1) => Fault::Store(class, told),
-        (fault, 1) => fault,
-        _ => Fault::Store(Class::Other, told),
-    })
+    let told = told.collect::<Vec<_>>().join("; ");
+    if failures.iter().any(|(_, fault)| matches!(fault, Fault::Store(_, cause) if cause.is::<Unreachable>())) {
+        let is_read_only = failures.iter().any(|(_, fault)| fault.is_about_a_read_only_server());
+        let class = if is_read_only { Class::ReadOnly } else { Class::Other };
+        return Err(Fault::Store(class, Unreachable(told).into()));
+    }
+    // A person must change the address, or the server.
+    Err(session::unusable(address, told))
 }
 
-fn connect_to(address: &Address, place: &Place, haste: Haste) -> Result<Client, Fault> {
+fn connect_to(address: &Address, place: &Place, haste: Haste, target: TargetSessionAttrs) -> Result<Client, Fault> {
     let modes: &[SslMode] = match address.tls().mode {
         _ if place.is_socket() => &[SslMode::Disable],
         Mode::Disable => &[SslMode::Disable],
@@ -56,6 +59,7 @@ fn connect_to(address: &Address, place: &Place, haste: Haste) -> Result<Client, 
         let limit = config.get_connect_timeout().map_or(limit, |given| limit.min(*given));
         config.connect_timeout(limit);
     }
+    config.target_session_attrs(target);
     let own = format!("{} {OWN}", config.get_options().unwrap_or_default());
     let without = config.clone();
     config.options(&own);

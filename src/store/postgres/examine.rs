@@ -2,11 +2,12 @@
 
 use crate::clock::Now;
 use crate::error::Result;
+use crate::model::report::Finding;
 use crate::model::server_report::ServerReport;
 use crate::store::fault::Fault;
-use crate::store::postgres::PostgresStore;
 use crate::store::postgres::server::Server;
-use crate::store::postgres::tables::TABLES;
+use crate::store::postgres::tables::NUMBERED;
+use crate::store::postgres::{PostgresStore, rights};
 
 /// Round trips that are measured.
 const TRIPS: usize = 20;
@@ -18,14 +19,30 @@ const SESSION: &str = "
     SELECT current_user::text, current_setting('synchronous_commit'), current_setting('fsync') = 'on',
            (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), current_setting('max_connections')::bigint";
 
-const MISSING: &str = "
-    SELECT p || ' on ' || t AS missing FROM unnest($1::text[]) t, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
-    WHERE NOT has_table_privilege(quote_ident($2) || '.' || t, p)
-    UNION ALL
-    SELECT p || ' on ' || c.relname FROM pg_class c, unnest(ARRAY['SELECT', 'USAGE']) p
-    WHERE c.relkind = 'S' AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
-          AND c.relname = ANY (SELECT t || '_id_seq' FROM unnest($1::text[]) t) AND NOT has_sequence_privilege(c.oid, p)
-    ORDER BY missing";
+/// The rule that [`sequences_behind`] checks.
+const NUMBERS: &str = "each new row gets a number above all that were given";
+
+/// Returns the sequences that are behind the rows of their tables, as after a copy of rows: the next new row fails.
+pub(super) fn sequences_behind(server: &mut Server) -> Result<Vec<Finding>, Fault> {
+    let schema = server.address().quoted_schema();
+    let look = |table: &str| {
+        format!(
+            "SELECT '{table}', (SELECT coalesce(max(id), 0) FROM {table}), (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END
+               FROM {table}_id_seq)"
+        )
+    };
+    let rows = server.query(&NUMBERED.map(look).join(" UNION ALL "), &[])?;
+    let mut findings = Vec::new();
+    for row in rows {
+        let (table, newest, last): (String, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        if newest > last {
+            let set = format!("SELECT setval('{schema}.{table}_id_seq', {newest})");
+            let found = format!("the sequence of {table} is at {last}, and a row has the number {newest}: {set}");
+            findings.push(Finding { rule: NUMBERS, found });
+        }
+    }
+    Ok(findings)
+}
 
 impl PostgresStore {
     /// Examines the session and the role. Writes nothing. `now`: the clocks of this host.
@@ -46,8 +63,7 @@ fn examine(
     let session = &rows[0];
     let count = |at| Ok::<_, Fault>(session.try_get::<_, i64>(at)?.unsigned_abs());
     let schema = server.address().schema().to_owned();
-    let tables = TABLES.map(str::to_owned).to_vec();
-    let missing = server.query(MISSING, &[&tables, &schema])?;
+    let lacking = rights::lacking(server)?;
     let (round_trip_us, clock_ahead_ms) = measure(server, now)?;
     Ok(ServerReport {
         version: server.version()?,
@@ -60,7 +76,8 @@ fn examine(
         clock_ahead_ms,
         round_trip_us,
         round_trips: TRIPS,
-        missing: missing.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+        missing: lacking.iter().map(|one| format!("{} on {}", one.rights, one.object)).collect(),
+        grants: lacking.into_iter().map(|one| one.grant).collect(),
         connections: count(3)?,
         max_connections: count(4)?,
     })

@@ -7,11 +7,15 @@ use postgres::Error;
 use postgres::error::{DbError, Severity, SqlState};
 use postgres::types::{WasNull, WrongType};
 
+use crate::error::Unreachable;
 use crate::store::fault::{Class, Fault};
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         let class = error.as_db_error().map_or_else(|| class_of_client(&error), class);
+        if is_temporary(&error) {
+            return Fault::Store(class, Unreachable(text(&error)).into());
+        }
         Fault::Store(class, Failure { text: text(&error), error }.into())
     }
 }
@@ -46,11 +50,42 @@ pub(crate) fn ends_connection(error: &Error) -> bool {
             let ended = matches!(answer.severity(), "FATAL" | "PANIC")
                 || matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
             ended
+                // A server that refuses writes: another may accept them.
+                || answer.code().code() == "25006"
                 || matches!(answer.code().code(), "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04")
                 || answer.code().code().starts_with("08")
         }
         None => error.is_closed() || error.source().is_some_and(|source| source.is::<io::Error>()),
     }
+}
+
+/// Returns whether the server cannot be reached, or accepts no sessions or no writes now: a later try may succeed without a change by a
+/// person.
+fn is_temporary(error: &Error) -> bool {
+    match error.code() {
+        // No session is free; a server that refuses writes.
+        Some(code) => ends_connection(error) && !is_refusal(code) || matches!(code.code(), "53300" | "25006"),
+        None => ends_connection(error) && !is_about_encryption(error),
+    }
+}
+
+/// Returns whether the server does not encrypt as the address asks for it.
+fn is_about_encryption(error: &Error) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    io.is_some_and(|io| {
+        io.kind() == io::ErrorKind::Unsupported || io.get_ref().is_some_and(|cause| cause.is::<rustls::Error>())
+    })
+}
+
+/// Returns whether a person must change something before the server accepts a session: the role, its password, its rights, the name of
+/// the database.
+fn is_refusal(code: &SqlState) -> bool {
+    code.code().starts_with("28") || matches!(code.code(), "3D000" | "42501")
+}
+
+/// Returns whether the client refuses a server for being a standby, or for refusing writes.
+fn refuses_server(error: &Error) -> bool {
+    error.source().is_some_and(|source| source.to_string().contains("does not allow writes"))
 }
 
 /// Returns whether a prepared statement is unknown to the session, or was prepared for other tables.
@@ -104,6 +139,7 @@ fn class(answer: &DbError) -> Class {
         "XX001" | "XX002" => Class::Corrupt,
         // The values of one row; a value that does not fit into an index; a trigger's refusal.
         _ if matches!(&code[..2], "22" | "23" | "54") || code == "P0001" => Class::Item,
+        "25006" => Class::ReadOnly,
         "42501" => Class::Other,
         _ if matches!(&code[..2], "42" | "0A") => Class::Statement,
         _ => Class::Other,
@@ -113,6 +149,7 @@ fn class(answer: &DbError) -> Class {
 fn class_of_client(error: &Error) -> Class {
     match error.source() {
         Some(source) if source.is::<WrongType>() || source.is::<WasNull>() => Class::Item,
+        Some(_) if refuses_server(error) => Class::ReadOnly,
         _ => Class::Other,
     }
 }
@@ -121,9 +158,8 @@ pub(crate) fn text(error: &Error) -> String {
     let Some(answer) = error.as_db_error() else {
         return match error.source() {
             _ if error.is_closed() => "the server has closed the connection".to_owned(),
-            Some(source) if source.to_string().contains("does not allow writes") => {
-                "the server is a standby or refuses writes (default_transaction_read_only): duly needs the primary"
-                    .to_owned()
+            Some(_) if refuses_server(error) => {
+                "the server is a standby or refuses writes (default_transaction_read_only): name the primary".to_owned()
             }
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),
@@ -141,7 +177,10 @@ pub(crate) fn text(error: &Error) -> String {
     }
     text = format!("{text} [SQLSTATE {}]", answer.code().code());
     let advice = match answer.code().code() {
-        "42501" => "; grant it to the role of the address, see docs/postgres.md",
+        "42501" => "; grant it to the role of the address: docs/postgres.md has the statements",
+        "2200H" => {
+            "; the sequence has given its last number: raise its MAXVALUE, or give it its type bigint again (the disk is not full)"
+        }
         "53300" => "; max_connections of the server, or the limit of the role, must allow duly's connections",
         "53100" => "; free space on the server's disk",
         "3D000" => "; create the database with createdb, or name another",

@@ -5,6 +5,7 @@ use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
 
+use crate::model::json_value::members;
 use crate::store::postgres::tables::JSON;
 
 /// Longest payload, as PostgreSQL writes it, in bytes: `schema.sql` refuses a longer one when it is read.
@@ -81,18 +82,14 @@ fn fault(text: &[u8], max: usize) -> Option<String> {
 
 /// Returns the position after the end of a string.
 fn string_end(text: &[u8], mut at: usize) -> Result<usize, String> {
-    let unit = |at: usize| {
-        let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
-        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-    };
     loop {
         match text.get(at) {
             None => return Ok(at),
             Some(b'"') => return Ok(at + 1),
             Some(b'\\') => {
-                at += match unit(at) {
+                at += match unit(text, at) {
                     Some(0) => return Err(r"holds \u0000, which PostgreSQL cannot store in JSON".to_owned()),
-                    Some(0xD800..=0xDBFF) if matches!(unit(at + 6), Some(0xDC00..=0xDFFF)) => 12,
+                    Some(0xD800..=0xDBFF) if matches!(unit(text, at + 6), Some(0xDC00..=0xDFFF)) => 12,
                     Some(half @ 0xD800..=0xDFFF) => {
                         return Err(format!(
                             r"holds \u{half:04x}, half of a surrogate pair, which PostgreSQL cannot store in JSON"
@@ -105,6 +102,49 @@ fn string_end(text: &[u8], mut at: usize) -> Result<usize, String> {
             Some(_) => at += 1,
         }
     }
+}
+
+/// Returns a text of JSON as the server can store it: with U+FFFD in place of `\u0000`, and of halves of surrogate pairs. `None`: two keys
+/// of one object would become equal, or the text nests too deep to find that out.
+pub(super) fn storable(text: &str) -> Option<String> {
+    let stored = replaced(text, |_| '\u{FFFD}');
+    if stored == text {
+        return Some(stored);
+    }
+    // Each unit keeps a character of its own here, of those for private use.
+    let apart = members(&replaced(text, |unit| char::from_u32(0xF_0000 + unit).unwrap_or('\u{FFFD}')))?;
+    (members(&stored)? == apart).then_some(stored)
+}
+
+/// Returns a text of JSON with a character in place of each code unit that the server cannot store.
+fn replaced(text: &str, with: impl Fn(u32) -> char) -> String {
+    let mut stored = String::with_capacity(text.len());
+    let mut rest = text;
+    // Outside of strings there is no backslash.
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        stored.push_str(before);
+        let length = match unit(escape.as_bytes(), 0) {
+            Some(0xD800..=0xDBFF) if matches!(unit(escape.as_bytes(), 6), Some(0xDC00..=0xDFFF)) => 12,
+            Some(unit @ (0 | 0xD800..=0xDFFF)) => {
+                stored.push(with(unit));
+                rest = &escape[6..];
+                continue;
+            }
+            Some(_) => 6,
+            None => 2,
+        };
+        let (escape, after) = escape.split_at_checked(length).unwrap_or((escape, ""));
+        stored.push_str(escape);
+        rest = after;
+    }
+    stored + rest
+}
+
+/// Returns the code unit of an escape `\u....` at this place.
+fn unit(text: &[u8], at: usize) -> Option<u32> {
+    let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 /// Returns how many digits a number has before and after its point when it is written without an exponent.
@@ -120,7 +160,7 @@ fn digits(number: &[u8]) -> (i64, i64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_PAYLOAD, fault};
+    use super::{MAX_PAYLOAD, fault, storable};
 
     fn of(text: &str) -> String {
         fault(text.as_bytes(), MAX_PAYLOAD).unwrap_or_default()
@@ -154,6 +194,26 @@ mod tests {
         ] {
             assert!(of(refused).contains(says), "{refused}: {}", of(refused));
         }
+    }
+
+    #[test]
+    fn what_the_server_cannot_hold_in_a_string_is_replaced() {
+        for (text, expected) in [
+            (
+                r#"{"a\u0000b": ["\\u0000", "\ud83d\ude00", "\n\u00e9\\"]}"#,
+                r#"{"a?b": ["\\u0000", "\ud83d\ude00", "\n\u00e9\\"]}"#,
+            ),
+            (r#""\ud83d\ud83d\ude00\ude00""#, r#""?\ud83d\ude00?""#),
+            ("[1e6]", "[1e6]"),
+        ] {
+            let stored = storable(text).unwrap();
+            assert_eq!(stored.replace('\u{FFFD}', "?"), expected);
+            assert_eq!(of(&stored), "");
+        }
+        // A member would be lost.
+        assert_eq!(storable(r#"{"a": [{"\ud800": 1, "\ud801": 2}]}"#), None);
+        assert_eq!(storable("{\"\\u0000\": 1, \"\u{fffd}\": 2}"), None);
+        assert!(storable(r#"{"\ud800": {"a": 1}, "a\ud801": {"a": 2, "a": "\u0000"}}"#).is_some());
     }
 
     #[test]

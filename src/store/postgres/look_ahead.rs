@@ -8,10 +8,11 @@ use crate::host::orphan;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::text;
+use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::{Done, Other, Session};
 
 /// `$1` the owner, `$2` its handlers, `$3` the time, `NULL`: the server's.
-const LOOK_AHEAD: &str = include_str!("look_ahead.sql");
+const LOOK_AHEAD: &str = sql!(file "look_ahead.sql");
 
 /// A question about all rows.
 #[derive(Clone, Debug)]

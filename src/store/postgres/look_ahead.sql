@@ -15,14 +15,14 @@ other AS MATERIALIZED (
 SELECT (SELECT min(t.next_run) FROM (VALUES (0), (1), (2), (3)) AS p(priority)
          CROSS JOIN LATERAL (
              SELECT next_run FROM scheduled_tasks
-              WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run IS NOT NULL
+              WHERE {active_planned} AND priority = p.priority AND next_run IS NOT NULL
               ORDER BY next_run LIMIT 1) t),
        (SELECT expires_at FROM task_runs
          WHERE expires_at IS NOT NULL AND status = 'queued' AND attempt = forgiven ORDER BY expires_at LIMIT 1),
        ARRAY(SELECT (SELECT min(r.run_at) FROM (VALUES (0), (1), (2), (3)) AS p(priority)
                       CROSS JOIN LATERAL (
                           SELECT run_at FROM task_runs
-                           WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
+                           WHERE {claimable}
                              AND handler = h.handler AND priority = p.priority
                            ORDER BY run_at LIMIT 1) r)
                FROM unnest($2::text[]) WITH ORDINALITY AS h(handler, place) ORDER BY h.place),
@@ -31,7 +31,7 @@ SELECT (SELECT min(t.next_run) FROM (VALUES (0), (1), (2), (3)) AS p(priority)
                           SELECT started_at FROM rate_limit_starts
                            WHERE handler = l.handler
                              AND number <= (SELECT max(number) FROM rate_limit_starts
-                                             WHERE handler = l.handler AND number < 9000000000000000)
+                                             WHERE handler = l.handler AND number < {most_starts})
                                            + 1 - greatest(l.max_starts, 1)
                            ORDER BY number DESC LIMIT 1) s
                       WHERE l.handler = h.handler)

@@ -7,16 +7,16 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Transaction, params_from_iter};
 
 use crate::error::{Error, Result};
+use crate::model::json_value::same_value;
 use crate::model::progress_meter::Progress;
 use crate::model::report::Migrated;
-use crate::model::task::same_json;
 use crate::store::fault::Fault;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::client::outside_of_runtimes;
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::sheets::Cell;
 use crate::store::postgres::tables::{Kind, TABLES, Table};
-use crate::store::postgres::{holder, json};
+use crate::store::postgres::{holder, json, text};
 use crate::store::sqlite::connection::SqliteStore;
 
 const DOING: &str = "migrate";
@@ -26,6 +26,15 @@ const STEP: u64 = 1_000;
 
 /// Bytes that are written to the server at once, about.
 const CHUNK: usize = 1024 * 1024;
+
+/// Whether duly has made the payload of a run: it describes a dead run. So does that of each run that retries it.
+const IS_PAYLOAD_OF_ON_DEAD: &str = "
+    origin = 'on_dead' OR retry_of IS NOT NULL AND EXISTS (
+        WITH RECURSIVE retried (id, retry_of, origin) AS (
+            SELECT r.id, r.retry_of, r.origin FROM task_runs r WHERE r.id = task_runs.retry_of
+             UNION
+            SELECT r.id, r.retry_of, r.origin FROM task_runs r JOIN retried ON r.id = retried.retry_of)
+        SELECT 1 FROM retried WHERE origin = 'on_dead')";
 
 /// The rows of `scheduler_meta` that belong to the tasks. The others describe the tables.
 const META: &str = "key IN ('zone_data', 'misplanned')";
@@ -110,7 +119,7 @@ impl<'a> Move<'a> {
         let tables = tables.into_iter().collect::<Result<Vec<_>, _>>()?;
         for table in &tables {
             match self.direction {
-                Direction::ToServer => self.fill_server(table)?,
+                Direction::ToServer => migrated.replaced += self.fill_server(table)?,
                 Direction::ToFile => self.fill_file(table)?,
             }
             let rows = self.compare(table)?;
@@ -167,14 +176,15 @@ impl<'a> Move<'a> {
         Ok(())
     }
 
-    fn fill_server(&mut self, table: &Table) -> Result<(), Fault> {
+    /// Returns how many texts it stored with U+FFFD in place of what the server cannot store.
+    fn fill_server(&mut self, table: &Table) -> Result<u64, Fault> {
         let (name, columns) = (table.name, names(table));
         let mut selection = self.file.prepare(&selection(table, ""))?;
         let mut rows = selection.query([])?;
         let statement = format!("COPY {name} ({columns}) FROM STDIN");
-        let mut lines = String::new();
+        let (mut lines, mut replaced) = (String::new(), 0);
         while let Some(row) = rows.next()? {
-            for (at, cell) in cells_of_file(table, row)?.iter().enumerate() {
+            for (at, cell) in cells_of_file(table, row, &mut replaced)?.iter().enumerate() {
                 if at > 0 {
                     lines.push('\t');
                 }
@@ -190,7 +200,7 @@ impl<'a> Move<'a> {
         }
         self.server.copy_in(&statement, &lines)?;
         self.progress.set_done(self.done);
-        Ok(())
+        Ok(replaced)
     }
 
     fn fill_file(&mut self, table: &Table) -> Result<(), Fault> {
@@ -231,7 +241,7 @@ impl<'a> Move<'a> {
         Ok(())
     }
 
-    /// Compares a table of both sides. Returns the number of its rows.
+    /// Compares a table of both sides, JSON by value. Returns the number of its rows.
     fn compare(&mut self, table: &Table) -> Result<u64, Fault> {
         let order = table.key.iter().map(|at| table.columns[*at].name.as_str()).collect::<Vec<_>>().join(", ");
         let mut statement = self.file.prepare(&selection(table, &format!("ORDER BY {order}")))?;
@@ -240,10 +250,10 @@ impl<'a> Move<'a> {
         self.server.stream(&selection_of_server(table), |row| {
             let other = cells_of_server(table, row)?;
             let Some(row) = in_file.next()? else { return Err(differ(table, &other)) };
-            let one = cells_of_file(table, row)?;
+            let one = cells_of_file(table, row, &mut 0)?;
             let same = one.iter().zip(&other).zip(&table.columns).all(|((one, other), column)| {
                 one == other
-                    || matches!((column.kind, one, other), (Kind::Json, Cell::Text(one), Cell::Text(other)) if same_json(one, other))
+                    || matches!((column.kind, one, other), (Kind::Json, Cell::Text(one), Cell::Text(other)) if same_value(one, other))
             });
             if !same {
                 return Err(differ(table, &one));
@@ -255,7 +265,7 @@ impl<'a> Move<'a> {
             Ok(())
         })?;
         if let Some(row) = in_file.next()? {
-            return Err(differ(table, &cells_of_file(table, row)?));
+            return Err(differ(table, &cells_of_file(table, row, &mut 0)?));
         }
         self.done += count;
         progress.set_done(self.done);
@@ -296,42 +306,54 @@ fn condition(table: &Table) -> String {
     if table.name == "scheduler_meta" { format!("WHERE {META}") } else { String::new() }
 }
 
-/// The statement that reads a table of the file.
+/// The statement that reads a table of the file. A last column says whether duly has made the payload.
 fn selection(table: &Table, order: &str) -> String {
-    format!("SELECT {} FROM {} {} {order}", names(table), table.name, condition(table))
+    let is_made = if table.name == "task_runs" { IS_PAYLOAD_OF_ON_DEAD } else { "0" };
+    format!("SELECT {}, {is_made} FROM {} {} {order}", names(table), table.name, condition(table))
 }
 
-/// The values of a row of the file. Refuses those that the server cannot store.
-fn cells_of_file(table: &Table, row: &rusqlite::Row<'_>) -> Result<Vec<Cell>, Fault> {
+/// The values of a row of the file as the server stores them. Texts and JSON that a user did not give have U+FFFD in place of what the
+/// server cannot store, and are counted. Refuses other such values.
+fn cells_of_file(table: &Table, row: &rusqlite::Row<'_>, replaced: &mut u64) -> Result<Vec<Cell>, Fault> {
     let mut cells = Vec::with_capacity(table.columns.len());
     for (at, column) in table.columns.iter().enumerate() {
-        let reason = match (row.get_ref(at)?, column.kind) {
-            (ValueRef::Null, _) => {
-                cells.push(Cell::Null);
-                continue;
+        let cell = match (row.get_ref(at)?, column.kind) {
+            (ValueRef::Null, _) => Ok(Cell::Null),
+            (ValueRef::Integer(number), Kind::Integer) => Ok(Cell::Integer(number)),
+            (ValueRef::Text(given), Kind::Text) if !text::is_name(table.name, &column.name) => {
+                let stored = text::storable(String::from_utf8_lossy(given));
+                *replaced += u64::from(stored.as_bytes() != given);
+                Ok(Cell::Text(stored))
             }
-            (ValueRef::Integer(number), Kind::Integer) => {
-                cells.push(Cell::Integer(number));
-                continue;
-            }
-            (ValueRef::Text(text), Kind::Text | Kind::Json) => match std::str::from_utf8(text) {
-                Ok(valid) if valid.contains('\0') => "holds the character U+0000".to_owned(),
-                Ok(valid) => match (column.kind == Kind::Json).then(|| json::fault_of(&column.name, text)).flatten() {
-                    Some(fault) => fault,
-                    None => {
-                        cells.push(Cell::Text(valid.to_owned()));
-                        continue;
+            (ValueRef::Text(given), Kind::Text | Kind::Json) => match std::str::from_utf8(given) {
+                Ok(valid) if valid.contains('\0') => Err("holds the character U+0000".to_owned()),
+                Ok(valid) if column.kind == Kind::Json => {
+                    let is_given = column.name == "payload" && !row.get::<_, bool>(table.columns.len())?;
+                    let stored = if is_given { Some(valid.to_owned()) } else { json::storable(valid) };
+                    match stored {
+                        None => {
+                            Err("has keys of one object that differ only in U+0000 or in halves of surrogate pairs"
+                                .to_owned())
+                        }
+                        Some(stored) => {
+                            *replaced += u64::from(stored != valid);
+                            json::fault_of(&column.name, stored.as_bytes()).map_or(Ok(Cell::Text(stored)), Err)
+                        }
                     }
-                },
-                Err(_) => "is not UTF-8".to_owned(),
+                }
+                Ok(valid) => Ok(Cell::Text(valid.to_owned())),
+                Err(_) => Err("is not UTF-8".to_owned()),
             },
-            (other, _) => format!("has the type {:?}", other.data_type()),
+            (other, _) => Err(format!("has the type {:?}", other.data_type())),
         };
-        return Err(refused(format!(
-            "{}: {} {reason}, which PostgreSQL cannot store: correct it, or remove its row",
-            described(table, &cells),
-            column.name
-        )));
+        match cell {
+            Ok(cell) => cells.push(cell),
+            Err(reason) => {
+                let (row, name) = (described(table, &cells), &column.name);
+                let advice = "which PostgreSQL cannot store: correct it, or remove its row";
+                return Err(refused(format!("{row}: {name} {reason}, {advice}")));
+            }
+        }
     }
     Ok(cells)
 }

@@ -37,12 +37,15 @@ mod plain_tests;
 mod prune;
 mod reach;
 mod refusals;
+mod rights;
 mod schema;
 mod server;
 #[cfg(test)]
 mod server_tests;
 mod session;
 mod sheets;
+#[cfg(test)]
+mod standby_tests;
 mod tables;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -53,6 +56,8 @@ mod tls_tests;
 mod turn;
 #[cfg(test)]
 mod turn_tests;
+#[cfg(test)]
+mod values_tests;
 mod workbench;
 mod write_back;
 
@@ -127,7 +132,17 @@ pub(crate) struct PostgresStore {
 impl PostgresStore {
     /// Connects, and creates the tables if `missing` says so.
     pub(crate) fn open(address: &Address, missing: Missing, time: Time) -> Result<Self> {
-        Self::try_open(address, missing, time).map_err(|fault| fault.into_error("open the database"))
+        Self::try_open(address, missing, time).map_err(|fault| refused(address, fault).into_error("open the database"))
+    }
+
+    /// Refuses a server that a scheduler cannot work on now: a pooler, a standby, a role without a right. Creates nothing.
+    pub(crate) fn check_for_scheduler(address: &Address) -> Result<()> {
+        let check = || {
+            let mut server = Server::connect(address)?;
+            server.require_session()?;
+            if schema::exists(&mut server)? { rights::require(&mut server) } else { Ok(()) }
+        };
+        check().map_err(|fault| refused(address, fault).into_error("open the database"))
     }
 
     /// Lets the operations use the server's time, and corrects a clock by it, now and at each transaction. `None`: the caller gives the
@@ -171,6 +186,11 @@ impl PostgresStore {
         path.filter(|path| path.is_absolute())
     }
 
+    /// Lets no standby serve look-ups from now on.
+    pub(crate) fn require_primary(&mut self) {
+        self.lock().rows.server.require_primary();
+    }
+
     /// Returns the server's identifier and the name of the database, which together no other database has.
     pub(crate) fn identity(&mut self) -> Result<(String, String)> {
         let asked = self.bench.lock().rows.server.identity();
@@ -178,7 +198,7 @@ impl PostgresStore {
     }
 
     fn try_open(address: &Address, missing: Missing, time: Time) -> Result<Self, Fault> {
-        let mut server = Server::connect(address)?;
+        let mut server = Server::connect_to_look(address)?;
         schema::prepare(&mut server, missing)?;
         let mut shared = None;
         let memory = SqliteStore::in_memory(PathBuf::from(address.to_string()), |tables| {
@@ -221,7 +241,7 @@ impl PostgresStore {
             let answer = f(&mut self.memory, now);
             let collided = self.end();
             if !collided || tries == TRIES {
-                return answer;
+                return rights::explained(&mut self.lock().rows.server, answer);
             }
             tries += 1;
         }
@@ -237,7 +257,7 @@ impl PostgresStore {
         let now = self.begin(Access::Read, given, reach.into())?;
         let answer = f(&mut self.memory, now);
         self.end();
-        answer
+        rights::explained(&mut self.lock().rows.server, answer)
     }
 
     /// Runs a query of the server over one snapshot.
@@ -245,7 +265,7 @@ impl PostgresStore {
         self.begin(Access::Read, Timestamp::MIN, Reach::Everything)?;
         let answer = f(&mut self.bench.lock().rows.server);
         self.end();
-        answer.map_err(|fault| self.memory.error(fault, doing))
+        answer.map_err(|fault| rights::explain(&mut self.lock().rows.server, fault).into_error(doing))
     }
 
     /// Selects the next batch of what a filter matches, unless one is selected. Returns whether there is one.
@@ -325,5 +345,15 @@ impl PostgresStore {
         let mut bench = self.bench.lock();
         bench.end();
         std::mem::take(&mut bench.collided)
+    }
+}
+
+/// Returns the fault of opening a database as that of an unusable one, if the role lacks a right: only a person can end it.
+fn refused(address: &Address, fault: Fault) -> Fault {
+    match &fault {
+        Fault::Store(_, source) if fault::code(&fault).is_some_and(|code| code.code() == "42501") => {
+            session::unusable(address, source.to_string())
+        }
+        _ => fault,
     }
 }

@@ -36,7 +36,7 @@ use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
 use crate::store::postgres::server::Access;
-use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, owners};
+use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, examine, owners, rights};
 use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
 use crate::store::turn_io::{
@@ -80,7 +80,7 @@ impl Store for PostgresStore {
 
     fn turn(&mut self, work: &Work<'_>) -> Result<Done, Fault> {
         self.begun_at = None;
-        let done = self.take_turn(work)?;
+        let done = self.take_turn(work).map_err(|fault| rights::explain(&mut self.bench.lock().rows.server, fault))?;
         self.owes_look = done.look_follows;
         Ok(Done { decided_at: self.begun_at, ..done })
     }
@@ -251,7 +251,13 @@ impl Store for PostgresStore {
     }
 
     fn doctor(&mut self) -> Result<Vec<Finding>> {
-        self.look_up(Timestamp::MIN, Reach::Everything, |memory, _| Store::doctor(memory))
+        let bench = self.bench.clone();
+        self.look_up(Timestamp::MIN, Reach::Everything, |memory, _| {
+            let mut findings = Store::doctor(memory)?;
+            let behind = examine::sequences_behind(&mut bench.lock().rows.server);
+            findings.extend(behind.map_err(|fault| fault.into_error("look at the sequences"))?);
+            Ok(findings)
+        })
     }
 
     fn prune(&mut self, keep: &Retention, pass: &mut Pass, pruned: &mut Pruned, now: Timestamp) -> Result<i64> {
@@ -296,6 +302,7 @@ impl Store for PostgresStore {
     }
 
     fn register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
+        self.require_primary();
         // What an earlier owner on this connection has claimed is lost.
         let kept = self.bench.lock().rows.server.keep_to_timeline(None);
         let registered = self.try_register(new, random, now);

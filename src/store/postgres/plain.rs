@@ -27,9 +27,10 @@ use crate::store::postgres::{PostgresStore, json};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::settle;
+use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::{Done, Work};
 
-const WRITE: &str = include_str!("plain/write.sql");
+const WRITE: &str = sql!(file "plain/write.sql");
 
 /// Ends runs without the lock. It waits for no row that is locked, so no two transactions wait for each other.
 ///

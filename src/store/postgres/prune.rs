@@ -40,7 +40,7 @@ const EVENTS_AND_INSTANCES: &str = "
 
 /// The next tasks of a pass that may have expired rows, and the last one that was read. `$1` after and `$2` up to which task, `$3`
 /// before when, `$4` most runs that are counted of a task, `$5` runs that each task keeps.
-const SCAN: &str = "
+const SCAN: &str = sql! {"
     WITH RECURSIVE scanned(id, is_expired, runs, counted, place) AS (
         SELECT $1::bigint, false, 0::bigint, 0::bigint, 0::bigint
         UNION ALL
@@ -57,27 +57,27 @@ const SCAN: &str = "
     SELECT id, is_expired, runs,
            is_expired
            AND NOT EXISTS (SELECT 1 FROM task_runs r
-                            WHERE r.task_id = s.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed')))
+                            WHERE r.task_id = s.id AND {unfinished:r})
            AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = s.id AND r.finished_at >= $3::bigint),
            counted >= $6::bigint OR place >= $7::bigint, is_expired OR runs > $5::bigint
       FROM scanned s
      WHERE place > 0 AND (is_expired OR runs > $5::bigint OR place = (SELECT max(place) FROM scanned))
-     ORDER BY place";
+     ORDER BY place"};
 
 /// The oldest runs of tasks, of both kinds. `$1` the tasks, `$2` how many of each.
-const OLDEST: &str = "
+const OLDEST: &str = sql! {"
     SELECT t.id, r.scheduled_for, r.id, r.status, r.finished_at
       FROM unnest($1::bigint[], $2::bigint[]) AS t(id, most)
      CROSS JOIN LATERAL (
          (SELECT scheduled_for, id, status, finished_at FROM task_runs o
-           WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+           WHERE task_id = t.id AND {unscheduled_case} = 0
              AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = t.id AND r.retry_of = o.id)
            ORDER BY scheduled_for LIMIT t.most)
          UNION ALL
          (SELECT scheduled_for, id, status, finished_at FROM task_runs o
-           WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) > 0
+           WHERE task_id = t.id AND {unscheduled_case} > 0
              AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = t.id AND r.retry_of = o.id)
-           ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT t.most)) r";
+           ORDER BY {unscheduled_case} LIMIT t.most)) r"};
 
 /// Deletes runs, except those that another program has reopened meanwhile. `$1` the runs.
 const REMOVE_RUNS: &str = "
@@ -97,20 +97,20 @@ const LOCK_TASKS: &str = "
      ORDER BY t.id FOR UPDATE";
 
 /// Deletes locked tasks, whose runs have all ended.
-const REMOVE_TASKS: &str = "
+const REMOVE_TASKS: &str = sql! {"
     WITH old AS MATERIALIZED (
              SELECT t.id FROM scheduled_tasks t
               WHERE t.id = ANY($1::bigint[])
                 AND NOT EXISTS (SELECT 1 FROM task_runs r
                                  WHERE r.task_id = t.id
-                                   AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed')))
+                                   AND {unfinished:r})
                 AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.task_id = t.id AND r.finished_at >= $2::bigint)),
          run AS MATERIALIZED (SELECT id FROM task_runs WHERE task_id = ANY(ARRAY(SELECT id FROM old))),
          attempt AS (DELETE FROM task_attempts WHERE run_id = ANY(ARRAY(SELECT id FROM run))),
          effect AS (DELETE FROM task_effects WHERE run_id = ANY(ARRAY(SELECT id FROM run))),
          event AS (DELETE FROM scheduler_events WHERE task_id = ANY(ARRAY(SELECT id FROM old))),
          gone AS (DELETE FROM task_runs WHERE task_id = ANY(ARRAY(SELECT id FROM old)))
-    DELETE FROM scheduled_tasks WHERE id = ANY(ARRAY(SELECT id FROM old))";
+    DELETE FROM scheduled_tasks WHERE id = ANY(ARRAY(SELECT id FROM old))"};
 
 const NEWEST_TASK: &str = "SELECT coalesce(max(id), 0) FROM scheduled_tasks";
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::error::Error;
 use crate::store::fault::{Class, Fault};
+use crate::store::postgres::rights;
 use crate::store::postgres::server::{CLASS, Server};
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::schema::VERSION;
@@ -71,6 +72,11 @@ pub(crate) fn prepare(server: &mut Server, missing: Missing) -> Result<(), Fault
     server.find_schema()
 }
 
+/// Returns whether the schema holds duly's tables. Refuses what [`examine`] refuses.
+pub(crate) fn exists(server: &mut Server) -> Result<bool, Fault> {
+    Ok(examine(server)? == Contents::Ours)
+}
+
 /// Creates the tables, inside the caller's transaction.
 fn create(server: &mut Server) -> Result<(), Fault> {
     server.query(CREATION, &[&CLASS])?;
@@ -113,6 +119,8 @@ fn examine(server: &mut Server) -> Result<Contents, Fault> {
     let Some((kind, name)) = found.first() else {
         return Ok(Contents::Free { exists: database[0].try_get(3)?, foreign_tables });
     };
+    let foreign = format!("; if that {kind} {name} is another program's, give duly a schema of its own (?schema=)");
+    rights::require_to_look(server, if found.len() * 2 > ours.len() { "" } else { &foreign })?;
     let marks = match found.iter().any(|(kind, name)| kind == "table" && name == "scheduler_meta") {
         true => read_marks(server)?,
         false => (None, None),

@@ -7,10 +7,12 @@ mod lend;
 mod lock;
 mod plans;
 mod questions;
+mod standby;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use postgres::config::TargetSessionAttrs;
 use postgres::types::ToSql;
 use postgres::{Error, Row, Statement};
 
@@ -76,6 +78,10 @@ pub(crate) struct Server {
     open: Option<Open>,
     /// Whether no session but duly's own may serve.
     alone: bool,
+    /// Whether look-ups may be served by a standby, or a server that refuses writes, while no other serves.
+    looks: bool,
+    /// While such a server serves: the time since boot at which a server that accepts writes is searched for.
+    search_at: Option<Duration>,
     /// The history on which an owner has claimed runs: see [`Server::keep_to_timeline`].
     kept: Option<Timeline>,
     /// How long the holder of the lock may do nothing.
@@ -99,13 +105,26 @@ impl Server {
     }
 
     pub(crate) fn connect_for(address: &Address, durability: Durability) -> Result<Self, Fault> {
-        let mut server = Server {
+        let mut server = Server::new(address, durability);
+        server.reconnect(Haste::default())?;
+        Ok(server)
+    }
+
+    fn new(address: &Address, durability: Durability) -> Self {
+        Server {
             link: None,
             address: address.clone(),
-            terms: Terms { lock_timeout: session::LOCK, durability, read_only: false },
+            terms: Terms {
+                lock_timeout: session::LOCK,
+                durability,
+                read_only: false,
+                target: TargetSessionAttrs::ReadWrite,
+            },
             schema: 0,
             open: None,
             alone: false,
+            looks: false,
+            search_at: None,
             kept: None,
             stillness: holder::LIMIT,
             lost: false,
@@ -115,9 +134,7 @@ impl Server {
             round_trips: 0,
             prepares: 0,
             plans: Plans::new(),
-        };
-        server.reconnect(Haste::default())?;
-        Ok(server)
+        }
     }
 
     /// Requires a session of duly's own from now on, as a scheduler does: its lock on a session would be another client's behind a pooler.
@@ -131,8 +148,8 @@ impl Server {
 
     fn refuse_pooler(&self) -> Result<(), Fault> {
         if self.alone && self.link.as_ref().is_some_and(|link| link.session.pooled) {
-            let reason = "a connection pooler such as pgbouncer stands before the server, and a scheduler needs a session of its own; \
-                          name the address of PostgreSQL itself: clients that only add and look up may use the pooler";
+            let reason = "a connection pooler such as pgbouncer stands before the server, in whatever mode, and a scheduler needs a session \
+                          of its own; name the address of PostgreSQL itself: clients that only add and look up may use the pooler";
             return Err(session::unusable(&self.address, reason.to_owned()));
         }
         Ok(())
@@ -184,9 +201,7 @@ impl Server {
         self.repeat = false;
         for _ in 0..BEGINNINGS {
             let fresh = self.link.is_none();
-            if fresh {
-                self.reconnect(Haste::default())?;
-            }
+            self.ensure_session(access)?;
             let fault = match self.try_begin(access) {
                 Ok(Some(now)) => {
                     self.transactions += u64::from(access == Access::Write);
@@ -443,8 +458,7 @@ impl Server {
         match (&self.open, &self.link) {
             (Some(_), Some(_)) => return Ok(false),
             (Some(_), None) => return Err(gone()),
-            (None, None) => self.reconnect(Haste::default())?,
-            (None, Some(_)) => {}
+            (None, _) => self.ensure_session(Access::Read)?,
         }
         if !self.is_pooled() {
             return Ok(false);
@@ -456,9 +470,7 @@ impl Server {
     /// Begins a transaction without the lock of the schema, as there may be none yet.
     pub(crate) fn begin_without_lock(&mut self) -> Result<(), Fault> {
         self.roll_back();
-        if self.link.is_none() {
-            self.reconnect(Haste::default())?;
-        }
+        self.ensure_session(Access::Write)?;
         self.begin_plainly()
     }
 
@@ -511,20 +523,18 @@ impl Server {
         }
     }
 
+    /// Connects to a server that accepts writes. A connection that serves look-ups stays if there is none.
     fn reconnect(&mut self, haste: Haste) -> Result<(), Fault> {
-        self.link = None;
-        let mut client = connect(&self.address, haste)?;
+        let link = self.link(haste, self.terms.target)?;
+        self.use_link(link, None)
+    }
+
+    fn link(&mut self, haste: Haste, target: TargetSessionAttrs) -> Result<Link, Fault> {
+        let mut client = connect(&self.address, haste, target)?;
         self.round_trips += 2;
-        let session = session::prepare(&mut client, &self.address, &self.terms)?;
-        self.link = Some(Link { client, session, prepared: HashMap::new() });
-        if let Err(fault) = self.refuse_pooler() {
-            self.link = None;
-            return Err(fault);
-        }
-        if std::mem::take(&mut self.lost) {
-            log::info!("connected to {} again", self.address);
-        }
-        Ok(())
+        let terms = Terms { target, ..self.terms };
+        let session = session::prepare(&mut client, &self.address, &terms)?;
+        Ok(Link { client, session, prepared: HashMap::new() })
     }
 
     /// Returns whether a pooler gives the session to others between transactions.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::error::Error;
 use crate::model::new_task::NewTask;
 use crate::model::request::{Change, Existing};
 use crate::store::Store;
@@ -241,7 +242,13 @@ fn a_number_that_is_given_again_after_a_crash_is_not_the_transaction() {
     let proof = |condition: &str| Some(Proof { table: "t", condition: condition.to_owned() });
     let [number, other] =
         ["t.n = 1", "t.n = 2"].map(|condition| Number { proof: proof(condition), ..unproved.clone() });
-    let on = |since: &str| Session { timeline: timeline.clone(), since: since.to_owned(), backend: 0, pooled: false };
+    let on = |since: &str| Session {
+        timeline: timeline.clone(),
+        since: since.to_owned(),
+        backend: 0,
+        pooled: false,
+        is_standby: false,
+    };
     let schema = server.address().quoted_schema();
     let mut ask = |number: &Number, since: &str| {
         let row = &server.query(&number.question(&on(since), &schema).unwrap(), &[]).unwrap()[0];
@@ -363,6 +370,8 @@ fn each_error_of_the_server_has_its_class() {
     }
     let refused = server.batch("SET ROLE pg_monitor; SELECT * FROM classes.k").unwrap_err().to_string();
     assert!(refused.contains("42501]; grant it to the role of the address"), "{refused}");
+    let ended = server.batch("SELECT nextval('short')").unwrap_err().to_string();
+    assert!(ended.contains("2200H]; the sequence has given its last number") && ended.contains("not full"), "{ended}");
 }
 
 #[test]
@@ -448,13 +457,25 @@ fn tables_are_created_in_one_transaction_also_through_a_pooler() {
 }
 
 #[test]
-fn a_standby_is_refused() {
-    let Some(mut postgres) = TestServer::start("") else { return };
-    postgres.down("fast");
-    std::fs::write(postgres.home().join("data/standby.signal"), "").unwrap();
-    postgres.up();
-    let fault = Server::connect(&Address::parse(&postgres.url()).unwrap()).unwrap_err();
-    assert!(fault.to_string().contains("duly needs the primary"), "{fault}");
+fn no_pooler_serves_a_scheduler_and_nothing_is_created_behind_one() {
+    let Some(postgres) = shared() else { return };
+    for mode in ["session", "transaction", "statement"] {
+        let pooler = Pooler::start_in(postgres, mode);
+        if skipped(pooler.is_none(), "pgbouncer") {
+            return;
+        }
+        let Some(pooler) = pooler else { return };
+        let text = format!("{}?schema=behind_{mode}", postgres.url_at(pooler.port));
+        let refused = crate::Scheduler::builder(&text).start().map(drop).unwrap_err();
+        assert!(matches!(refused, Error::UnusableDatabase { .. }), "{mode}: {refused:?}");
+        assert!(refused.to_string().contains("in whatever mode"), "{mode}: {refused}");
+        let created = "SELECT count(*) FROM pg_namespace WHERE nspname = $1";
+        let created: i64 = postgres.other().query_one(created, &[&format!("behind_{mode}")]).unwrap().get(0);
+        assert_eq!(created, 0, "{mode}");
+        // Transactions need a server of their own until their end.
+        let client = crate::Client::open(&text).and_then(|client| client.add(NewTask::manual("job").handler("work")));
+        assert_eq!(client.is_ok(), mode != "statement", "{mode}: {client:?}");
+    }
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use postgres::config::TargetSessionAttrs;
 use postgres::types::{ToSql, Type};
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
 
-use crate::error::Error;
+use crate::error::{Error, Unreachable};
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::Address;
 use crate::store::postgres::client::Client;
@@ -63,6 +64,7 @@ pub(crate) struct Session {
     pub(crate) backend: i64,
     /// Whether another session may serve the next transaction, so that nothing but the transaction's own settings holds.
     pub(crate) pooled: bool,
+    pub(crate) is_standby: bool,
 }
 
 /// What every session must have.
@@ -71,6 +73,8 @@ pub(crate) struct Terms {
     pub(crate) lock_timeout: Duration,
     pub(crate) durability: Durability,
     pub(crate) read_only: bool,
+    /// Which servers may serve: any, or one that accepts writes.
+    pub(crate) target: TargetSessionAttrs,
 }
 
 impl Terms {
@@ -137,9 +141,11 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
         names.join(", ")
     ))?;
     let row = last(&told);
-    if text(row, 1) == "t" {
+    let is_standby = text(row, 1) == "t";
+    if is_standby && terms.target != TargetSessionAttrs::Any {
         // During a failover, another server or a later try may be the primary.
-        return Err(Fault::Store(Class::Other, "the server is a standby: duly needs the primary".into()));
+        let unreachable = Unreachable("the server is a standby: name the primary".to_owned());
+        return Err(Fault::Store(Class::ReadOnly, unreachable.into()));
     }
     if text(row, 3) == "off" && terms.durability == Durability::Full {
         let reason = "synchronous_commit is off: a crash of the server could lose what it has confirmed, and a run that had \
@@ -157,7 +163,7 @@ pub(crate) fn prepare(client: &mut Client, address: &Address, terms: &Terms) -> 
         }
     }
     let timeline = Timeline { system: text(row, 4).to_owned(), id: text(row, 5).to_owned() };
-    Ok(Session { timeline, since: text(row, 6).to_owned(), backend: number(row, 0), pooled })
+    Ok(Session { timeline, since: text(row, 6).to_owned(), backend: number(row, 0), pooled, is_standby })
 }
 
 /// Returns a duration as a number of milliseconds, as it was set: the server writes `4500ms` and `10s`.

@@ -18,6 +18,10 @@ pub(crate) const TABLES: [&str; 12] = [
     "scheduler_alarm_channels",
 ];
 
+/// The tables whose ids the database assigns.
+pub(super) const NUMBERED: [&str; 5] =
+    ["scheduled_tasks", "task_runs", "task_attempts", "scheduler_events", "scheduler_alarms"];
+
 /// Columns that are `jsonb` in PostgreSQL and text in SQLite.
 pub(super) const JSON: [(&str, &str); 6] = [
     ("scheduled_tasks", "payload"),

@@ -216,7 +216,7 @@ fn forward(mut client: TcpStream, mut server: TcpStream, at_commit: &Mutex<AtCom
     let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
 }
 
-/// A pgbouncer in transaction mode before a server.
+/// A pgbouncer before a server, in transaction mode unless said otherwise.
 pub(crate) struct Pooler {
     home: TempDir,
     process: Child,
@@ -226,6 +226,11 @@ pub(crate) struct Pooler {
 impl Pooler {
     /// `None` where pgbouncer is not installed.
     pub(crate) fn start(server: &TestServer) -> Option<Self> {
+        Self::start_in(server, "transaction")
+    }
+
+    /// As [`Pooler::start`], in another mode.
+    pub(crate) fn start_in(server: &TestServer, mode: &str) -> Option<Self> {
         let program =
             ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(Path::new).into_iter().find(|path| path.exists())?;
         let home = tempfile::tempdir().unwrap();
@@ -235,7 +240,7 @@ impl Pooler {
         std::fs::write(&users, "\"postgres\" \"\"\n").unwrap();
         let settings = format!(
             "[databases]\npostgres = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-             unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 2\n",
+             unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = {mode}\ndefault_pool_size = 2\n",
             server.port,
             users.display()
         );

@@ -23,6 +23,15 @@ const NAMES: [(&str, &[&str]); 7] = [
     ("scheduler_alarm_channels", &["channel", "claimed_by"]),
 ];
 
+/// As [`NAMES`], of texts that duly makes itself: another program may have written others into a file.
+const IDS: [(&str, &[&str]); 5] = [
+    ("task_attempts", &["locked_by"]),
+    ("scheduler_instances", &["id", "host", "boot_id"]),
+    ("scheduler_alarms", &["channel", "kind", "subject"]),
+    ("scheduler_alarm_channels", &["kind"]),
+    ("scheduler_meta", &["key", "value"]),
+];
+
 /// Makes the tables in memory refuse names that the server cannot store, as a fault of the item that they belong to.
 pub(crate) fn refuse_unstorable(tables: &Connection) -> rusqlite::Result<()> {
     for (table, columns) in NAMES {
@@ -37,6 +46,11 @@ pub(crate) fn refuse_unstorable(tables: &Connection) -> rusqlite::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns whether a column names something: another text would name something else.
+pub(super) fn is_name(table: &str, column: &str) -> bool {
+    NAMES.iter().chain(&IDS).any(|(of, columns)| *of == table && columns.contains(&column))
 }
 
 const HOLDS: &str = "holds the character U+0000, which PostgreSQL cannot store";

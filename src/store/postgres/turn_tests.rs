@@ -22,6 +22,7 @@ use crate::store::postgres::reach::TURN;
 use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::file::Missing;
+use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::{Dead, Done, Proof, Registration, Slots, Work};
 
 pub(crate) const NOON: i64 = 1_805_025_600_000;
@@ -369,7 +370,7 @@ fn the_statements_of_a_turn_go_along_indexes() {
     other.batch_execute(&format!("PREPARE turn ({types}) AS {TURN}")).expect("a statement");
     let call = "EXECUTE turn (1805025600000, 'one', '{work}', '{1,2,3}', '{}', true, 501, 501, 450, 50, true, '', 0, 500, 0, 500, 50, \
                 '{}', '{}')";
-    let look = include_str!("look_ahead.sql");
+    let look = sql!(file "look_ahead.sql");
     other.batch_execute(&format!("PREPARE look (text, text[], bigint) AS {look}")).expect("a statement");
     for call in [call, "EXECUTE look ('one', '{work}', NULL)"] {
         let plan = other.simple_query(&format!("EXPLAIN {call}")).expect("a plan");

@@ -403,16 +403,13 @@ impl Statement {
             Array::Integers(changed.iter().map(|(row, _)| Some(row.written_by)).collect()),
             Array::of(end.kind, changed.iter().map(|(_, cells)| &cells[at])),
         ];
-        let ids = format!("${}::{}", self.arrays.len() + 1, arrays[0].name_of_type());
         let rows = self.rows(arrays, &[id.name.clone(), "written_by_".to_owned(), "ends".to_owned()]);
         let (id, end, same) = (&id.name, &end.name, same(difference.table()));
         let free = format!("free{}", self.parts.len());
         self.parts.push(format!(
-            "{free} AS MATERIALIZED (SELECT {id} FROM {name} WHERE {id} = ANY ({ids}) FOR NO KEY UPDATE SKIP LOCKED)"
+            "{free} AS MATERIALIZED (SELECT o.* FROM {rows} JOIN {name} t ON t.{id} = o.{id} FOR NO KEY UPDATE OF t SKIP LOCKED)"
         ));
-        self.parts.push(format!(
-            "extended{free} AS (UPDATE {name} t SET {end} = o.ends FROM {rows} JOIN {free} f ON f.{id} = o.{id} WHERE {same})"
-        ));
+        self.parts.push(format!("extended{free} AS (UPDATE {name} t SET {end} = o.ends FROM {free} o WHERE {same})"));
         // A statement that answers nothing would not be one.
         self.answers.push("ARRAY[0]::bigint[]".to_owned());
         self.expected.push(Expected { table: name, rows: 0, numbers: None, written: false, unchanged: None });

@@ -10,6 +10,7 @@ use rusqlite::{CachedStatement, Connection, Transaction, params};
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::host::platform;
+use crate::model::json_value::{is_stored_as, same_value};
 use crate::model::request::{Added, Change, Existing};
 use crate::model::task::{Definition, Task, TaskStatus};
 use crate::rules::resolve::{self, Next, Plan};
@@ -168,7 +169,9 @@ pub(super) fn compare(
     let is_of_its_kind = old.status != TaskStatus::Invalid && old.definition.schedule_type == task.schedule_type;
     let same = (existing == Existing::RefuseOtherWork && is_of_its_kind)
         || old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == schedule);
-    let fields = old.definition.differences(&task, same);
+    // To replace one is to have it stored, in its form too: a handler may read 5 and not 5.0.
+    let same_payload = if existing == Existing::Replace { is_stored_as } else { same_value };
+    let fields = old.definition.differences(&task, same, same_payload);
     if fields.is_empty() && old.status == TaskStatus::Invalid {
         return examine_again(tx, schedules, old, now);
     }

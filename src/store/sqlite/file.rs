@@ -252,11 +252,14 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
     Ok(())
 }
 
+/// How the reason of [`Class::Tables`] begins.
+pub(crate) const OTHER_TABLES: &str = "its tables are not as duly made them";
+
 /// Returns what a fault means for a user of the file.
 fn describe(fault: &Fault) -> String {
     let code = match fault {
         Fault::Store(Class::Tables, missing) => {
-            return format!("its tables are not as duly made them ({missing}): restore a backup; duly repairs nothing");
+            return format!("{OTHER_TABLES} ({missing}): restore a backup; duly repairs nothing");
         }
         Fault::Store(Class::Corrupt | Class::Busy | Class::Other, source) => fault::code(source),
         _ => None,

@@ -12,11 +12,11 @@ use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::host::attempt_slots::hash;
 use crate::store::sqlite::row::{self, raw};
-use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::sql::{number, sql};
 use crate::store::turn_io::Slots;
 
 /// Most runs of one handler that may start behind a key at one time, however high its limit is: bounds what a claim derives again.
-pub(crate) const WINDOW: usize = 32;
+pub(crate) const WINDOW: usize = number("window") as usize;
 
 const ANY: &str = "SELECT EXISTS (SELECT 1 FROM concurrency_limits), EXISTS (SELECT 1 FROM rate_limits)";
 
@@ -187,12 +187,12 @@ pub(crate) fn window(tx: &Transaction<'_>, key: &[u8]) -> rusqlite::Result<usize
 }
 
 /// Numbers that a CHECK refuses are ignored: another program may switch the checks off.
-const PREVIOUS: &str = "
+const PREVIOUS: &str = sql! {"
     SELECT started_at FROM rate_limit_starts
      WHERE handler = :handler
        AND number <= (SELECT max(number) FROM rate_limit_starts
-                       WHERE handler = :handler AND number < 9000000000000000) + 1 - :starts
-     ORDER BY number DESC LIMIT 1";
+                       WHERE handler = :handler AND number < {most_starts}) + 1 - :starts
+     ORDER BY number DESC LIMIT 1"};
 
 fn opens_at(tx: &Transaction<'_>, handler: &str, rate: &Rate) -> rusqlite::Result<Option<Timestamp>> {
     let params = named_params! { ":handler": handler, ":starts": rate.max_starts };
@@ -203,13 +203,13 @@ fn opens_at(tx: &Transaction<'_>, handler: &str, rate: &Rate) -> rusqlite::Resul
     }))
 }
 
-const RECORD: &str = "
+const RECORD: &str = sql! {"
     INSERT INTO rate_limit_starts (handler, number, started_at)
     VALUES (:handler, ifnull((SELECT max(number) FROM rate_limit_starts
-                               WHERE handler = :handler AND number < 9000000000000000), 0) + 1, :now)";
+                               WHERE handler = :handler AND number < {most_starts}), 0) + 1, :now)"};
 
-const FORGET: &str = "
+const FORGET: &str = sql! {"
     DELETE FROM rate_limit_starts
      WHERE handler = :handler
        AND number <= (SELECT max(number) FROM rate_limit_starts
-                       WHERE handler = :handler AND number < 9000000000000000) - :kept";
+                       WHERE handler = :handler AND number < {most_starts}) - :kept"};

@@ -19,7 +19,7 @@ use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::limits::{InForce, Place};
 use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, Wrote};
-use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::sql::{number, sql};
 use crate::store::sqlite::{blocked, owners};
 use crate::store::turn_io::{Seen, Slots};
 
@@ -92,7 +92,8 @@ pub(crate) struct Change<'a> {
 }
 
 /// Most scheduled runs that a resolution reads: more than any policy lets wait.
-const MAX_LOOKED_AT: i64 = 2 * MAX_CATCH_UP as i64;
+const MAX_LOOKED_AT: i64 = number("looked_at");
+const _: () = assert!(MAX_LOOKED_AT == 2 * MAX_CATCH_UP as i64);
 
 // INDEXED BY: after an ANALYZE SQLite would choose the index that also holds all final runs. Of the runs that are not
 // scheduled it matters only whether there is one.

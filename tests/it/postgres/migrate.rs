@@ -96,6 +96,54 @@ fn a_database_that_moves_to_a_server_and_back_is_the_same() {
     assert_eq!(ids, [4; 3]);
 }
 
+/// A NUL in what a command has printed: on a server, U+FFFD is stored in its place.
+#[test]
+fn what_postgres_cannot_store_of_an_output_or_a_result_is_replaced_and_counted() {
+    let Some(address) = database() else { return };
+    let db = source();
+    db.execute("UPDATE task_runs SET output = CAST(x'610062ff' AS TEXT), error = 'no route'");
+    db.execute(r#"UPDATE task_effects SET value = '{"a\u0000": "\ud83d"}'"#);
+    db.execute("INSERT INTO scheduler_events (at, kind, detail) VALUES (1, 'edited', CAST(x'610062' AS TEXT))");
+    db.execute(r#"UPDATE scheduler_instances SET problems = '["a\u0000"]'"#);
+    // What describes a dead run has its output, and a retry of that has the same payload.
+    let run = |id: u32, origin: &str, retry_of: &str| {
+        format!(
+            r#"INSERT INTO task_runs (id, task_id, handler, scheduled_for, origin, status, run_at, finished_at, retry_of, payload)
+               SELECT {id}, task_id, handler, 1800000000000, '{origin}', 'cancelled', 1800000000000, 1800000000001, {retry_of}, '{{"output": "\u0000"}}'
+                 FROM task_runs LIMIT 1"#
+        )
+    };
+    db.execute(&run(90, "on_dead", "NULL"));
+    db.execute(&run(91, "manual", "90"));
+    // What a user gave is refused.
+    db.execute(&run(92, "manual", "NULL"));
+    let reason = refusal(db.file(), &address);
+    assert!(reason.starts_with("task_runs, row with id 92, ") && reason.contains(r"payload holds \u0000"), "{reason}");
+    db.execute("DELETE FROM task_runs WHERE id = 92");
+    // Two members would become one.
+    db.execute(r#"UPDATE task_runs SET result = '{"\ud800": 1, "\ud801": 2}' WHERE id = 91"#);
+    let reason = refusal(db.file(), &address);
+    assert!(
+        reason.starts_with("task_runs, row with id 91, ") && reason.contains("result has keys of one object"),
+        "{reason}"
+    );
+    db.execute("UPDATE task_runs SET result = NULL WHERE id = 91");
+    let file = rusqlite::Connection::open(db.file()).unwrap();
+    let count = |query: &str| file.query_row(query, [], |row| row.get::<_, i64>(0)).unwrap().unsigned_abs();
+    let instances = count("SELECT count(*) FROM scheduler_instances");
+    let migrated = migrate(db.file(), &address, &Progress::default()).unwrap();
+    assert!(instances > 0);
+    assert_eq!(migrated.replaced, 5 + instances);
+    let copy = db.home().join("back.db");
+    assert_eq!(migrate(&address, &copy, &Progress::default()).unwrap().replaced, 0);
+    let copy = rusqlite::Connection::open(&copy).unwrap();
+    let text = |query: &str| copy.query_row(query, [], |row| row.get::<_, String>(0)).unwrap();
+    assert_eq!(text("SELECT output FROM task_runs WHERE id < 90"), "a\u{fffd}b\u{fffd}");
+    assert_eq!(text("SELECT payload FROM task_runs WHERE id = 91"), "{\"output\": \"\u{fffd}\"}");
+    assert_eq!(text("SELECT detail FROM scheduler_events WHERE kind = 'edited'"), "a\u{fffd}b");
+    assert_eq!(text("SELECT value FROM task_effects"), "{\"a\u{fffd}\": \"\u{fffd}\"}");
+}
+
 #[test]
 fn only_a_source_at_rest_moves_and_only_into_an_empty_target() {
     let Some(address) = database() else { return };
@@ -108,13 +156,11 @@ fn only_a_source_at_rest_moves_and_only_into_an_empty_target() {
     assert!(refusal(db.file(), &address).starts_with("runs that are running: 1: "));
     db.execute("DELETE FROM task_runs");
     // A row that PostgreSQL cannot store is named.
-    db.execute("INSERT INTO scheduler_events (id, at, kind, detail) VALUES (70, 1, 'edited', CAST(x'610062' AS TEXT))");
+    db.execute("INSERT INTO scheduler_alarm_channels (channel, kind) VALUES (CAST(x'610062' AS TEXT), 'dead')");
     let reason = refusal(db.file(), &address);
-    assert!(
-        reason.starts_with("scheduler_events, row with id 70, at 1: detail holds the character U+0000"),
-        "{reason}"
-    );
-    db.execute("DELETE FROM scheduler_events");
+    let expected = "scheduler_alarm_channels, row with : channel holds the character U+0000";
+    assert!(reason.starts_with(expected), "{reason}");
+    db.execute("DELETE FROM scheduler_alarm_channels");
     assert!(Client::open(&address).unwrap().tasks().unwrap().is_empty());
 
     migrate(db.file(), &address, &Progress::default()).unwrap();

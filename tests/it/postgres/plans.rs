@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use duly::{BoxError, Client, Context, Limits, NewTask, Retention, RunFilter, RunStatus, Scheduler};
+use duly::{BoxError, Client, Context, Filter, Limits, NewTask, Retention, RunFilter, RunStatus, Scheduler};
 
 use crate::fixtures::on_server::session;
 use crate::fixtures::{eventually, eventually_counts, patience, skip};
@@ -139,6 +139,85 @@ fn check(what: &str, log: &str, of_all_tasks: bool) -> usize {
         longest.map_or("", |plan| plan.as_str()).split_whitespace().skip(4).take(24).collect::<Vec<_>>().join(" ");
     println!("{what}: {} statements read or write a large table, the longest: {begin}", plans.len());
     plans.len()
+}
+
+/// More rows than an empty or small table has, whose plan does not matter.
+const FEW: u64 = 300;
+
+/// Returns a condition of a plan that compares many rows of a large table, or of a join, with each element of an array: only an index looks
+/// an element up.
+fn compares_all(plan: &str) -> Option<String> {
+    let (mut large, mut rows, mut found) = (false, 0, None);
+    for line in plan.lines() {
+        if line.contains("(cost=") {
+            large = line.contains("Scan") && LARGE.iter().any(|table| names(line, table));
+            rows = number(line, "(actual rows=").zip(number(line, " loops=")).map_or(0, |(rows, loops)| rows * loops);
+            found = None;
+        }
+        let (is_filter, is_join) = (line.trim().starts_with("Filter: "), line.trim().starts_with("Join Filter: "));
+        if (large && is_filter || is_join) && [" ANY ($", " ALL ($"].iter().any(|array| line.contains(array)) {
+            found = Some(line.trim().to_owned());
+        }
+        let removed =
+            ["Rows Removed by Filter: ", "Rows Removed by Join Filter: "].iter().find_map(|of| number(line, of));
+        if found.is_some() && rows + removed.unwrap_or_default() > FEW {
+            return found;
+        }
+    }
+    None
+}
+
+/// More tasks than a statement compares with each other in no time.
+const LISTED: usize = 1_500;
+
+/// Every operation that names many tasks or runs.
+#[test]
+fn statements_with_lists_of_names_use_indexes() {
+    let Some(programs) = programs() else { return skip("no PostgreSQL") };
+    let Some((folder, guard)) = start(&programs, SETTINGS) else { return };
+    let address = address(&folder);
+    let server = Server { folder, guard, read: AtomicU64::new(0) };
+    let client = Client::open(&address).expect("tables");
+    if session(&address).batch_execute(LOGGED).is_err() {
+        return skip("no auto_explain");
+    }
+    drop(client);
+    let client = Client::open(&address).expect("a client");
+    let declared = || {
+        (0..LISTED)
+            .map(|i| NewTask::manual(format!("task:{i}")).handler("work").concurrency_key(format!("key:{}", i % 300)))
+    };
+    let all = Filter::new().name("task:*");
+    for (round, when) in [(0, "not analysed"), (1, "analysed")] {
+        if round > 0 {
+            session(&address).batch_execute("ANALYZE").expect("an analysis");
+        }
+        server.log();
+        for _ in 0..2 {
+            client.apply("tasks.toml", declared(), duly::Apply::default()).expect("a manifest");
+        }
+        let added = (0..LISTED).map(|i| NewTask::manual(format!("added:{i}")).handler("work"));
+        client.add_all(added.clone()).expect("tasks");
+        client.add_all(added).expect("the same tasks");
+        for i in (0..LISTED).step_by(10) {
+            client.trigger(&format!("task:{i}")).expect("a run");
+        }
+        client.pause_matching(&all).expect("pauses");
+        client.resume_matching(&all).expect("resumptions");
+        client.cancel_matching(&all).expect("cancels");
+        client.retry_matching(&all).expect("retries");
+        client.cancel_matching(&all).expect("cancels");
+        client.status().expect("a status");
+        client.check(&Limits::default()).expect("problems");
+        let plans = plans(&server.log());
+        assert!(plans.len() > 100, "{}", plans.len());
+        for plan in &plans {
+            if let Some(line) = compares_all(plan) {
+                panic!("{when}: {line}\n{plan}");
+            }
+        }
+    }
+    drop(server.guard);
 }
 
 fn work(run: &Context) -> Result<(), BoxError> {

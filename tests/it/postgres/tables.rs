@@ -7,7 +7,7 @@ use duly::{Client, Error, NewTask, Outcome, RunFilter};
 use postgres::NoTls;
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{NOON, at, claim, finish_all, joined, once, skip};
+use crate::fixtures::{NOON, advance_and_step, at, claim, finish_all, joined, minutes, once, skip};
 use crate::sql::{present_time, turn};
 
 const POSTGRES: &str = include_str!("../../../schema.postgres.sql");
@@ -227,4 +227,49 @@ fn json_that_postgres_cannot_store_is_a_fault_of_its_item() {
         ended.iter().any(|run| run.starts_with("fits") && run.ends_with("None") && !run.contains("Running")),
         "{ended:?}"
     );
+}
+
+#[test]
+fn a_sequence_that_is_behind_its_rows_is_a_finding() {
+    let Some(address) = super::database() else { return };
+    let client = Client::open(&address).expect("the tables");
+    client.add_all((0..4).map(|i| once(&format!("task-{i}")))).expect("tasks");
+    assert!(client.doctor().expect("findings").is_empty());
+    session(&address).batch_execute("SELECT setval('scheduled_tasks_id_seq', 2)").expect("a sequence");
+    let findings: Vec<String> =
+        client.doctor().expect("findings").iter().map(|finding| finding.found.clone()).collect();
+    let (schema, expected) =
+        (parts(&address).1, "the sequence of scheduled_tasks is at 2, and a row has the number 4: SELECT setval('");
+    assert!(findings.len() == 1 && findings[0].starts_with(expected), "{findings:?}");
+    let set = findings[0].rsplit_once(": ").expect("a statement").1;
+    assert!(set.contains(schema), "{set}");
+    session(&address).batch_execute(set).expect("it is what to do");
+    assert!(client.doctor().expect("findings").is_empty());
+}
+
+/// A `delay` task waits for the end of its run: one that was deleted never ends.
+#[test]
+fn a_delay_task_whose_runs_were_truncated_runs_again() {
+    let Some(address) = super::database() else { return };
+    let mut stepper = Stepper::builder(&address, at(NOON)).accept("work").start().expect("a stepper");
+    stepper.client().add(NewTask::delay("each", minutes(1)).handler("work")).expect("a task");
+    let held = advance_and_step(&mut stepper, minutes(2)).remove(0);
+    session(&address).batch_execute("TRUNCATE task_runs CASCADE").expect("no runs");
+    stepper.finish(&held, Outcome::succeeded());
+    let mut claims = Vec::new();
+    for _ in 0..6 {
+        claims.extend(advance_and_step(&mut stepper, minutes(1)));
+    }
+    assert!(!claims.is_empty() && claims[0].task == "each", "{claims:?}");
+}
+
+#[test]
+fn a_schema_that_is_dropped_under_a_scheduler_is_named_by_its_address() {
+    let Some(address) = super::database() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let scheduler = duly::Scheduler::builder(&address).state_folder(home.path()).start().expect("a scheduler");
+    execute(&address, &format!("DROP SCHEMA {} CASCADE", parts(&address).1));
+    let error = scheduler.shutdown(crate::fixtures::seconds(5)).expect_err("its tables are gone").to_string();
+    let folder = home.path().display().to_string();
+    assert!(error.contains(parts(&address).1) && !error.contains(&folder), "{error}");
 }

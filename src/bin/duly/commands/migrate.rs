@@ -10,8 +10,13 @@ pub(crate) fn migrate(from: &Path, to: &Path, printer: &mut Printer<'_>) -> Resu
     if printer.json {
         return Ok(printer.document(&migrated)?);
     }
-    let duly::Migrated { tasks, runs, others, .. } = migrated;
+    let duly::Migrated { tasks, runs, others, replaced, .. } = migrated;
     printer.say(format!("migrated {tasks} tasks, {runs} runs and {others} other rows; the copy was compared with the source, and is equal"))?;
+    if replaced > 0 {
+        printer.say(format!(
+            "texts with U+FFFD in place of what PostgreSQL cannot store (U+0000, malformed UTF-8, halves of surrogate pairs): {replaced}"
+        ))?;
+    }
     printer.say("start schedulers on the target only: one on the source would run each task once more")?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 #[cfg(feature = "page")]
 use duly::page::Page;
-use duly::text::database_name::shown;
+use duly::text::database_name::{is_address, shown};
 use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
 use crate::alarms::Alarms;
@@ -83,6 +83,8 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         let mut manifest = manifest::read(tasks).map_err(Failure::Refused)?;
         declared = std::mem::take(&mut manifest.workers);
         add_declared(&mut workers, &declared, tasks)?;
+        #[cfg(feature = "postgres")]
+        drop(Scheduler::builder(file).check_server()?);
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
         apply_logged(&client, tasks, manifest)?;
     }
@@ -158,6 +160,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         manager,
         status,
         guard: guard.clone(),
+        is_on_server: is_address(file),
     };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
@@ -238,6 +241,7 @@ struct Session<'a> {
     /// What the service manager shows while the scheduler runs.
     status: String,
     guard: Guard,
+    is_on_server: bool,
 }
 
 impl Session<'_> {
@@ -274,14 +278,15 @@ impl Session<'_> {
     }
 
     /// Whether the scheduler is idle. An error while reading counts as not idle, because the next read may succeed; a file that
-    /// is unusable for [`UNUSABLE`] is an error. `since`: the monotonic time at which it was first unusable.
+    /// is unusable for [`UNUSABLE`] is an error. A server may be usable again, as after a GRANT. `since`: the monotonic time at which the
+    /// file was first unusable.
     fn is_idle(&self, since: &mut Option<Duration>, now: Duration) -> Result<bool, Error> {
         if !self.programs.are_settled() {
             // The handlers of a worker are not known yet.
             return Ok(false);
         }
         let is_idle = self.scheduler.is_idle();
-        if !matches!(is_idle, Err(Error::UnusableDatabase { .. })) {
+        if self.is_on_server || !matches!(is_idle, Err(Error::UnusableDatabase { .. })) {
             *since = None;
             return Ok(is_idle.unwrap_or_default());
         }

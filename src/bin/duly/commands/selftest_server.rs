@@ -105,8 +105,12 @@ fn checks(report: &ServerReport) -> Vec<Check> {
     all.push(if report.missing.is_empty() {
         Check::good("permissions", "the role may do all that schedulers and clients do")
     } else {
-        let found = format!("missing: {}", report.missing.join(", "));
-        Check::bad("permissions", found, "grant them: docs/postgres.md has the statements")
+        let found = format!("missing: {}. {}", report.missing.join(", "), report.grants.join("; "));
+        Check::bad(
+            "permissions",
+            found,
+            "grant what a scheduler needs; docs/postgres.md has blocks for clients and monitors",
+        )
     });
     let free = report.max_connections.saturating_sub(report.connections);
     let found = format!("{} of {} in use", report.connections, report.max_connections);

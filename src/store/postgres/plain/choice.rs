@@ -19,11 +19,12 @@ use crate::store::sqlite::due::Due;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::open::{self, Only};
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::turn::QUICK;
 use crate::store::turn_io::{Slots, Work};
 
-const DUE: &str = include_str!("due.sql");
-const WAITING: &str = include_str!("waiting.sql");
+const DUE: &str = sql!(file "due.sql");
+const WAITING: &str = sql!(file "waiting.sql");
 
 /// What a plain turn opens and claims.
 #[derive(Default)]

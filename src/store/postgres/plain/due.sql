@@ -7,7 +7,7 @@ WITH gate AS MATERIALIZED (
            (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $5::text
            -- No run is blocked, so the end of a run makes room for none.
            AND (SELECT id FROM task_runs
-             WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked > ''
+             WHERE {waiting} AND blocked > ''
              ORDER BY blocked LIMIT 1) IS NULL
            -- No run has expired, and no row is to be planned.
            AND (SELECT id FROM task_runs
@@ -21,7 +21,7 @@ WITH gate AS MATERIALIZED (
                SELECT 1 FROM (VALUES (0), (1), (2), (3)) AS p(priority)
                 CROSS JOIN LATERAL (
                     SELECT 1 FROM scheduled_tasks
-                     WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run IS NULL LIMIT 1) t)
+                     WHERE {active_planned} AND priority = p.priority AND next_run IS NULL LIMIT 1) t)
            OR NOT EXISTS (
                SELECT 1 FROM unnest($3::bigint[]) AS n(id)
                 CROSS JOIN LATERAL (SELECT task_id FROM task_runs WHERE id = n.id OFFSET 0) r
@@ -31,7 +31,7 @@ WITH gate AS MATERIALIZED (
                SELECT 1 FROM unnest($2::text[]) AS h(handler) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
                 CROSS JOIN LATERAL (
                     SELECT 1 FROM task_runs
-                     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
+                     WHERE {claimable}
                        AND handler = h.handler AND priority = p.priority AND run_at <= $1::bigint
                      ORDER BY run_at, id LIMIT 1) r) AS any_waits
 )
@@ -51,14 +51,14 @@ SELECT g.is_plain, t.id, t.name, t.handler, t.payload, t.next_run, t.active_sinc
                       WHEN schedule_type = 'once' THEN
                           resolved_until IS NULL
                           AND (SELECT id FROM task_runs WHERE task_id = s.id
-                                ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1) IS NULL
+                                ORDER BY {unscheduled_case} LIMIT 1) IS NULL
                       -- Every run has ended, so the overlap policy has nothing to decide.
                       WHEN schedule_type = 'interval' OR schedule_type = 'cron' THEN
                           (SELECT id FROM task_runs
-                            WHERE task_id = s.id AND (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed'))
-                            ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END), scheduled_for
+                            WHERE task_id = s.id AND {unfinished}
+                            ORDER BY {unscheduled_case}, scheduled_for
                             LIMIT 1) IS NULL
                       ELSE false END AS is_plain
              FROM scheduled_tasks s
-            WHERE status = 'active' AND planned = 1 AND s.priority = p.priority AND next_run <= $1::bigint
+            WHERE {active_planned} AND s.priority = p.priority AND next_run <= $1::bigint
             ORDER BY next_run, id LIMIT $4::bigint) t) t ON g.is_plain

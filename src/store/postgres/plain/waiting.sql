@@ -9,7 +9,7 @@ SELECT r.id, r.handler, r.run_at, r.priority, r.scheduled_for, r.origin, r.concu
             status = 'queued' AND attempt = 0 AND payload IS NULL AND retry_of IS NULL AND expires_at IS NULL
             AND cancel_requested = 0 AS is_plain
        FROM task_runs s
-      WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
+      WHERE {claimable}
         AND s.handler = h.handler AND s.priority = p.priority AND run_at <= $1::bigint
       ORDER BY run_at, id LIMIT $3::bigint) r
  CROSS JOIN LATERAL (

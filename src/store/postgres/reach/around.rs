@@ -139,9 +139,11 @@ pub(super) fn attempts_that_began(bench: &mut Sheets) -> Result<(), Fault> {
 /// were read, all of which may end.
 const BEHIND_KEYS: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
-        SELECT r.id FROM task_runs r WHERE r.status = 'running' AND r.concurrency_key = ANY ($1)
-         UNION ALL
-        SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = ANY ($1)
+        SELECT x.id FROM unnest($1::text[]) one (key) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE r.status = 'running' AND r.concurrency_key = one.key
+             UNION ALL
+            (SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = one.key
+              ORDER BY r.blocked, r.concurrency_key, r.handler, r.priority, r.run_at, r.id OFFSET 0)) x
          UNION ALL
         SELECT first.id
           FROM unnest($1::text[]) one (key)

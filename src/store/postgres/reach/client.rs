@@ -1,5 +1,7 @@
 //! The rows that the requests of clients and the effects and outcomes of workers need.
 
+use std::collections::HashSet;
+
 use crate::model::bulk::BulkAction;
 use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
@@ -185,7 +187,11 @@ fn add(bench: &mut Sheets, replaces: bool) -> Result<(), Fault> {
 
 /// As [`Request::Add`], with the tasks that the source declared before, which are removed or paused.
 fn apply(bench: &mut Sheets, source: &String, names: &[String], limits: &[LimitOn]) -> Result<(), Fault> {
-    bench.read("scheduled_tasks", "WHERE t.name = ANY ($1) OR t.managed_by = $2", &[&names, source])?;
+    // Not in one condition: the server would compare each task with each name.
+    bench.read("scheduled_tasks", "WHERE t.managed_by = $1", &[source])?;
+    let known: HashSet<String> = around::texts(bench, "scheduled_tasks", "name").into_iter().collect();
+    let others: Vec<&String> = names.iter().filter(|name| !known.contains(*name)).collect();
+    around::tasks_named(bench, &others)?;
     bench.read("concurrency_limits", "WHERE t.managed_by = $1", &[source])?;
     bench.read("rate_limits", "WHERE t.managed_by = $1", &[source])?;
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
@@ -215,7 +221,9 @@ fn requested(bench: &mut Sheets) -> Result<(), Fault> {
 
 /// The run, and the runs that retry it.
 const RETRIED: &str = "
-    WHERE t.id = ANY ($1) OR t.id = ANY (ARRAY(
+    WHERE t.id = ANY (ARRAY(
+        SELECT one.id FROM unnest($1::bigint[]) one (id)
+         UNION ALL
         SELECT n.id FROM task_runs r JOIN task_runs n ON n.task_id = r.task_id AND n.retry_of = r.id
          WHERE r.id = ANY ($1)))";
 
@@ -292,10 +300,10 @@ fn limit(bench: &mut Sheets, on: &LimitOn) -> Result<(), Fault> {
 }
 
 /// Local times are planned again if the zone data of this process is not the recorded one.
-const OTHER_ZONES: &str = "
-    WHERE t.status = 'active' AND t.planned = 1 AND t.next_run > $1 AND t.time_zone <> 'UTC'
+const OTHER_ZONES: &str = sql! {"
+    WHERE {active_planned:t} AND t.next_run > $1 AND t.time_zone <> 'UTC'
       AND (t.schedule_type = 'cron' OR t.schedule_type = 'once')
-      AND (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') <> $2";
+      AND (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') <> $2"};
 
 fn register(bench: &mut Sheets, zone_data: &String, now: i64) -> Result<(), Fault> {
     bench.read("scheduler_meta", "", &[])?;

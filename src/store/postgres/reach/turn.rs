@@ -12,9 +12,10 @@ use std::collections::HashSet;
 
 use crate::store::fault::Fault;
 use crate::store::postgres::sheets::{Cell, Difference, Sheets};
+use crate::store::sqlite::sql::sql;
 
 /// See `turn.sql` for the parameters.
-pub(crate) const IDS: &str = include_str!("turn.sql");
+pub(crate) const IDS: &str = sql!(file "turn.sql");
 
 /// What a turn asks for, and what was found.
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ pub(crate) struct TurnReach {
 
 /// The rows by their ids, and those of the small tables. `$1` tasks, `$2` runs, `$3` owners, `$4` whether the others that have not
 /// stopped are needed, `$5` handlers, `$6` slots, `$7` stalled owners.
-const ROWS: [(&str, &str); 8] = [
+const ROWS: [(&str, &str); 7] = [
     ("scheduler_meta", ""),
     ("scheduler_instances", "WHERE t.id = ANY($3::text[]) OR ($4::boolean AND t.stopped_at IS NULL)"),
     ("concurrency_limits", ""),
@@ -65,30 +66,27 @@ const ROWS: [(&str, &str); 8] = [
     // The newest start, the one that the rate compares with, after further starts too, and all older ones, which are deleted.
     (
         "rate_limit_starts",
-        "JOIN (SELECT l.handler, l.max_starts, (SELECT max(number) FROM rate_limit_starts
-                                                 WHERE handler = l.handler AND number < 9000000000000000) AS newest
+        sql! {"JOIN (SELECT l.handler, l.max_starts, (SELECT max(number) FROM rate_limit_starts
+                                                 WHERE handler = l.handler AND number < {most_starts}) AS newest
                  FROM rate_limits l WHERE l.handler = ANY($5::text[])) l
-           ON l.handler = t.handler AND (t.number >= l.newest OR t.number <= l.newest + 1 - l.max_starts + $6::bigint)",
+           ON l.handler = t.handler AND (t.number >= l.newest OR t.number <= l.newest + 1 - l.max_starts + $6::bigint)"},
     ),
     ("scheduled_tasks", "WHERE t.id = ANY($1::bigint[])"),
     ("task_runs", "WHERE t.id = ANY($2::bigint[])"),
-    // Whether a run that waits again has begun before.
-    (
-        "task_attempts",
-        "WHERE t.id = ANY(ARRAY(
-             SELECT a.id FROM unnest($2::bigint[]) AS n(id)
-              CROSS JOIN LATERAL (
-                  SELECT id, locked_by, status, attempt, forgiven FROM task_runs WHERE id = n.id OFFSET 0) r
-              CROSS JOIN LATERAL (
-                  SELECT id FROM task_attempts WHERE run_id = r.id AND outcome <> 'released'
-                   ORDER BY run_id, attempt LIMIT 1) a
-              WHERE r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
-                AND r.attempt = r.forgiven AND r.attempt > 0))",
-    ),
 ];
 
-/// The place of the attempts in [`ROWS`].
-const ATTEMPTS: usize = ROWS.len() - 1;
+/// The first attempts of runs that wait again: whether they have begun before.
+const FIRST_ATTEMPTS: &str = sql! {"
+    SELECT a.id FROM unnest($2::bigint[]) AS n(id)
+     CROSS JOIN LATERAL (
+         SELECT id, locked_by, status, attempt, forgiven FROM task_runs WHERE id = n.id OFFSET 0) r
+     CROSS JOIN LATERAL (
+         SELECT id FROM task_attempts WHERE run_id = r.id AND outcome <> 'released'
+          ORDER BY run_id, attempt LIMIT 1) a
+     WHERE {waiting:r} AND r.attempt = r.forgiven AND r.attempt > 0"};
+
+/// The attempts of the runs that have an outcome.
+const ATTEMPTS_OF_OUTCOMES: &str = "UNION ALL SELECT o.id FROM task_attempts o WHERE o.run_id = ANY($8::bigint[])";
 
 /// The output of a run. `$8`: the runs of outcomes and reports.
 const OUTPUT: &str = "
@@ -149,10 +147,9 @@ impl TurnReach {
 
         let owners: Vec<&String> = [&self.owner].into_iter().chain(&self.dead).chain(&self.stalled).collect();
         let mut parts = ROWS.to_vec();
-        let of_outcomes = format!("{} OR t.run_id = ANY($8::bigint[])", ROWS[ATTEMPTS].1);
-        if self.attempts {
-            parts[ATTEMPTS].1 = &of_outcomes;
-        }
+        let of_outcomes = if self.attempts { ATTEMPTS_OF_OUTCOMES } else { "" };
+        let attempts = format!("WHERE t.id = ANY(ARRAY({FIRST_ATTEMPTS} {of_outcomes}))");
+        parts.push(("task_attempts", &attempts));
         parts.push(if self.stalled.is_empty() { NO_STALLS } else { STALLS });
         let output = (("task_runs", "output"), if self.outputs { ANY_OUTPUT } else { OUTPUT });
         let (full, handlers, room, stalled, named) =

@@ -34,7 +34,7 @@ candidate AS MATERIALIZED (
       FROM unnest($3::text[]) AS h(handler) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
      CROSS JOIN LATERAL (
          SELECT id, task_id, concurrency_key, retry_of FROM task_runs
-          WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
+          WHERE {claimable}
             AND handler = h.handler AND priority = p.priority AND run_at <= $1::bigint
             AND (expires_at IS NULL OR expires_at > $1::bigint OR status = 'failed' OR attempt > forgiven)
           ORDER BY run_at, id LIMIT $10::bigint) r
@@ -42,14 +42,14 @@ candidate AS MATERIALIZED (
 -- One blocked run, as a turn looks first whether there is any.
 witness AS MATERIALIZED (
     SELECT id, task_id FROM task_runs
-     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked > ''
+     WHERE {waiting} AND blocked > ''
      ORDER BY blocked LIMIT 1
 ),
 due AS MATERIALIZED (
     SELECT t.id FROM (VALUES (0), (1), (2), (3)) AS p(priority)
      CROSS JOIN LATERAL (
          SELECT id FROM scheduled_tasks
-          WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run <= $1::bigint
+          WHERE {active_planned} AND priority = p.priority AND next_run <= $1::bigint
           ORDER BY next_run, id LIMIT $7::bigint) t
 ),
 unplanned AS MATERIALIZED (
@@ -61,39 +61,39 @@ planless AS MATERIALIZED (
            t.schedule_type <> 'manual'
            AND (t.schedule_type <> 'delay'
                 OR (SELECT r.id FROM task_runs r
-                     WHERE r.task_id = t.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed'))
+                     WHERE r.task_id = t.id AND {unfinished:r}
                      LIMIT 1) IS NULL) AS found
       FROM (VALUES (0), (1), (2), (3)) AS p(priority)
      CROSS JOIN LATERAL (
          SELECT id, schedule_type FROM scheduled_tasks
-          WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run IS NULL AND id > $15::bigint
+          WHERE {active_planned} AND priority = p.priority AND next_run IS NULL AND id > $15::bigint
           ORDER BY next_run, id LIMIT CASE WHEN $11::boolean THEN $16::bigint ELSE 0 END) t
     UNION ALL
     SELECT t.id, false FROM (VALUES (0), (1), (2), (3)) AS p(priority)
      CROSS JOIN LATERAL (
          SELECT id FROM scheduled_tasks
-          WHERE status = 'active' AND planned = 1 AND priority = p.priority AND next_run IS NULL
+          WHERE {active_planned} AND priority = p.priority AND next_run IS NULL
           ORDER BY next_run, id LIMIT 1) t
 ),
 -- The next keys and tasks of the sweep.
 swept_key(key, place) AS (
     SELECT (SELECT min(concurrency_key) FROM task_runs
-             WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+             WHERE {waiting} AND blocked = 'key'
                AND concurrency_key > $12::text), 1
      WHERE $11::boolean
     UNION ALL
     SELECT (SELECT min(concurrency_key) FROM task_runs
-             WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+             WHERE {waiting} AND blocked = 'key'
                AND concurrency_key > s.key), s.place + 1
       FROM swept_key s WHERE s.key IS NOT NULL AND s.place < $14::bigint
 ),
 swept_task(id, place) AS (
     SELECT (SELECT min(task_id) FROM task_runs
-             WHERE (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed')) AND task_id > $13::bigint), 1
+             WHERE {unfinished} AND task_id > $13::bigint), 1
      WHERE $11::boolean
     UNION ALL
     SELECT (SELECT min(task_id) FROM task_runs
-             WHERE (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed')) AND task_id > s.id), s.place + 1
+             WHERE {unfinished} AND task_id > s.id), s.place + 1
       FROM swept_task s WHERE s.id IS NOT NULL AND s.place < $14::bigint
 ),
 -- What the ends of runs concern: how many of each task, whether it may be paused, its on_dead task.
@@ -116,8 +116,8 @@ task AS MATERIALIZED (
            r.id IS NOT NULL AS ran,
            c.whole OR (c.deep AND (t.overlap = 'cancel_running'
                OR r.id IS NOT NULL AND (SELECT r.id FROM task_runs r
-                    WHERE r.task_id = c.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed'))
-                      AND (CASE WHEN r.origin = 'schedule' OR r.origin = 'catch_up' THEN 0 ELSE r.id END) = 0
+                    WHERE r.task_id = c.id AND {unfinished:r}
+                      AND {unscheduled_case:r} = 0
                       AND r.scheduled_for > t.next_run LIMIT 1) IS NOT NULL)) AS whole
       FROM (SELECT id, bool_or(deep) AS deep, bool_or(whole) AS whole, bool_or(opens) AS opens, sum(ends)::bigint AS ends
               FROM (SELECT id, true AS deep, false AS whole, false AS opens, 0 AS ends FROM due
@@ -131,8 +131,8 @@ task AS MATERIALIZED (
                     SELECT s.id, false, t.status <> 'paused' AND t.status <> 'invalid'
                            AND EXISTS (SELECT 1 FROM (
                                SELECT r.blocked FROM task_runs r
-                                WHERE r.task_id = s.id AND (r.locked_by IS NOT NULL OR (r.status = 'queued' OR r.status = 'failed'))
-                                ORDER BY r.task_id, (CASE WHEN r.origin = 'schedule' OR r.origin = 'catch_up' THEN 0 ELSE r.id END),
+                                WHERE r.task_id = s.id AND {unfinished:r}
+                                ORDER BY r.task_id, {unscheduled_case:r},
                                          r.scheduled_for
                                 LIMIT 100) AS first WHERE blocked = 'paused'), false, 0
                       FROM swept_task s
@@ -142,18 +142,18 @@ task AS MATERIALIZED (
                            FROM scheduled_tasks WHERE id = c.id OFFSET 0) t
       -- One look instead of one for each kind of run: most tasks have their first run before them.
       LEFT JOIN LATERAL (SELECT id FROM task_runs WHERE task_id = c.id
-                          ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1) r ON true
+                          ORDER BY {unscheduled_case} LIMIT 1) r ON true
 ),
 unfinished AS MATERIALIZED (
     SELECT r.id, t.id AS task_id, r.concurrency_key AS key, r.retry_of, t.whole, t.deep
       FROM task t
      CROSS JOIN LATERAL (
          SELECT id, concurrency_key, retry_of FROM task_runs
-          WHERE task_id = t.id AND (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed'))
-            AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+          WHERE task_id = t.id AND {unfinished}
+            AND {unscheduled_case} = 0
           ORDER BY scheduled_for
           LIMIT CASE WHEN t.whole THEN NULL
-                     WHEN t.deep AND t.overlap <> 'allow' AND t.overlap <> 'skip' THEN 401 + t.ends
+                     WHEN t.deep AND t.overlap <> 'allow' AND t.overlap <> 'skip' THEN {looked_at} + 1 + t.ends
                      ELSE 2 + t.ends END) r
      WHERE t.ran
     UNION ALL
@@ -161,9 +161,9 @@ unfinished AS MATERIALIZED (
       FROM task t
      CROSS JOIN LATERAL (
          SELECT id, concurrency_key, retry_of FROM task_runs
-          WHERE task_id = t.id AND (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed'))
-            AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) > 0
-          ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END)
+          WHERE task_id = t.id AND {unfinished}
+            AND {unscheduled_case} > 0
+          ORDER BY {unscheduled_case}
           LIMIT CASE WHEN t.whole THEN NULL ELSE 1 + t.ends END) r
      WHERE t.ran
 ),
@@ -172,14 +172,14 @@ occurrence AS MATERIALIZED (
     SELECT r.id, t.id AS task_id FROM task t
      CROSS JOIN LATERAL (
          SELECT id FROM task_runs
-          WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+          WHERE task_id = t.id AND {unscheduled_case} = 0
           ORDER BY scheduled_for DESC LIMIT 1) r
      WHERE t.deep AND t.ran
     UNION ALL
     SELECT r.id, t.id FROM task t
      CROSS JOIN LATERAL (
          SELECT id FROM task_runs
-          WHERE task_id = t.id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+          WHERE task_id = t.id AND {unscheduled_case} = 0
             AND scheduled_for BETWEEN least(coalesce(t.next_run, t.resolved_until, 0), coalesce(t.resolved_until + 1, t.next_run, 0))
                               AND $1::bigint
           OFFSET 0) r
@@ -193,7 +193,7 @@ occurrence AS MATERIALIZED (
 -- Keys whose runs may be derived again, with the number of waiting runs of each handler and priority that may go first.
 key AS MATERIALIZED (
     SELECT k.key, k.leaving + CASE WHEN l.max_running IS NULL THEN 2
-                                   ELSE least(l.max_running, 32) + least(l.max_running, $17::bigint) + 1 END AS most
+                                   ELSE least(l.max_running, {window}) + least(l.max_running, $17::bigint) + 1 END AS most
       FROM (SELECT key, sum(leaving)::bigint AS leaving
               FROM (SELECT key, 1 AS leaving FROM ending
                     UNION ALL SELECT key, 0 FROM candidate
@@ -207,12 +207,12 @@ key AS MATERIALIZED (
 ),
 waiting_handler(key, most, handler) AS (
     SELECT key, most, (SELECT min(handler) FROM task_runs
-                        WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+                        WHERE {waiting} AND blocked = 'key'
                           AND concurrency_key = key.key)
       FROM key
     UNION ALL
     SELECT h.key, h.most, (SELECT min(handler) FROM task_runs
-                            WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+                            WHERE {waiting} AND blocked = 'key'
                               AND concurrency_key = h.key AND handler > h.handler)
       FROM waiting_handler h WHERE h.handler IS NOT NULL
 ),
@@ -224,14 +224,14 @@ behind AS MATERIALIZED (
     SELECT r.id, r.task_id, r.retry_of FROM key k
      CROSS JOIN LATERAL (
          SELECT id, task_id, retry_of FROM task_runs
-          WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked IS NULL
+          WHERE {claimable}
             AND concurrency_key = k.key ORDER BY blocked, concurrency_key, handler, priority, run_at, id OFFSET 0) r
     UNION ALL
     SELECT r.id, r.task_id, r.retry_of
       FROM waiting_handler h CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
      CROSS JOIN LATERAL (
          SELECT id, task_id, retry_of FROM task_runs
-          WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed') AND blocked = 'key'
+          WHERE {waiting} AND blocked = 'key'
             AND concurrency_key = h.key AND handler = h.handler AND priority = p.priority
           ORDER BY run_at, id LIMIT h.most) r
      WHERE h.handler IS NOT NULL
@@ -242,8 +242,8 @@ older AS MATERIALIZED (
       FROM (SELECT task_id FROM candidate UNION SELECT task_id FROM behind) t
      CROSS JOIN LATERAL (
          SELECT id FROM task_runs
-          WHERE task_id = t.task_id AND (locked_by IS NOT NULL OR (status = 'queued' OR status = 'failed'))
-            AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0
+          WHERE task_id = t.task_id AND {unfinished}
+            AND {unscheduled_case} = 0
           ORDER BY scheduled_for LIMIT 1) r
 ),
 -- The runs that a run retries, to the first. Ids decrease along a chain. They begin at an array, of which the planner expects few

@@ -262,17 +262,17 @@ fn beyond(bench: &mut Sheets, after: Timestamp) -> Result<(), Fault> {
 }
 
 /// Of each rate, the start by which the next one is judged, and the newest.
-const STARTS: &str = "
+const STARTS: &str = sql! {"
     WHERE (t.handler, t.number) IN (
         SELECT l.handler, x.number FROM rate_limits l CROSS JOIN LATERAL (
             (SELECT s.number FROM rate_limit_starts s
-              WHERE s.handler = l.handler AND s.number < 9000000000000000 ORDER BY s.number DESC LIMIT 1)
+              WHERE s.handler = l.handler AND s.number < {most_starts} ORDER BY s.number DESC LIMIT 1)
              UNION ALL
             (SELECT s.number FROM rate_limit_starts s
               WHERE s.handler = l.handler
                 AND s.number <= (SELECT max(n.number) FROM rate_limit_starts n
-                                  WHERE n.handler = l.handler AND n.number < 9000000000000000) + 1 - l.max_starts
-              ORDER BY s.number DESC LIMIT 1)) x)";
+                                  WHERE n.handler = l.handler AND n.number < {most_starts}) + 1 - l.max_starts
+              ORDER BY s.number DESC LIMIT 1)) x)"};
 
 fn limits(bench: &mut Sheets) -> Result<(), Fault> {
     bench.read("concurrency_limits", "", &[])?;
@@ -324,7 +324,9 @@ const ALARM_ATTEMPTS: &str = "
 
 /// The dead runs of these attempts, and a success after each open alarm, which ends it.
 const ALARM_RUNS: &str = "
-    WHERE t.id = ANY ($1) OR t.id = ANY (ARRAY(
+    WHERE t.id = ANY (ARRAY(
+        SELECT one.id FROM unnest($1::bigint[]) one (id)
+         UNION ALL
         SELECT x.id FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject CROSS JOIN LATERAL (
             SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND r.status = 'succeeded' AND r.id > a.run_id LIMIT 1) x
          WHERE a.channel = ANY ($2) AND a.kind = 'dead' AND a.ended_at IS NULL AND s.failure_count = 0))";

@@ -31,6 +31,9 @@ impl Server {
     /// `None`: another session serves than the one whose settings are known.
     fn try_begin_adding(&mut self) -> Result<Option<Timestamp>, Fault> {
         let key = self.schema();
+        if self.search_at.is_some() {
+            return Ok(None);
+        }
         let Server { link, address, terms, plans, .. } = self;
         let Some(link) = link else { return Err(gone()) };
         let mut begin = format!("{}BEGIN", plans.renew());

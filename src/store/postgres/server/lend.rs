@@ -5,7 +5,6 @@ use postgres::{Error, SimpleQueryMessage, Transaction};
 use crate::error::BoxError;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::client::Client;
-use crate::store::postgres::connect::Haste;
 use crate::store::postgres::server::{Access, Server, gone};
 
 /// What the application writes is another program's, with the settings of its role. The number of the transaction shows whether the
@@ -24,9 +23,7 @@ impl Server {
     ) -> Result<Result<T, BoxError>, Fault> {
         self.roll_back();
         self.repeat = false;
-        if self.link.is_none() {
-            self.reconnect(Haste::default())?;
-        }
+        self.ensure_session(Access::Write)?;
         let Some(link) = &mut self.link else { return Err(gone()) };
         self.round_trips += 2;
         let (answer, id) = match lend(&mut link.client, f).map_err(|error| self.failed(error))? {
