@@ -82,7 +82,7 @@ mod tests {
             || behind(&database, "", 1).unwrap().into_iter().map(|one| (one.owner, one.is_halted)).collect::<Vec<_>>();
         assert_eq!(found(), [(owner.clone(), false)]);
         let halted: Vec<String> = halt_all(&database, None).unwrap().into_iter().map(|(owner, _)| owner).collect();
-        assert_eq!(halted, [owner.clone()]);
+        assert_eq!(halted, std::slice::from_ref(&owner));
         assert_eq!(found(), [(owner, true)], "what it has begun may not be stored");
         lock.compared(1);
         assert_eq!(found(), []);
