@@ -220,11 +220,11 @@ fn padded_cookie(cookie: Option<i64>) -> String {
     format!("{:<1$}", cookie.map(|cookie| cookie.to_string()).unwrap_or_default(), COOKIE.len())
 }
 
-/// Returns whether an owner may begin claims that it has not compared with rows whose schema has this cookie.
+/// Returns whether an owner has not compared its claims with rows whose schema has this cookie.
 pub(crate) fn is_behind(mut file: &File, cookie: i64) -> io::Result<bool> {
     let mut header = [0; HEADER];
     file.read_exact(&mut header)?;
-    Ok(header[HALT] != HALTED && header[COOKIE] != *padded_cookie(Some(cookie)).as_bytes())
+    Ok(header[COOKIE] != *padded_cookie(Some(cookie)).as_bytes())
 }
 
 /// Halts the owner of a file.

@@ -7,6 +7,7 @@ pub(crate) mod fault_points;
 pub(crate) mod file_aliases;
 pub(crate) mod folder;
 pub(crate) mod guard_lock;
+pub(crate) mod halting;
 pub(crate) mod locked;
 pub(crate) mod orphan;
 pub(crate) mod owner_lock;

@@ -32,6 +32,11 @@ pub(crate) fn new_owner(random: &mut fastrand::Rng) -> String {
     uuid::Builder::from_random_bytes(std::array::from_fn(|_| random.u8(..))).into_uuid().to_string()
 }
 
+/// Returns whether a name is one that [`new_owner`] draws. Another file in the folder, of which nothing can be known, is no owner's.
+pub(super) fn is_drawn(name: &str) -> bool {
+    uuid::Uuid::try_parse(name).is_ok()
+}
+
 /// An owner's own lock. Dropping it, or the end of the process, releases the lock: the owner counts as dead.
 #[derive(Debug)]
 pub(crate) struct OwnerLock {
@@ -403,60 +408,30 @@ pub(crate) fn begun(database: &Path) -> Vec<(String, BegunAttempts)> {
     owners_in(database).into_iter().filter_map(read).collect()
 }
 
-/// Halts an owner: it begins no claim any more. Returns what it had begun and not ended before, and some
-/// attempts that have ended; `None`: it cannot be known.
-pub(crate) fn halt(database: &Path, owner: &str) -> Option<BegunAttempts> {
-    let options = &mut OpenOptions::new();
-    let file = platform::open_regular(&folder(database).join(owner), options.read(true).write(true)).ok()?;
-    attempt_slots::halt(&file).ok()?;
-    match attempt_slots::read(&file, database) {
-        Content::Slots { begun, .. } => begun,
-        Content::Copy => None,
-    }
-}
-
-/// Halts each owner that is not known to be dead: it begins no claim of the present history any more. Returns
-/// what all owners had begun and not ended before, and some attempts that have ended; `None`: it cannot be known.
-/// `registering`: an owner that has no claims yet.
-pub(crate) fn halt_all(database: &Path, registering: Option<&str>) -> Vec<(String, Option<BegunAttempts>)> {
-    let read = |owner: String| match standing(database, &owner) {
-        Standing::Dead(dead) => Some((owner, dead.begun().as_deref().cloned())),
-        Standing::Alive { .. } | Standing::TakenOver(_) | Standing::Unknown(_) => {
-            let begun = halt(database, &owner);
-            Some((owner, begun))
-        }
-        Standing::Missing => None,
-    };
-    owners_in(database).into_iter().filter(|owner| Some(owner.as_str()) != registering).filter_map(read).collect()
-}
-
-/// Returns the living owners, other than this one, that may begin claims that they have not compared with rows whose schema has this
-/// cookie. On Windows that cannot be known, and does not count.
-pub(crate) fn behind(database: &Path, observer: &str, cookie: i64) -> Vec<String> {
-    let is_behind = |owner: &String| {
-        let file = platform::open_regular(&folder(database).join(owner), OpenOptions::new().read(true));
-        file.and_then(|file| attempt_slots::is_behind(&file, cookie)).unwrap_or(true)
-    };
-    let may_live = |owner: &String| matches!(standing(database, owner), Standing::Alive { .. } | Standing::Unknown(_));
-    let others = owners_in(database).into_iter().filter(|owner| cfg!(unix) && owner != observer);
-    others.filter(|owner| is_behind(owner) && may_live(owner)).collect()
-}
-
 /// Returns whether an owner holds its lock.
 pub(crate) fn is_alive(database: &Path, owner: &str) -> bool {
     matches!(standing(database, owner), Standing::Alive { .. })
 }
 
-/// Returns the names of the lock files in the folder of a database. An unsafe folder proves nothing.
+/// Returns the names of the lock files in the folder of a database; none if it cannot be read.
 fn owners_in(database: &Path) -> Vec<String> {
+    list(database).unwrap_or_default()
+}
+
+/// As [`owners_in`], or the error. A missing or unsafe folder proves nothing.
+pub(super) fn list(database: &Path) -> io::Result<Vec<String>> {
     let folder = folder(database);
     if folder::unsafe_private(&folder, folder::this_user()).is_some() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    let files = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?.collect::<io::Result<Vec<_>>>()?,
+    };
+    let names = files.into_iter().filter_map(|file| file.file_name().into_string().ok());
     // The input files of commands and of workers, the files of guards, and the record of the history are in the same folder.
-    names.filter(|name| !name.starts_with("run-") && !name.starts_with("worker-") && !name.contains('.')).collect()
+    let is_other = |name: &str| name.starts_with("run-") || name.starts_with("worker-") || name.contains('.');
+    Ok(names.filter(|name| !is_other(name)).collect())
 }
 
 /// The age from which on a temporary lock file is stale: a living owner renames it at once.

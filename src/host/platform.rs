@@ -53,6 +53,19 @@ pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result
     if file.metadata()?.is_file() { Ok(file) } else { Err(refused()) }
 }
 
+/// Returns whether a file was not opened for want of descriptors or memory, which shows nothing of the file.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    {
+        use rustix::io::Errno;
+        Errno::from_io_error(error).is_some_and(|error| [Errno::MFILE, Errno::NFILE, Errno::NOMEM].contains(&error))
+    }
+    #[cfg(not(unix))]
+    {
+        error.kind() == io::ErrorKind::OutOfMemory
+    }
+}
+
 /// Creates a new file that only its owner may read and write. Fails if the file exists.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();

@@ -61,6 +61,8 @@ pub(crate) struct Health {
     pub(crate) problems: Vec<(String, String)>,
     /// What was begun before the file was restored, and may still run.
     pub(crate) held: Vec<HeldTask>,
+    /// Living owners that have not looked at the file since its tables changed. Others start nothing meanwhile.
+    pub(crate) laggards: Vec<String>,
     /// Runs that are blocked by nothing: run, task, stored reason.
     pub(crate) blocked: Vec<(i64, String, String)>,
     /// Final runs that another program reopened: run, task, what shows it.

@@ -18,15 +18,14 @@ use crate::worker::progress::LatestReports;
 /// Why a handler should stop.
 ///
 /// ```
-/// use std::time::Duration;
-/// use duly::{Context, Failure, StopReason};
-/// fn convert(run: &Context) -> Result<(), Failure> {
+/// use duly::{BoxError, Context, Failure, StopReason};
+/// fn convert(run: &Context) -> Result<(), BoxError> {
 ///     for page in 1..=500 {
 ///         match run.stop_reason() {
 ///             None => println!("page {page}"),
-///             Some(StopReason::TimeUp) => return Err(Failure::give_up("too many pages")),
-///             // After a shutdown or a lost lease this error is an interruption, and the delay is that of the task.
-///             Some(reason) => return Err(Failure::retry_after(Duration::from_secs(5), format!("{reason:?}"))),
+///             Some(StopReason::TimeUp) => return Err(Failure::give_up("too many pages").into()),
+///             // After a shutdown or a lost lease this error is an interruption.
+///             Some(reason) => return Err(format!("stopped at page {page}: {reason:?}").into()),
 ///         }
 ///     }
 ///     Ok(())

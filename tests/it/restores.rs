@@ -214,6 +214,24 @@ fn an_id_that_a_client_gave_out_last_is_not_given_out_again() {
     assert_restored(&db, 1);
 }
 
+/// The first task is added by a transaction, the next one by one statement.
+#[test]
+fn an_id_that_one_statement_gave_out_is_not_given_out_again() {
+    if !can_restore() {
+        return;
+    }
+    let (db, client) = TestDb::with_client();
+    client.add(far_future("first")).unwrap();
+    let copy = back_up(&db, "copy.db");
+    client.add(far_future("lost")).unwrap();
+    let lost: i64 = db.number("SELECT max(id) FROM scheduled_tasks");
+    restore(&db, &copy);
+    db.client().add(far_future("second")).unwrap();
+    let id: i64 = db.number("SELECT max(id) FROM scheduled_tasks");
+    assert!(id > lost, "task {id} after {lost}");
+    db.assert_sound();
+}
+
 #[test]
 fn a_copy_made_during_an_attempt_loses_the_attempt_and_nothing_else() {
     if !can_restore() {

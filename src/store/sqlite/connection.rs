@@ -231,12 +231,12 @@ impl SqliteStore {
         );
         let ids = HighestIds::read(&transaction)?;
         transaction.commit()?;
-        self.history.gave_out(ids);
+        self.history.committed(ids, expected.is_some());
         Ok(answer)
     }
 
     /// Runs `f`, which is one statement that writes: a separate transaction, for which SQLite takes the write lock before it
-    /// reads anything, as for `BEGIN IMMEDIATE`. The statement checks the version of the tables, an argument of `f`, itself.
+    /// reads anything, as for `BEGIN IMMEDIATE`. The statement adds a task, and checks the version of the tables, an argument of `f`, itself.
     pub(crate) fn write_alone<T>(
         &mut self,
         f: impl FnOnce(&Connection, &mut Schedules, &mut Ids, i64) -> Result<T, Fault>,
@@ -251,6 +251,7 @@ impl SqliteStore {
         let before = cfg!(debug_assertions).then(|| self.found(invariants::hold)).transpose()?;
         self.transactions += 1;
         let answer = f(&self.connection, &mut self.schedules, &mut self.history.ids, self.version)?;
+        self.history.gave_out(HighestIds { tasks: self.connection.last_insert_rowid(), runs: 0 });
         // Neither check is reliable if a table has become too large to check.
         let broken = |(others, held)| held && self.found(invariants::are_broken).is_ok_and(|now| now == (others, true));
         debug_assert!(!before.is_some_and(broken), "one statement broke a rule that held");

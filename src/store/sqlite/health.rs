@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::host::halting;
 use crate::host::owner_lock::Standing;
 use crate::model::health::{
     DeadRun, EndedWorkers, Failing, Health, HeldTask, Limits, Liveness, Ownerless, Stuck, Waiting,
@@ -16,7 +17,8 @@ use crate::model::report::{ClockWait, Finding, Instance};
 use crate::rules::clock_monitor::NOTICED;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::limits::InForce;
-use crate::store::sqlite::restore::held::{self, Goes, HeldBack};
+use crate::store::sqlite::restore::held::{Goes, HeldBack};
+use crate::store::sqlite::restore::seen;
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{invariants, owners, row};
 use crate::store::turn_io::Session;
@@ -30,7 +32,7 @@ pub(crate) const RECENT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Returns the facts of one snapshot.
 pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -> Result<Health> {
     let path = store.path().to_owned();
-    let (before, recent) = (now.minus(limits.overdue), now.minus(RECENT));
+    let (before, recent, is_file) = (now.minus(limits.overdue), now.minus(RECENT), !store.is_in_memory());
     store.read("look for problems", |tx, _| {
         let with_runs = |one: Instance| at_work(tx, &one.id).map(|runs| (one, runs));
         let instances = instances(tx, &path)?;
@@ -49,6 +51,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             ownerless: ownerless(tx, &path)?,
             stuck: stuck(tx, &path, now)?,
             held: held_back(tx, &path)?,
+            laggards: if is_file { laggards(tx, &path)? } else { Vec::new() },
             ended_workers: ended_workers(tx, recent)?,
             problems: problems(tx)?,
             blocked: blocked.map(|run| (run.run, run.task, run.reason.unwrap_or_default())).collect(),
@@ -255,10 +258,14 @@ const NAME: &str = "SELECT name FROM scheduled_tasks WHERE id = :task";
 /// Returns what was begun before the file was restored, and may still run.
 fn held_back(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<HeldTask>> {
     let mut found = Vec::new();
-    for (owner, goes, attempts) in HeldBack::read(tx)?.former() {
+    let held = HeldBack::read(tx)?;
+    if held == HeldBack::Damaged {
+        found.push(HeldTask { run: None, task: None, owner: None, goes_on: false, liveness: Liveness::NoLock });
+    }
+    for (owner, goes, attempts) in held.former() {
         let (liveness, goes_on) = (liveness(tx, file, owner)?, goes == Goes::On);
-        let known = (owner != held::UNKNOWN).then(|| owner.to_owned());
-        let held = |run, task| HeldTask { run, task, owner: known.clone(), goes_on, liveness: liveness.clone() };
+        let owner = Some(owner.to_owned());
+        let held = |run, task| HeldTask { run, task, owner: owner.clone(), goes_on, liveness: liveness.clone() };
         let Some(attempts) = attempts else {
             found.push(held(None, None));
             continue;
@@ -271,6 +278,13 @@ fn held_back(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<HeldTask
     }
     found.truncate(MAX_LISTED);
     Ok(found)
+}
+
+/// Returns the owners that others wait for after a change of the schema.
+fn laggards(tx: &Transaction<'_>, file: &Path) -> rusqlite::Result<Vec<String>> {
+    // Where this process cannot look, there is nothing to report.
+    let behind = halting::behind(file, "", seen::cookie(tx)?).unwrap_or_default();
+    Ok(behind.into_iter().filter(|laggard| !laggard.is_halted).map(|laggard| laggard.owner).collect())
 }
 
 const INVALID: &str = "

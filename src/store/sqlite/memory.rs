@@ -53,8 +53,28 @@ pub(crate) struct Unwritten {
     pub(crate) starts: BTreeMap<i64, i64>,
 }
 
+/// What a turn changes of its [`Memory`], and only its commit makes true.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    clock: Unwritten,
+    counts: (u64, u64),
+    comparing: (bool, Option<Duration>),
+}
+
 impl Memory {
     pub(crate) fn new(random: fastrand::Rng) -> Self {
         Memory { random, ..Memory::default() }
+    }
+
+    pub(crate) fn before(&self) -> Before {
+        let (counts, comparing) = ((self.resolved, self.claimed), (self.comparing, self.comparing_since));
+        Before { clock: self.clock.clone(), counts, comparing }
+    }
+
+    /// The turn is rolled back.
+    pub(crate) fn undo(&mut self, to: Before) {
+        self.clock = to.clock;
+        (self.resolved, self.claimed) = to.counts;
+        (self.comparing, self.comparing_since) = to.comparing;
     }
 }

@@ -174,19 +174,14 @@ pub(crate) fn others(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Vec<
 const LEASE: &str = "SELECT lease_ms FROM scheduler_instances WHERE id = :owner";
 
 fn with_leases(tx: &Transaction<'_>, others: &mut [Other]) -> rusqlite::Result<()> {
-    others.iter_mut().try_for_each(|other| lease(tx, &other.owner).map(|lease| other.lease = lease))
-}
-
-/// Returns the longest lease of these owners; zero if none is known.
-pub(crate) fn longest_lease(tx: &Transaction<'_>, owners: &[String]) -> rusqlite::Result<Duration> {
-    owners.iter().try_fold(Duration::ZERO, |longest, owner| Ok(lease(tx, owner)?.max(longest)))
-}
-
-/// Returns the lease of an owner; zero if it is not known.
-fn lease(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<Duration> {
-    let mut statement = tx.prepare_cached(LEASE)?;
-    let lease = statement.query_row(named_params! { ":owner": owner }, |row| row::millis_at(row, 0)).optional()?;
-    Ok(lease.flatten().unwrap_or_default())
+    for other in others {
+        let lease = tx
+            .prepare_cached(LEASE)?
+            .query_row(named_params! { ":owner": other.owner }, |row| row::millis_at(row, 0))
+            .optional()?;
+        other.lease = lease.flatten().unwrap_or_default();
+    }
+    Ok(())
 }
 
 const IS_SILENT: &str = "

@@ -26,7 +26,8 @@ pub(crate) fn known_owners(store: &mut SqliteStore) -> Result<KnownOwners> {
         running.extend(
             held.former().flat_map(|(_, _, attempts)| attempts.unwrap_or_default()).map(|claimed| claimed.id()),
         );
-        Ok(KnownOwners { not_ended, running, all: held.former().all(|(_, _, attempts)| attempts.is_some()) })
+        let all = held != HeldBack::Damaged && held.former().all(|(_, _, attempts)| attempts.is_some());
+        Ok(KnownOwners { not_ended, running, all })
     };
     let doing = "look up owners and running runs";
     if store.is_in_memory() { store.read(doing, known) } else { store.write(doing, known) }

@@ -165,7 +165,8 @@ pub(super) fn declare_gone(store: &mut SqliteStore, runs: Runs<'_>, now: Timesta
         }),
         Runs::OfTask(task) => store.write("declare commands gone", |tx, _| {
             let task = tasks::expect(tx, task)?;
-            let mut declared = declare_held_gone(tx, &path, |claimed| claimed.task == task.id, true, now)?;
+            // What is not known may be of any task, so it is declared gone for a run.
+            let mut declared = declare_held_gone(tx, &path, |claimed| claimed.task == task.id, false, now)?;
             for (run, status) in history::unfinished(tx, task.id)? {
                 if status == RunStatus::Running
                     && let Some(run) = history::run(tx, run)?

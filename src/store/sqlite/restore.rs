@@ -17,7 +17,7 @@ use rusqlite::{Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
-use crate::host::{folder, owner_lock};
+use crate::host::{folder, halting, owner_lock};
 use crate::store::fault::Fault;
 use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::restore::record::HistoryRecord;
@@ -163,7 +163,8 @@ const NEW_ID: &str = "SELECT lower(hex(randomblob(16)))";
 /// they had claimed and not begun, they do not begin any more.
 pub(crate) fn begin(tx: &Transaction<'_>, knowledge: &Knowledge<'_>, seen: &Seen, what: &str) -> Result<(), Fault> {
     let id: String = tx.query_row(NEW_ID, [], |row| row.get(0))?;
-    let begun = owner_lock::halt_all(knowledge.database, knowledge.registering);
+    let begun = halting::halt_all(knowledge.database, knowledge.registering)
+        .map_err(|error| Error::store("look for schedulers", error))?;
     let before = HistoryRecord::read(knowledge.database).unwrap_or_default();
     let attempts: Vec<ClaimedAttempt> =
         begun.iter().filter_map(|(_, begun)| begun.as_ref()).flat_map(|begun| begun.values().copied()).collect();

@@ -66,8 +66,8 @@ pub(crate) fn turn(store: &mut SqliteStore, work: &Work<'_>) -> Result<Done, Fau
 }
 
 fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Result<Done, Fault> {
-    let (before, is_in_memory) = ((memory.resolved, memory.claimed), store.is_in_memory());
-    let clock = memory.clock.clone();
+    let is_in_memory = store.is_in_memory();
+    let before = memory.before();
     if work.full {
         memory.retried.extend(memory.aside.drain());
         memory.zoneless.clear();
@@ -87,17 +87,13 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
     let done = match turn(mode, memory) {
         // Rows that are stored elsewhere are read again first.
         Err(fault) if mode == Mode::Together && fault.is_about_the_item() && !is_in_memory => {
-            (memory.resolved, memory.claimed) = before;
-            memory.clock = clock.clone();
+            memory.undo(before.clone());
             turn(Mode::OneByOne, memory)
         }
         done => done,
     };
     // Nothing was written: the next turn tries all of it again.
-    let done = done.inspect_err(|_| {
-        memory.clock = clock;
-        (memory.resolved, memory.claimed) = before;
-    })?;
+    let done = done.inspect_err(|_| memory.undo(before))?;
     let Memory { aside, retried, .. } = memory;
     retried.retain(|item| aside.contains(item));
     Ok(done)
@@ -124,7 +120,7 @@ struct Turning<'a> {
     written: Written,
     slots: Slots,
     /// Tasks of which attempts of an earlier history may still run, and how many waiting runs were passed over for such attempts.
-    held: BTreeSet<i64>,
+    held_tasks: BTreeSet<i64>,
     passed_over: usize,
     /// Items that may still be written.
     budget: usize,
@@ -145,8 +141,21 @@ impl<'a> Turning<'a> {
         let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
         let written = Written { blocked, delayed, limits, ..Written::default() };
         let (slots, budget) = (work.slots, MAX_ITEMS);
-        let (held, passed_over) = (BTreeSet::new(), 0);
-        Ok(Turning { tx, schedules, work, memory, mode, backing, done, written, slots, held, passed_over, budget })
+        let (held_tasks, passed_over) = (BTreeSet::new(), 0);
+        Ok(Turning {
+            tx,
+            schedules,
+            work,
+            memory,
+            mode,
+            backing,
+            done,
+            written,
+            slots,
+            held_tasks,
+            passed_over,
+            budget,
+        })
     }
 
     fn run(mut self) -> Result<Done, Fault> {
@@ -254,8 +263,8 @@ impl<'a> Turning<'a> {
             self.prune(true, self.budget)?;
         }
         look_ahead(tx, self.work.owner, handlers, &self.written.limits, &mut self.done)?;
-        if !self.held.is_empty() {
-            self.done.next_due = due::next_due_except(tx, &self.held)?;
+        if !self.held_tasks.is_empty() {
+            self.done.next_due = due::next_due_except(tx, &self.held_tasks)?;
             // With free slots, all that is left of what may start is held back.
             self.done.next_claimable = self.done.next_claimable.filter(|at| *at > now || self.slots.room == 0);
         }
@@ -450,7 +459,7 @@ impl<'a> Turning<'a> {
         let (tx, now) = (self.tx, self.work.now);
         let again = if self.work.full { self.memory.retried.len() } else { 0 };
         let limit = (limit + again).min(self.budget);
-        let mut lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len() + self.held.len())?;
+        let mut lists = due::due_lists(tx, now, limit + 1 + self.memory.aside.len() + self.held_tasks.len())?;
         let waits = |task: i64| self.rests(Item::Task(task)) || self.is_held(task);
         lists.iter_mut().for_each(|list| list.retain(|(_, task)| !waits(*task)));
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;

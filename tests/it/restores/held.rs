@@ -1,13 +1,14 @@
 //! What attempts of before a restore hold back: what was claimed, begun or not, and for how long nothing starts beside it.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use duly::testing::Stepper;
 use duly::{Claim, Client, Limits, NewTask, Overlap, Problem, ProblemKind, RunStatus};
 
-use crate::fixtures::{TestDb, advance_and_step, eventually, minutes, seconds, succeed, wait_for_status};
+use crate::fixtures::{NOON, TestDb, advance_and_step, at, eventually, minutes, seconds, succeed, wait_for_status};
 use crate::restores::{assert_restored, back_up, can_restore, each_minute, manual_shell, restore, two};
 use crate::sidecar::{Gate, Sidecar, kill_group, shell, wait_for_line};
 
@@ -81,15 +82,19 @@ fn after_a_change_of_tables_a_scheduler_waits_at_most_a_lease_for_another_to_com
 }
 
 #[test]
-fn a_scheduler_with_a_longer_lease_is_waited_for_as_long_as_that() {
-    let Some((db, [mut first, second], _)) = two([each_minute("subject")]) else { return };
-    assert_eq!(advance_and_step(&mut first, minutes(1)).len(), 1);
-    let lease = format!("UPDATE scheduler_instances SET lease_ms = 300000 WHERE id = '{}'", second.owner());
-    db.plain().execute_batch(&(lease + "; CREATE TABLE notes (text)")).unwrap();
-    for minute in 0..5 {
-        assert!(advance_and_step(&mut first, minutes(1)).is_empty(), "minute {minute}");
+fn a_scheduler_is_waited_for_as_long_as_any_other_whatever_its_lease() {
+    for lease in [1000, i64::MAX] {
+        let Some((db, [mut first, second], _)) = two([each_minute("subject")]) else { return };
+        assert_eq!(advance_and_step(&mut first, minutes(1)).len(), 1);
+        let set = format!("UPDATE scheduler_instances SET lease_ms = {lease} WHERE id = '{}'", second.owner());
+        db.plain().execute_batch(&(set + "; CREATE TABLE notes (text)")).unwrap();
+        assert!(advance_and_step(&mut first, minutes(1)).is_empty());
+        let found = first.client().check(&Limits::default()).unwrap();
+        let names = |problem: &Problem| problem.found.starts_with("nothing starts until the scheduler with pid ");
+        // It has missed its heartbeats.
+        assert_eq!(found.iter().any(names), lease == 1000, "{found:?}");
+        assert!(!advance_and_step(&mut first, minutes(1)).is_empty());
     }
-    assert!(!advance_and_step(&mut first, minutes(1)).is_empty());
 }
 
 #[test]
@@ -271,10 +276,31 @@ fn a_damaged_row_of_what_is_held_holds_everything_until_a_user_declares_it_gone(
     assert!(advance_and_step(&mut stepper, minutes(1)).is_empty() && stepper.step().unwrap().is_empty());
     let found = held(&db);
     assert!(found[0].to_string().contains("is damaged (held in scheduler_meta)"), "{found:?}");
-    assert!(found[0].advice.ends_with("duly cancel RUN --gone, for a run that waits"), "{found:?}");
-    db.client().declare_gone(run).unwrap();
+    assert!(found[0].advice.ends_with("--gone, for a run that waits; if none does, trigger one"), "{found:?}");
+    assert_eq!(db.client().declare_all_gone("subject").unwrap(), 0, "it may be of another task");
+    let said = db.printed(&["cancel", &run.to_string(), "--gone"]);
+    assert_eq!(said, format!("what was begun before the restore is declared gone: it holds run {run} back no more\n"));
     assert!(held(&db).is_empty());
     assert_eq!(advance_and_step(&mut stepper, seconds(1)).len(), 1);
+    db.assert_sound();
+}
+
+#[test]
+fn a_damaged_row_is_not_declared_gone_while_a_scheduler_may_run_what_it_said() {
+    let Some((db, [mut first, mut second], _)) = two([NewTask::manual("subject").handler("work")]) else { return };
+    let run = first.client().trigger("subject").unwrap();
+    let damage = "INSERT INTO scheduler_meta (key, value) VALUES ('held', '{\"a-1\":7}'); CREATE TABLE notes (text)";
+    db.plain().execute_batch(damage).unwrap();
+    for wait in [1, 61] {
+        assert!(advance_and_step(&mut first, seconds(wait)).is_empty());
+        let refused = db.client().declare_gone(run).unwrap_err().to_string();
+        assert!(refused.contains(&format!("scheduler {} is alive", second.owner())), "{refused}");
+    }
+    assert!(second.step().unwrap().is_empty());
+    assert_eq!(db.ask("SELECT value FROM scheduler_meta WHERE key = 'held'"), "{\"a-1\":7}", "it is left as it is");
+    db.client().declare_gone(run).unwrap();
+    assert!(held(&db).is_empty());
+    assert_eq!(advance_and_step(&mut first, seconds(1)).len(), 1);
     db.assert_sound();
 }
 
@@ -316,9 +342,19 @@ fn tables_that_change_often_stop_nothing_for_longer_than_a_lease() {
     assert_restored(&db, 0);
 }
 
-#[test]
-fn a_scheduler_that_makes_no_progress_for_a_lease_begins_no_claim_that_it_has_not_compared() {
-    let Some((db, [mut first, mut second], _)) = two([NewTask::manual("subject").handler("work")]) else { return };
+/// Two schedulers, and a claim of the first. A restore has taken it back, and nothing shows that to the second. `refused`: after how many
+/// seconds a task is due whose run cannot be written.
+fn claim_that_nothing_shows(refused: u64) -> Option<(TestDb, [Stepper; 2], Arc<Claim>)> {
+    let refused = NewTask::once("refused", at(NOON) + seconds(refused)).handler("work");
+    let (db, [mut first, mut second], _) = two([NewTask::manual("subject").handler("work"), refused])?;
+    db.plain()
+        .execute_batch(
+            "CREATE TRIGGER refuse BEFORE INSERT ON task_runs
+               WHEN NEW.task_id = (SELECT id FROM scheduled_tasks WHERE name = 'refused')
+              BEGIN SELECT RAISE(ABORT, 'not today'); END",
+        )
+        .unwrap();
+    assert!(first.step().unwrap().is_empty() && second.step().unwrap().is_empty());
     first.client().trigger("subject").unwrap();
     let ended = first.step().unwrap();
     succeed(&mut first, &ended[0]);
@@ -329,16 +365,55 @@ fn a_scheduler_that_makes_no_progress_for_a_lease_begins_no_claim_that_it_has_no
     assert_eq!(claims[0].run_id, run);
     restore(&db, &copy);
     assert!(advance_and_step(&mut second, seconds(1)).is_empty(), "the first has not compared");
+    Some((db, [first, second], claims[0].clone()))
+}
+
+#[test]
+fn a_scheduler_that_makes_no_progress_for_a_lease_begins_no_claim_that_it_has_not_compared() {
+    let Some((db, [mut first, mut second], claim)) = claim_that_nothing_shows(3600) else { return };
     let again = advance_and_step(&mut second, seconds(61));
-    assert_eq!(again.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [run]);
-    assert!(!begins(&mut first, &claims[0]), "it would run beside the attempt of the second");
+    assert_eq!(again.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [claim.run_id]);
+    assert!(!begins(&mut first, &claim), "it would run beside the attempt of the second");
     let before = first.owner().to_owned();
-    first.finish(&claims[0], duly::Outcome::Released);
+    first.finish(&claim, duly::Outcome::Released);
     first.step().unwrap();
     assert_ne!(first.owner(), before);
     succeed(&mut second, &again[0]);
-    assert_eq!(db.client().run(run).unwrap().unwrap().status, RunStatus::Succeeded);
+    assert_eq!(db.client().run(claim.run_id).unwrap().unwrap().status, RunStatus::Succeeded);
     db.assert_sound();
+}
+
+/// Asserts that the run of a claim of the first, which has begun, is held until it ends, and starts then.
+fn assert_held_until_it_ends(db: &TestDb, [mut first, mut second]: [Stepper; 2], claim: &Arc<Claim>) {
+    assert_eq!(held(db).iter().map(|problem| problem.run).collect::<Vec<_>>(), [Some(claim.run_id)]);
+    assert!(advance_and_step(&mut second, minutes(2)).is_empty(), "it runs");
+    assert!(first.step().unwrap().is_empty(), "it runs");
+    let again = [succeed(&mut first, claim), advance_and_step(&mut second, minutes(1))].concat();
+    assert_eq!(again.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [claim.run_id]);
+    assert!(held(db).is_empty());
+    db.assert_sound();
+}
+
+#[test]
+fn what_a_halted_scheduler_had_begun_is_held_although_the_turn_that_halts_it_is_rolled_back() {
+    // In the turn that notices the change, or in the one that halts.
+    for refused in [1, 30] {
+        let Some((db, [mut first, mut second], claim)) = claim_that_nothing_shows(refused) else { return };
+        assert!(begins(&mut first, &claim));
+        assert!(advance_and_step(&mut second, seconds(61)).is_empty(), "it runs");
+        assert_held_until_it_ends(&db, [first, second], &claim);
+    }
+}
+
+#[test]
+fn what_a_halted_scheduler_had_begun_is_held_although_the_one_that_halted_it_has_died() {
+    let Some((db, [mut first, mut second], claim)) = claim_that_nothing_shows(3600) else { return };
+    assert!(begins(&mut first, &claim));
+    // As it is halted by a scheduler that is killed before its commit.
+    let file = File::options().write(true).open(db.lock_file(&first)).unwrap();
+    file.write_all_at(b"E", 254).unwrap();
+    assert!(advance_and_step(&mut second, seconds(1)).is_empty(), "it runs");
+    assert_held_until_it_ends(&db, [first, second], &claim);
 }
 
 #[test]

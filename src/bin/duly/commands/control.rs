@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{BulkAction, Client, Clock, Error, Filter, NewRun, Run, SystemClock, Triggered};
+use duly::{BulkAction, Client, Clock, Error, Filter, NewRun, Run, RunStatus, SystemClock, Triggered};
 use serde::Serialize;
 
 use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
@@ -167,9 +167,17 @@ struct Declared<'a> {
 fn declare_gone(client: &Client, which: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if let Some(id) = run_number("cancel", which)? {
         client.declare_gone(id)?;
-        printer
-            .say(format!("the command of run {id} is declared gone: a scheduler will record the run as cancelled"))?;
-        return if printer.json { print_run(&find_run(client, id)?, printer) } else { Ok(()) };
+        let run = client.run(id)?;
+        printer.say(match run.as_ref().map(|run| run.status) {
+            Some(RunStatus::Running) => {
+                format!("the command of run {id} is declared gone: a scheduler will record the run as cancelled")
+            }
+            Some(status) if !status.is_final() => {
+                format!("what was begun before the restore is declared gone: it holds run {id} back no more")
+            }
+            _ => format!("the command of run {id}, begun before the restore, is declared gone"),
+        })?;
+        return run.filter(|_| printer.json).map_or(Ok(()), |run| print_run(&run, printer));
     }
     let declared_gone = client.declare_all_gone(which)?;
     if printer.json {

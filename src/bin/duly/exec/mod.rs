@@ -94,7 +94,7 @@ impl Commands {
             let stop = context.stop_reason();
             let ended = group.has_ended();
             if ended {
-                command.record_end(reason);
+                command.record_end(cause(reason, context.stop_reason()));
             }
             if ended && group.is_gone() {
                 watched.into_iter().for_each(Watched::end);
@@ -158,6 +158,12 @@ impl Commands {
         }
         text::join(stdout.into_text(), &stderr.into_text())
     }
+}
+
+/// Returns the request to stop that has ended a command; `None`: it ended by itself. At the end of the lease the guard ends commands also
+/// while this process does not run, and so has not passed the request on.
+fn cause(passed_on: Option<StopReason>, requested: Option<StopReason>) -> Option<StopReason> {
+    passed_on.or(requested.filter(|reason| *reason == StopReason::LeaseLost))
 }
 
 /// The stages of the end of a command.
@@ -349,5 +355,20 @@ pub(crate) fn cannot_start(program: &str, cwd: Option<&Path>, error: &io::Error)
         io::ErrorKind::NotFound => format!("cannot start {program:?}: there is no such program on the PATH"),
         io::ErrorKind::PermissionDenied => format!("cannot start {program:?}: it is not executable for this user"),
         _ => format!("cannot start {program:?}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duly::StopReason;
+
+    use crate::exec::cause;
+
+    #[test]
+    fn a_command_that_ended_as_the_lease_was_lost_may_have_been_ended_by_the_guard() {
+        assert_eq!(cause(None, Some(StopReason::LeaseLost)), Some(StopReason::LeaseLost));
+        assert_eq!(cause(None, Some(StopReason::Shutdown)), None, "it ended by itself");
+        assert_eq!(cause(Some(StopReason::TimeUp), Some(StopReason::TimeUp)), Some(StopReason::TimeUp));
+        assert_eq!(cause(None, None), None);
     }
 }

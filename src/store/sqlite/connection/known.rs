@@ -30,7 +30,7 @@ pub(crate) struct Beginning {
     pub(crate) cookie: i64,
     /// Whether the schema has changed since this owner compared its claims: by a restore that nothing shows, or otherwise.
     pub(crate) has_changed: bool,
-    pub(crate) held: Option<HeldBack>,
+    pub(crate) held_back: Option<HeldBack>,
     /// The highest id of a run.
     pub(crate) newest_run: i64,
 }
@@ -91,7 +91,13 @@ impl KnownHistory {
         KnownHistory { known: None, recorded, purpose: Purpose::Requests, given_out, ids, uncompared: false }
     }
 
-    /// These are the highest ids after a commit.
+    /// A transaction is committed, after which these are the highest ids. `compares`: it was that of an owner.
+    pub(super) fn committed(&mut self, ids: HighestIds, compares: bool) {
+        self.uncompared &= !compares;
+        self.gave_out(ids);
+    }
+
+    /// These ids were given out, or found.
     pub(super) fn gave_out(&self, ids: HighestIds) {
         let (history, highest) = &mut *self.given_out();
         // Otherwise another history has begun since.
@@ -129,9 +135,9 @@ impl KnownHistory {
             }
         }
         let Begun { tx, seen: Seen { history, held, ids, .. }, .. } = begun;
-        let has_changed = expected.is_some() && std::mem::take(&mut self.uncompared);
-        let held = held.as_deref().map(HeldBack::parse);
-        let beginning = Beginning { cookie: history.cookie, has_changed, held, newest_run: ids.runs };
+        let has_changed = expected.is_some() && self.uncompared;
+        let held_back = held.as_deref().map(HeldBack::parse);
+        let beginning = Beginning { cookie: history.cookie, has_changed, held_back, newest_run: ids.runs };
         if self.given_out().0 != history.id {
             *self.given_out() = (history.id.clone(), ids);
         }

@@ -8,17 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
+use crate::host::halting::{self, Laggard};
 use crate::host::orphan::{self, Presence};
 use crate::host::owner_lock::{self, Standing};
 use crate::store::fault::Fault;
-use crate::store::sqlite::restore::seen::{is_ahead, set};
+use crate::store::sqlite::restore::seen::{self, is_ahead, set};
 use crate::store::sqlite::row;
 use crate::store::turn_io::{Lost, Work};
 
-/// The row `held` of `scheduler_meta`: the owners of an earlier history that may still have attempts, by the id that they had then.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct HeldBack(BTreeMap<String, FormerOwner>);
+/// The row `held` of `scheduler_meta`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HeldBack {
+    /// The owners of an earlier history that may still have attempts, by the id that they had then.
+    Known(BTreeMap<String, FormerOwner>),
+    /// The row is damaged: anything may run, until a user declares it gone. The row is left as it is.
+    Damaged,
+}
 
 /// What is known of an owner of an earlier history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +47,7 @@ pub(crate) struct Holds {
     pub(crate) tasks: BTreeSet<i64>,
     /// Hashes of concurrency keys.
     pub(crate) keys: BTreeSet<u64>,
-    /// What a living owner may run is not known: nothing starts.
+    /// What an owner may run is not known: nothing starts.
     pub(crate) everything: bool,
 }
 
@@ -52,19 +57,20 @@ impl Holds {
     }
 }
 
-/// The owner in a row that is damaged. It has no lock file and never stops: only a user can declare it gone.
-pub(crate) const UNKNOWN: &str = "unknown";
-
 const HELD: &str = "SELECT value FROM scheduler_meta WHERE key = 'held'";
 
 const HAS_STOPPED: &str = "
     SELECT EXISTS (SELECT 1 FROM scheduler_instances WHERE id = :owner AND stopped_at IS NOT NULL)";
 
+impl Default for HeldBack {
+    fn default() -> Self {
+        HeldBack::Known(BTreeMap::new())
+    }
+}
+
 impl HeldBack {
-    /// Parses the row. If it is damaged, it is not known what it said: an owner that is not known may run anything.
     pub(crate) fn parse(row: &str) -> Self {
-        let unknown = || HeldBack(BTreeMap::from([(UNKNOWN.to_owned(), FormerOwner::default())]));
-        serde_json::from_str(row).unwrap_or_else(|_| unknown())
+        serde_json::from_str(row).map_or(HeldBack::Damaged, HeldBack::Known)
     }
 
     pub(crate) fn read(tx: &Transaction<'_>) -> rusqlite::Result<Self> {
@@ -78,9 +84,9 @@ impl HeldBack {
             let attempts = begun.as_ref().map(|begun| begun.values().copied().collect());
             (owner.clone(), FormerOwner { by: None, attempts })
         });
-        let mut held = HeldBack(former.collect());
-        held.forget_ended();
-        held
+        let mut owners = former.collect();
+        forget_ended(&mut owners);
+        HeldBack::Known(owners)
     }
 
     /// Halts a living owner whose claims may be of an earlier history. Adds what it has begun of such.
@@ -91,22 +97,29 @@ impl HeldBack {
         owner: String,
         newest_run: i64,
     ) -> rusqlite::Result<()> {
-        let ahead = |claimed: ClaimedAttempt| match is_ahead(tx, claimed.id(), newest_run) {
-            Ok(is_ahead) => is_ahead.then_some(Ok(claimed)),
-            Err(error) => Some(Err(error)),
-        };
-        let begun = owner_lock::halt(database, &owner);
-        let attempts = begun.map(|begun| begun.into_values().filter_map(ahead).collect()).transpose()?;
-        self.0.insert(owner, FormerOwner { by: None, attempts });
+        let mut attempts = None;
+        if let Some(begun) = halting::halt(database, &owner) {
+            let ahead = attempts.insert(Vec::new());
+            for claimed in begun.into_values() {
+                if is_ahead(tx, claimed.id(), newest_run)? {
+                    ahead.push(claimed);
+                }
+            }
+        }
+        if let HeldBack::Known(owners) = self {
+            owners.insert(owner, FormerOwner { by: None, attempts });
+        }
         self.store(tx)
     }
 
-    fn forget_ended(&mut self) {
-        self.0.retain(|_, former| former.attempts.as_ref().is_none_or(|attempts| !attempts.is_empty()));
+    /// Returns whether an owner is among them, by the id that it had.
+    pub(crate) fn names(&self, owner: &str) -> bool {
+        self.owners().any(|named| named == owner)
     }
 
     pub(super) fn store(&self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
-        let row = (!self.0.is_empty()).then(|| serde_json::to_string(&self).unwrap_or_default());
+        let HeldBack::Known(owners) = self else { return Ok(()) };
+        let row = (!owners.is_empty()).then(|| serde_json::to_string(owners).unwrap_or_default());
         set(tx, "held", row.as_deref())
     }
 
@@ -114,32 +127,38 @@ impl HeldBack {
     /// what starts nothing now.
     pub(crate) fn update(mut self, tx: &Transaction<'_>, work: &Work<'_>) -> rusqlite::Result<Holds> {
         let before = self.clone();
+        let HeldBack::Known(owners) = &mut self else { return Ok(Holds { everything: true, ..Holds::default() }) };
         // It has compared its claims with the rows.
-        self.0.remove(work.owner);
+        owners.remove(work.owner);
         for owner in work.former {
             let left = work.strays.iter().filter(|stray| stray.owner == *owner).map(|stray| stray.claimed).collect();
-            self.0.insert(owner.clone(), FormerOwner { by: Some(work.owner.to_owned()), attempts: Some(left) });
+            owners.insert(owner.clone(), FormerOwner { by: Some(work.owner.to_owned()), attempts: Some(left) });
         }
-        for (owner, former) in self.0.iter_mut().filter(|(owner, _)| !work.former.contains(owner)) {
+        for (owner, former) in owners.iter_mut().filter(|(owner, _)| !work.former.contains(owner)) {
             former.forget_gone(tx, work.database, owner)?;
         }
-        self.forget_ended();
-        if self != before {
-            self.store(tx)?;
-        }
+        forget_ended(owners);
         let mut holds = Holds::default();
-        for former in self.0.values() {
+        for former in owners.values() {
             holds.everything |= former.attempts.is_none();
             let attempts = || former.attempts.iter().flatten();
             holds.tasks.extend(attempts().map(|claimed| claimed.task));
             holds.keys.extend(attempts().filter_map(|claimed| claimed.key));
         }
+        if self != before {
+            self.store(tx)?;
+        }
         Ok(holds)
+    }
+
+    fn known(&self) -> impl Iterator<Item = (&String, &FormerOwner)> {
+        let known = if let HeldBack::Known(owners) = self { Some(owners) } else { None };
+        known.into_iter().flatten()
     }
 
     /// Returns each owner, by the id under which it goes on, if it does; and what it may still run.
     pub(crate) fn former(&self) -> impl Iterator<Item = (&str, Goes, Option<&[ClaimedAttempt]>)> {
-        self.0.iter().map(|(owner, former)| {
+        self.known().map(|(owner, former)| {
             let (owner, goes) = former.by.as_ref().map_or((owner, Goes::Unseen), |by| (by, Goes::On));
             (owner.as_str(), goes, former.attempts.as_deref())
         })
@@ -147,11 +166,12 @@ impl HeldBack {
 
     /// Returns all owners, by the id that they had.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &String> {
-        self.0.keys()
+        self.known().map(|(owner, _)| owner)
     }
 
     /// Removes the attempts that a user has declared gone; and if there are none and `or_unknown` says so, the owners that are not alive
-    /// and of which it is not known what they may run. Returns what each was. Fails if an owner of an attempt is alive.
+    /// and of which it is not known what they may run, or what a damaged row has said. Returns what each was. Fails if an owner of an
+    /// attempt is alive; for a damaged row, if an owner is alive that may have begun an attempt of before.
     pub(crate) fn declare_gone(
         mut self,
         tx: &Transaction<'_>,
@@ -159,23 +179,38 @@ impl HeldBack {
         is_meant: impl Fn(&ClaimedAttempt) -> bool,
         or_unknown: bool,
     ) -> Result<Vec<String>, Fault> {
+        let refused = |reason: String| {
+            Fault::from(Error::Refused { request: "declare what was begun before the restore gone".to_owned(), reason })
+        };
+        let HeldBack::Known(owners) = &mut self else {
+            if !or_unknown {
+                return Ok(Vec::new());
+            }
+            let behind = halting::behind(database, "", seen::cookie(tx)?);
+            let behind = behind.map_err(|error| Error::store("look for schedulers", error))?;
+            if let Some(Laggard { owner, .. }) = behind.first() {
+                return Err(refused(format!(
+                    "scheduler {owner} is alive, or may be, and has not compared the file with what it runs: let it go on, or end it"
+                )));
+            }
+            set(tx, "held", None)?;
+            return Ok(vec!["what any scheduler had begun".to_owned()]);
+        };
         let mut gone = Vec::new();
-        for (owner, former) in &mut self.0 {
+        for (owner, former) in owners.iter_mut() {
             let Some(attempts) = former.attempts.as_mut().filter(|attempts| attempts.iter().any(&is_meant)) else {
                 continue;
             };
             let mut ids = std::iter::once(owner).chain(&former.by);
             if ids.any(|owner| owner_lock::is_alive(database, owner)) {
-                let request = "declare what was begun before the restore gone".to_owned();
-                let reason = "its scheduler is alive, and has asked it to stop: end that process".to_owned();
-                return Err(Error::Refused { request, reason }.into());
+                return Err(refused("its scheduler is alive, and has asked it to stop: end that process".to_owned()));
             }
             let meant = attempts.extract_if(.., |claimed| is_meant(claimed));
             gone.extend(meant.map(|ClaimedAttempt { run, attempt, .. }| format!("attempt {attempt} of run {run}")));
         }
         if gone.is_empty() && or_unknown {
             let alive = |owner: &String| owner_lock::is_alive(database, owner);
-            self.0.retain(|owner, former| {
+            owners.retain(|owner, former| {
                 let stays = former.attempts.is_some() || alive(owner) || former.by.as_ref().is_some_and(alive);
                 if !stays {
                     gone.push(format!("what scheduler {owner} had begun"));
@@ -183,12 +218,17 @@ impl HeldBack {
                 stays
             });
         }
-        self.forget_ended();
+        forget_ended(owners);
         if !gone.is_empty() {
             self.store(tx)?;
         }
         Ok(gone)
     }
+}
+
+/// Removes the owners of which nothing is left.
+fn forget_ended(owners: &mut BTreeMap<String, FormerOwner>) {
+    owners.retain(|_, former| former.attempts.as_ref().is_none_or(|attempts| !attempts.is_empty()));
 }
 
 impl FormerOwner {

@@ -1,50 +1,60 @@
 //! Claims what waits and may start, and passes over what attempts of an earlier history hold back.
 
 use crate::error::Error;
-use crate::host::owner_lock;
+use crate::host::halting::{self, Laggard};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::known::Beginning;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer};
 use crate::store::sqlite::turn::{SWEEP, Turning};
-use crate::store::sqlite::{claim, owners, restore};
+use crate::store::sqlite::{claim, restore};
 use crate::store::turn_io::{Item, Slots, Work};
 
 impl Turning<'_> {
     /// Holds back the tasks of which attempts of an earlier history may still run. After a change of the schema, nothing starts until each
     /// living owner has compared its claims with the rows: after a restore, only the owner of a claim that has not begun may be able to
-    /// tell. One that does not within a lease, its own or that of this owner if that is longer, begins none of them any more before it has.
+    /// tell. An owner that has not compared them within a lease of this one is halted: it begins none of them before it has.
     pub(super) fn hold_back(&mut self, beginning: Beginning) -> Result<(), Fault> {
-        let Beginning { cookie, has_changed, mut held, newest_run } = beginning;
+        let Beginning { cookie, has_changed, mut held_back, newest_run } = beginning;
         let Work { monotonic, owner, database, registration, .. } = *self.work;
         self.memory.comparing |= has_changed;
-        // An owner that a new history has halted registers under another id before it comes here. Otherwise another owner has halted it,
-        // after it had waited for a lease. In that time its heartbeats have renewed the record beside the file, so a file that went back
-        // since contradicts the record, which was compared at the begin of this transaction. If it does not, the rows are those on which
-        // that owner went on: it has started nothing that they show as running here. If this transaction is rolled back, this owner has
-        // compared nothing, as its lock file says: the others wait for it again, and halt it again.
+        // The observer that has halted this owner had waited for a lease. Within it, the observer's heartbeats have renewed the record beside
+        // the file, so a file that went back since contradicts the record, which was compared at the begin of this transaction. If nothing
+        // contradicts it, the rows are those on which the observer went on: it has started nothing that they show as running here. (An owner
+        // that a new history has halted registers under another id before it comes here.) If this transaction is rolled back, the lock file
+        // still says that this owner has compared nothing: others wait for it, and halt it again.
         if let Some(lock) = self.work.halted {
             restore::check_claims(self.tx, database, owner, self.work.claimed)?;
             lock.resume().map_err(|error| Error::store("resume in the owner's lock file", error))?;
         }
         self.done.cookie = Some(cookie);
-        let behind = if self.memory.comparing { owner_lock::behind(database, owner, cookie) } else { Vec::new() };
-        let since = self.memory.comparing_since.unwrap_or(monotonic);
-        let lease = owners::longest_lease(self.tx, &behind)?.max(registration.lease);
-        if !behind.is_empty() && monotonic < since.saturating_add(lease) {
-            self.memory.comparing_since = Some(since);
-            self.done.holds = true;
-            self.slots = Slots::default();
-        } else {
-            (self.memory.comparing, self.memory.comparing_since) = (false, None);
-            for owner in behind {
-                held.get_or_insert_default().doubt(self.tx, database, owner, newest_run)?;
+        if self.memory.comparing {
+            let since = *self.memory.comparing_since.get_or_insert(monotonic);
+            let may_halt = monotonic >= since.saturating_add(registration.lease);
+            let behind = halting::behind(database, owner, cookie);
+            let mut waits = behind.is_err();
+            for Laggard { owner, is_halted } in behind.into_iter().flatten() {
+                // The transaction of the one that halted it may have been rolled back, and what it had begun is stored nowhere.
+                if is_halted && held_back.as_ref().is_some_and(|held_back| held_back.names(&owner)) {
+                    continue;
+                }
+                if is_halted || may_halt {
+                    held_back.get_or_insert_default().doubt(self.tx, database, owner, newest_run)?;
+                } else {
+                    waits = true;
+                }
+            }
+            if waits {
+                self.done.holds = true;
+                self.slots = Slots::default();
+            } else {
+                (self.memory.comparing, self.memory.comparing_since) = (false, None);
             }
         }
-        if held.is_none() && self.work.strays.is_empty() {
+        if held_back.is_none() && self.work.strays.is_empty() {
             return Ok(());
         }
-        let holds = held.unwrap_or_default().update(self.tx, self.work)?;
+        let holds = held_back.unwrap_or_default().update(self.tx, self.work)?;
         self.done.holds |= !holds.is_empty();
         if holds.everything {
             self.slots = Slots::default();
@@ -54,7 +64,7 @@ impl Turning<'_> {
             self.memory.passed.clear();
         }
         self.memory.holds = holds.clone();
-        self.held = holds.tasks;
+        self.held_tasks = holds.tasks;
         self.written.limits.hold(holds.keys);
         Ok(())
     }
@@ -83,7 +93,7 @@ impl Turning<'_> {
 
     /// Returns whether an attempt of an earlier history holds a task back.
     pub(super) fn is_held(&self, task: i64) -> bool {
-        self.held.contains(&task)
+        self.held_tasks.contains(&task)
     }
 
     /// Returns whether an attempt of an earlier history holds back the task or the key of a run. The lists of the next runs then begin
@@ -103,7 +113,7 @@ impl Turning<'_> {
         let (tx, now, work) = (self.tx, self.work.now, self.work);
         let claimer = Claimer { owner: work.owner, handlers: work.handlers, until: work.until };
         let open = self.written.limits.open(tx, work.handlers, now)?;
-        if self.held.is_empty() {
+        if self.held_tasks.is_empty() {
             self.memory.passed.clear();
         }
         let limit = self.slots.room + self.memory.aside.len();
@@ -114,7 +124,7 @@ impl Turning<'_> {
         while self.slots.room > 0
             && let Some((run, handler)) = runs.next()
         {
-            if !self.held.is_empty() && self.is_held_back(run)? {
+            if !self.held_tasks.is_empty() && self.is_held_back(run)? {
                 continue;
             }
             let claimed = self.written.claims.len();
