@@ -88,7 +88,10 @@ fn a_worker_that_cannot_be_started_is_not_given_up() {
     let (db, client) = TestDb::with_client();
     let option = worker(&db, "mail", &handles("mail", 1), r#"*'"type":"run"'*) begin; succeed ''; exit 0;;"#);
     let mut sidecar = Sidecar::start(&db, &["--worker", &option, "--worker-times", "backoff=10ms,starts=3"]);
-    eventually("it is started", || pids(&db, "mail").len() == 1);
+    // A run has ended: nothing of the scheduler is still about to open files. The worker, which ends with its run, is started again.
+    client.add(task("before", "mail")).unwrap();
+    wait_for_status(&client, "before", RunStatus::Succeeded);
+    eventually("it is started again", || pids(&db, "mail").len() == 2);
     limit_descriptors(sidecar.pid(), Some(3));
     client.add(task("first", "mail")).unwrap();
     wait_for_status(&client, "first", RunStatus::Succeeded);

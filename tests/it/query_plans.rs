@@ -101,7 +101,7 @@ const MAY_SCAN: &str = "
     record: IDS
     restore: BEGIN_SEQUENCE RAISE
     schedulers: STOPPED
-    seen: SEEN
+    seen: IDS SEEN
     task_pages: MARKS RUNS TASKS
     tasks: ALL MANAGED_BY NAMES";
 const MAY_SORT: &str = "

@@ -137,9 +137,15 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
         assert!(index(name).contains(&columns), "{name}");
     }
     let known = [&conditions.map(|(shared, _)| shared)[..], &["unscheduled_id", "unscheduled_case", "fenced"]].concat();
-    for (shared, _) in sql::SHARED {
-        assert!(known.contains(&shared) || shared.ends_with("_columns"), "{{{shared}}} is compared with no index");
+    for (shared, text) in sql::SHARED {
+        let is_of_none = shared.ends_with("_columns") || is_number(text);
+        assert!(known.contains(&shared) || is_of_none, "{{{shared}}} is compared with no index");
     }
+}
+
+/// A limit, which other statements may share by chance.
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A condition that a statement writes out is not found when its index changes.
@@ -148,7 +154,7 @@ fn no_statement_writes_a_shared_text_out() {
     let aliases: Vec<String> = ('a'..='z').map(|letter| format!("{letter}.")).chain([String::new()]).collect();
     for (name, source) in sources() {
         let source = source.split_whitespace().collect::<Vec<_>>().join(" ");
-        for (shared, text) in sql::SHARED {
+        for (shared, text) in sql::SHARED.into_iter().filter(|(_, text)| !is_number(text)) {
             for alias in aliases.iter().filter(|_| name != "sql") {
                 assert!(!source.contains(&text.replace('.', alias)), "{name}.rs: write {{{shared}}}");
             }

@@ -441,7 +441,9 @@ fn an_outcome_that_is_stored_already_is_not_superseded() {
         let again = owner.turn(&Turn { now, ..turn });
         let finished_in = |done: &Done| -> BTreeSet<i64> {
             let run = |event: &Event| match event {
-                Event::Finished { claim, .. } | Event::Snoozed { claim, .. } => Some(claim.run_id),
+                Event::Finished { claim, .. } | Event::Snoozed { claim, .. } | Event::Interrupted { claim, .. } => {
+                    Some(claim.run_id)
+                }
                 _ => None,
             };
             done.events.iter().filter_map(run).collect()
