@@ -286,6 +286,11 @@ impl Database {
             let text = "UPDATE scheduler_meta SET value = ?2 WHERE key = ?1";
             self.shell.execute(text, (&row.0, &row.1)).expect("a row of scheduler_meta");
         }
+        if !self.shell.is_on_server() {
+            // Connections of this process know the highest ids of a history: those of another seed would be missing.
+            let another = "UPDATE scheduler_meta SET value = lower(hex(randomblob(16))) WHERE key = 'history'";
+            self.shell.execute(another, ()).expect("another history");
+        }
         for host in &self.hosts {
             let locks = std::fs::read_dir(&host.locks).into_iter().flatten().flatten();
             locks.for_each(|lock| std::fs::remove_file(lock.path()).expect("a lock file"));
