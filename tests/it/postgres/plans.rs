@@ -280,7 +280,7 @@ fn work_of_a_scheduler(address: &str, home: &Path, server: &Server, round: u32, 
 /// Uses tasks whose runs have ended, and which retention reaches late.
 fn work_of_a_client(address: &str, round: i64, tasks: i64) {
     let client = Client::open(address).expect("a client");
-    let task = |last: i64| format!("task:{}", tasks - 3_000 - 100 * round + last);
+    let task = |last: i64| format!("task:{}", tasks - 2_100 - 100 * round + last);
     assert!(client.task(&task(7)).expect("a look").is_some());
     let history = client.history(&task(7), 10).expect("a history");
     assert!(!history.is_empty());
