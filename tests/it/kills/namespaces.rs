@@ -205,7 +205,9 @@ fn torture_of_namespaces_starts_nothing_beside_a_running_attempt() {
     for killed in KILLED {
         let Tally { kills, outlived, closed } = tallies[killed as usize];
         println!("{killed:?}: {kills} kills; commands outlived {outlived}, and {closed} with all descriptors closed");
-        assert!(!killed.leaves_commands() || outlived * 2 >= kills, "{killed:?}: little was shown of commands at work");
+        // Of one or two kills, a command may be over just before each.
+        let shows = !killed.leaves_commands() || kills < 4 || outlived * 2 >= kills;
+        assert!(shows, "{killed:?}: little was shown of commands at work");
         assert!(killed != Killed::Scheduler || kills < 20 || closed > 0, "nothing was shown of closed descriptors");
     }
     let counts = soak.end();
