@@ -103,8 +103,8 @@ fn the_input_and_the_payload_of_a_run_are_readable_by_the_user() {
 #[test]
 fn a_command_of_another_user_inherits_the_lock_on_a_further_descriptor() {
     let Some((db, _, mut sidecar)) = started_by_root() else { return };
-    let shows = shell_as("shows", "nobody", "id -u; readlink /proc/self/fd/0 /proc/self/fd/41");
-    let output = outcome(&db, &sidecar, shows, RunStatus::Succeeded).output.unwrap_or_default();
+    let prints = shell_as("prints", "nobody", "id -u; readlink /proc/self/fd/0 /proc/self/fd/41");
+    let output = outcome(&db, &sidecar, prints, RunStatus::Succeeded).output.unwrap_or_default();
     let [user, input, further] = output.lines().collect::<Vec<_>>()[..] else { panic!("{output}") };
     assert!(user == "65534" && input.contains("/run-") && input == further, "{output}");
     sidecar.terminate();

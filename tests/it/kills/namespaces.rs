@@ -4,7 +4,7 @@
 //! number of faults.
 
 use std::fs::File;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use duly::AttemptOutcome;
 
@@ -168,8 +168,10 @@ fn torture_of_namespaces_starts_nothing_beside_a_running_attempt() {
         let index = chosen.expect("a scheduler");
         let number = soak.schedulers[index].number;
         let work = [REPLACES, CLOSES].into_iter().find_map(|what| Replacing::at_work(&soak, what, number));
-        let owner =
-            work.map(|(run, _)| soak.db.ask(&format!("SELECT ifnull(locked_by, '') FROM task_runs WHERE id = {run}")));
+        let owner = work
+            .as_ref()
+            .map(|(run, _)| soak.db.ask(&format!("SELECT ifnull(locked_by, '') FROM task_runs WHERE id = {run}")));
+        let (killed_at, age) = (Instant::now(), work.map_or(Duration::MAX, |(_, age)| age));
         tallies[killed as usize].kills += 1;
         if killed.leaves_commands() {
             soak.record_kill(number);
@@ -197,6 +199,9 @@ fn torture_of_namespaces_starts_nothing_beside_a_running_attempt() {
             // It would begin what is not known to be at work within these lines.
             soak.after_lines(20);
             let [replaces, closes] = [REPLACES, CLOSES].map(|what| Replacing::at_work(&soak, what, number).is_some());
+            // On a busy machine it may have ended by itself.
+            let must_be = age.saturating_add(killed_at.elapsed()) < Duration::from_millis(100) * AT_WORK;
+            assert!(replaces || closes || !must_be, "{killed:?}: its command has ended with it");
             tallies[killed as usize].outlived += usize::from(replaces || closes);
             tallies[killed as usize].closed += usize::from(closes);
             std::fs::write(Replacing::path(&soak, "gate", &number.to_string()), "").expect("a gate");
@@ -205,9 +210,8 @@ fn torture_of_namespaces_starts_nothing_beside_a_running_attempt() {
     for killed in KILLED {
         let Tally { kills, outlived, closed } = tallies[killed as usize];
         println!("{killed:?}: {kills} kills; commands outlived {outlived}, and {closed} with all descriptors closed");
-        // Of one or two kills, a command may be over just before each.
-        let shows = !killed.leaves_commands() || kills < 4 || outlived * 2 >= kills;
-        assert!(shows, "{killed:?}: little was shown of commands at work");
+        let is_much = outlived * 2 >= kills || kills < 4;
+        assert!(!killed.leaves_commands() || is_much, "{killed:?}: little was shown of commands at work");
         assert!(killed != Killed::Scheduler || kills < 20 || closed > 0, "nothing was shown of closed descriptors");
     }
     let counts = soak.end();
