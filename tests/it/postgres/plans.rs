@@ -277,7 +277,7 @@ fn work_of_a_scheduler(address: &str, home: &Path, server: &Server, round: u32, 
     scheduler.shutdown(patience()).expect("an end");
 }
 
-/// Uses tasks whose runs have ended, and which retention reaches late.
+/// Uses tasks that retention never removes: they are due again.
 fn work_of_a_client(address: &str, round: i64, tasks: i64) {
     let client = Client::open(address).expect("a client");
     let task = |last: i64| format!("task:{}", tasks - 2_100 - 100 * round + last);
@@ -294,7 +294,7 @@ fn work_of_a_client(address: &str, round: i64, tasks: i64) {
     client.pause(&task(7)).expect("a pause");
     client.resume(&task(7)).expect("a resume");
     client.cancel_all(&task(7)).expect("a cancel");
-    let dead = client.history(&task(4), 10).expect("a history");
+    let dead = client.history(&task(8), 10).expect("a history");
     let dead = dead.iter().find(|run| run.status == RunStatus::Dead).expect("a dead run");
     client.retry(dead.id).expect("a retry");
     client.remove(&task(9)).expect("a removal");

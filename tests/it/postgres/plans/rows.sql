@@ -15,7 +15,7 @@ SELECT 1 + i % TASKS, 'other', t + i, CASE WHEN i % 20 = 0 THEN 'manual' ELSE 's
        CASE WHEN s = 'queued' THEN 0 ELSE 1 END, CASE WHEN b = 'key' THEN 'shared' ELSE '#' || 1 + i % TASKS END,
        CASE WHEN s <> 'queued' THEN t + i END, CASE WHEN s = 'succeeded' OR s = 'dead' THEN t + 10 + i END,
        CASE WHEN s = 'running' THEN 'else' END, CASE WHEN s = 'running' THEN duly_now() + 36000000 END, b, i % 4, 'done'
-  FROM (SELECT i, CASE WHEN i > RUNS - 100 THEN 'running' WHEN i > RUNS - 2000 THEN 'queued' WHEN i % 100 = 3 THEN 'dead'
+  FROM (SELECT i, CASE WHEN i > RUNS - 100 THEN 'running' WHEN i > RUNS - 2000 THEN 'queued' WHEN i % 100 = 7 THEN 'dead'
                        ELSE 'succeeded' END AS s,
                CASE WHEN i > RUNS - 2000 AND i <= RUNS - 1000 THEN 'key' END AS b FROM generate_series(1, RUNS) i) AS runs,
        (SELECT current_setting('test.begin')::bigint AS t) AS t;
