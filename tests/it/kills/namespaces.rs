@@ -158,7 +158,11 @@ fn torture_of_namespaces_starts_nothing_beside_a_running_attempt() {
             soak.add_mortal(&format!("{name}-once-{round}"), 1, true, task);
         }
         soak.after_lines(20);
-        let killed = KILLED.get(round).copied().unwrap_or_else(|| KILLED[soak.random.usize(..KILLED.len())]);
+        let mut killed = KILLED.get(round).copied().unwrap_or_else(|| KILLED[soak.random.usize(..KILLED.len())]);
+        // The restart of a scheduler has the next number.
+        if !soak.schedulers.iter().any(|scheduler| killed.may_meet(scheduler)) {
+            killed = Killed::Scheduler;
+        }
         let mut chosen = None;
         eventually("a scheduler runs a command that replaced its input", || {
             replacing.supply(&mut soak);
