@@ -1,4 +1,4 @@
-//! Failures beside the work that each heartbeat retries: logged when they begin and when they end.
+//! Failures beside the work, which are retried: logged when they begin and when they end.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -21,7 +21,7 @@ impl LogOnce {
             }
             Err(error) => {
                 if self.failing.insert(what) {
-                    log::warn!("{what}: {error}; retried at each heartbeat");
+                    log::warn!("{what}: {error}; retried");
                 }
                 None
             }

@@ -470,6 +470,8 @@ impl Poller {
         self.former.written(&self.lock);
         done.cookie.iter().for_each(|cookie| self.lock.compared(*cookie));
         self.former.look_again = done.holds.then(|| now.monotonic + self.settings.poll);
+        let not_compared = done.not_compared.take().map_or(Ok(()), Err);
+        self.log_once.log("after a change of the tables nothing starts, since lock files cannot be read", not_compared);
         self.sign(&mut done.claims);
         self.remember(&done, now);
         self.peers.stalled_reported(&input.stalled);

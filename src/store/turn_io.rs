@@ -392,6 +392,8 @@ pub(crate) struct Done {
     pub(crate) cookie: Option<i64>,
     /// Whether attempts of an earlier history hold something back, or may: whether they still run is looked at again after a poll interval.
     pub(crate) holds: bool,
+    /// Why it is not known what other owners have compared: nothing starts.
+    pub(crate) not_compared: Option<std::io::Error>,
     /// Whether rows without a due time, or runs that have expired, are left: they wait for no worker.
     pub(crate) more_unplanned: bool,
     /// Whether the turn has not read what is due next, other owners and what is to stop, so that its claims start sooner. The poller looks

@@ -63,6 +63,23 @@ fn a_command_that_may_not_have_the_descriptor_of_its_lock_has_not_begun() {
     sidecar.terminate();
 }
 
+/// What others have compared after a change of the tables is in their lock files.
+#[test]
+fn a_scheduler_that_cannot_read_lock_files_says_why_it_starts_nothing() {
+    let (db, client) = TestDb::with_client();
+    let mut sidecar = Sidecar::start(&db, &["--poll", "50ms"]);
+    limit_descriptors(sidecar.pid(), Some(3));
+    db.plain().execute_batch("CREATE TABLE photos (photo)").unwrap();
+    let nothing_starts = "after a change of the tables nothing starts, since lock files cannot be read: ";
+    eventually("it is said", || sidecar.log().contains(nothing_starts));
+    client.add(shell("once", "true")).unwrap();
+    limit_descriptors(sidecar.pid(), None);
+    wait_for_status(&client, "once", RunStatus::Succeeded);
+    let log = sidecar.log();
+    assert_eq!(log.matches(nothing_starts.trim_end()).count(), 2, "once more when it is over: {log}");
+    sidecar.terminate();
+}
+
 /// Its cause may concern it alone: the others are tried before it is tried again.
 #[test]
 fn what_could_not_be_started_waits_behind_the_others() {

@@ -31,7 +31,7 @@ impl Turning<'_> {
         if self.memory.comparing {
             let since = *self.memory.comparing_since.get_or_insert(monotonic);
             let may_halt = monotonic >= since.saturating_add(registration.lease);
-            let behind = halting::behind(database, owner, cookie);
+            let behind = halting::behind(database, owner, cookie).map_err(|error| self.done.not_compared = Some(error));
             let mut waits = behind.is_err();
             for Laggard { owner, is_halted } in behind.into_iter().flatten() {
                 // The transaction of the one that halted it may have been rolled back, and what it had begun is stored nowhere.
