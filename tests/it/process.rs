@@ -9,6 +9,7 @@ use std::time::Duration;
 use duly::{NewTask, RunStatus};
 
 use crate::disk::tools::{skip_without, succeeds};
+use crate::evidence::{UNSHARE, first_process_in};
 use crate::fixtures::{TestDb, end, eventually, exited, seconds, wait_for_status};
 use crate::sidecar::{Gate, Sidecar, processes, shell, signal, wait_for_line, with_gate};
 
@@ -60,6 +61,36 @@ fn other_signals_are_ignored() {
     gate.open();
     wait_for_status(&client, "long", RunStatus::Succeeded);
     sidecar.terminate();
+}
+
+#[test]
+fn signals_that_the_parent_had_blocked_are_unblocked() {
+    let blocked = "--block-signal=INT,TERM,HUP,CHLD,RTMIN+3";
+    if !succeeds("env", &[blocked, "true"]) {
+        return skip_without("env", "nothing");
+    }
+    let (db, client) = TestDb::with_client();
+    client.add(shell("mask", "sed -n 's/^SigBlk://p' /proc/self/status")).unwrap();
+    let mut sidecar = Sidecar::spawn_within(&db, &[], "env", &[blocked]);
+    let mask = wait_for_status(&client, "mask", RunStatus::Succeeded).output.unwrap();
+    assert_eq!(u64::from_str_radix(mask.trim(), 16).expect("a mask"), 0, "{mask}");
+    sidecar.terminate();
+}
+
+#[test]
+fn as_pid_1_each_stop_signal_of_an_image_drains() {
+    if !succeeds("unshare", &[&UNSHARE[..], &["true"]].concat()) {
+        return skip_without("unshare", "not tried");
+    }
+    for (name, sent) in [("QUIT", "QUIT"), ("WINCH", "WINCH"), ("PWR", "PWR"), ("RTMIN+3", "37"), ("TERM", "TERM")] {
+        let db = TestDb::new();
+        drop(db.client());
+        let mut sidecar = Sidecar::spawn_within(&db, &[], "unshare", &UNSHARE);
+        eventually("it has started", || sidecar.log().contains("started, with"));
+        signal(sent, &first_process_in(sidecar.pid()).expect("process 1").to_string());
+        assert_eq!(sidecar.end().code(), Some(0), "{}", sidecar.log());
+        assert!(sidecar.log().contains(&format!("SIG{name}: no more runs are started")), "{}", sidecar.log());
+    }
 }
 
 #[test]

@@ -57,6 +57,7 @@ use crate::selftest::child::Role;
 const OTHER_WIDTH: u16 = 80;
 
 fn main() -> ExitCode {
+    cli::signals::unblock();
     if let Some((error, code)) = user::become_user(std::env::args_os()) {
         print_error(&format!("duly: {}", escape::one_line(&error)));
         return ExitCode::from(code);

@@ -5,7 +5,7 @@ macro_rules! run {
     ($page:literal) => {
         concat!(
             r#"SIGHUP applies --tasks again, without removing tasks. A second SIGINT or SIGTERM ends running commands at once.
-SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF and SIGIO are logged and ignored.
+SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF and SIGIO are logged and ignored. As process 1 of a container, it drains at SIGQUIT, SIGWINCH, SIGPWR and SIGRTMIN+3 too.
 
 DULY_LOG sets the level of the log: off, error, warn, info (default), debug or trace.
 

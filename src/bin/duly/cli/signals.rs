@@ -1,9 +1,13 @@
 //! Signals, delivered as messages.
 
 use std::io;
+#[cfg(unix)]
+use std::io::IsTerminal;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
+#[cfg(target_os = "linux")]
+use nix::sys::signal::{SIGPWR, SIGQUIT, SIGWINCH};
 #[cfg(unix)]
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -11,6 +15,32 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 /// Signals without a meaning here. Their default action would end the program while commands are running.
 #[cfg(unix)]
 const IGNORED: [i32; 6] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO];
+
+/// Signals that stop images of containers, beside SIGINT and SIGTERM: those of nginx, of Apache, of LXC, and of systemd. Runtimes take the
+/// last one from the C library of most systems, which is why it is a number: others begin with another one.
+#[cfg(target_os = "linux")]
+const OF_IMAGES: [(i32, &str); 4] =
+    [(SIGQUIT as i32, "SIGQUIT"), (SIGWINCH as i32, "SIGWINCH"), (SIGPWR as i32, "SIGPWR"), (37, "SIGRTMIN+3")];
+#[cfg(not(target_os = "linux"))]
+const OF_IMAGES: [(i32, &str); 0] = [];
+
+/// Returns the signals that stop this process as they stop an image: it is process 1, whose default action for each is to ignore it. At a
+/// terminal SIGWINCH says that its size has changed.
+#[cfg(unix)]
+fn of_images() -> impl Iterator<Item = i32> {
+    let is_first = rustix::process::getpid().is_init();
+    let is_at_terminal = io::stdin().is_terminal();
+    let stops = move |(_, name): &(i32, &str)| is_first && !(is_at_terminal && *name == "SIGWINCH");
+    OF_IMAGES.into_iter().filter(stops).map(|(signal, _)| signal)
+}
+
+/// Unblocks all signals: the parent may have blocked some. Threads and children inherit that, so it is done before the first one.
+#[cfg(unix)]
+pub(crate) fn unblock() {
+    let _ = nix::sys::signal::SigSet::all().thread_unblock();
+}
+#[cfg(not(unix))]
+pub(crate) fn unblock() {}
 
 /// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +75,8 @@ impl Signals {
         // While SIGCHLD is ignored, the kernel keeps no exit status of any child. Any handler ends that; whether it was called
         // does not matter. Commands start with the default action.
         signal_hook::flag::register(SIGCHLD, std::sync::Arc::default())?;
-        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP].into_iter().chain(IGNORED)).map(Signals)
+        let stop_or_reload = [SIGINT, SIGTERM, SIGHUP].into_iter().chain(of_images());
+        signal_hook::iterator::Signals::new(stop_or_reload.chain(IGNORED)).map(Signals)
     }
 
     fn next(&mut self) -> Option<Request> {
@@ -87,5 +118,6 @@ impl Signals {
 }
 
 fn stop(signal: i32) -> Request {
-    Request::Stop(if signal == SIGINT { "SIGINT" } else { "SIGTERM" })
+    let name = OF_IMAGES.into_iter().find(|(of_image, _)| *of_image == signal).map(|(_, name)| name);
+    Request::Stop(name.unwrap_or(if signal == SIGINT { "SIGINT" } else { "SIGTERM" }))
 }
