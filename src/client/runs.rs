@@ -95,8 +95,7 @@ impl Client {
         self.trigger_run(NewRun::of(name).payload(payload)).map(|run| run.run_id)
     }
 
-    /// Opens the described run as [`Client::trigger`] does. If its [key](NewRun::key) was used before, nothing is opened or changed,
-    /// even if the payload differs.
+    /// Opens the described run as [`Client::trigger`] does. If its [key](NewRun::key) was used before, nothing is opened or changed.
     ///
     /// ```
     /// use duly::{Client, NewRun, NewTask};
@@ -109,11 +108,13 @@ impl Client {
     /// let again = client.trigger_run(request())?;
     /// assert!(first.is_new && !again.is_new);
     /// assert_eq!(again.run_id, first.run_id);
+    /// // Another payload is other work.
+    /// assert!(client.trigger_run(request().payload(18)).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Client::trigger_with`]; [`Error::InvalidTask`] if the key is empty, has more than 200 bytes, or contains control
+    /// As [`Client::trigger_with`]; [`Error::Refused`] if the key was used with another payload; [`Error::InvalidTask`] if the key is empty, has more than 200 bytes, or contains control
     /// characters.
     pub fn trigger_run(&self, run: NewRun) -> Result<Triggered> {
         let NewRun { task, payload, key } = run;

@@ -83,9 +83,15 @@ fn a_request_with_a_key_opens_one_run() {
     assert!(first.is_new);
     let assert_same = |when: &str| {
         let rows = db.rows("SELECT * FROM task_runs ORDER BY id");
-        for again in [request(), request().payload(17), request().payload("another")] {
-            let again = client.trigger_run(again).unwrap();
-            assert_eq!((again.run_id, again.is_new), (first.run_id, false), "{when}");
+        let again = client.trigger_run(request().payload(17)).unwrap();
+        assert_eq!((again.run_id, again.is_new), (first.run_id, false), "{when}");
+        for (other, given) in [(request().payload("another"), "\"another\""), (request(), "null")] {
+            let refused = client.trigger_run(other).unwrap_err().to_string();
+            let expected = format!(
+                "cannot trigger task \"invoice\" with the key \"order-17\": the key was used for run 1, with another payload: \
+                 stored 17, given {given}"
+            );
+            assert_eq!(refused, expected, "{when}");
         }
         assert_eq!(db.rows("SELECT * FROM task_runs ORDER BY id"), rows, "{when}");
     };
@@ -113,6 +119,14 @@ fn a_request_with_a_key_opens_one_run() {
         let refused = client.trigger_run(NewRun::of("invoice").key(key)).unwrap_err();
         assert!(matches!(refused, Error::InvalidTask { field: "request_key", .. }), "{refused}");
     }
+    // No payload is that of the task, and payloads are compared by value.
+    client.add(NewTask::manual("letter").handler("work").payload([1, 2])).unwrap();
+    let letter = || NewRun::of("letter").key("first");
+    let first_letter = client.trigger_run(letter()).unwrap().run_id;
+    db.client().replace(NewTask::manual("letter").handler("work").payload([1, 2, 3])).unwrap();
+    assert_eq!(client.trigger_run(letter()).unwrap().run_id, first_letter);
+    assert!(client.trigger_run(letter().payload([1.0, 2.0])).is_err(), "its run has the payload of the task now");
+    assert_eq!(client.trigger_run(letter().payload([1.0, 2.0, 3.0])).unwrap().run_id, first_letter);
     // The table refuses a second run under the key.
     let twice = "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, request_key)
                  SELECT task_id, handler, scheduled_for, origin, 'queued', run_at, request_key FROM task_runs WHERE id = 1";

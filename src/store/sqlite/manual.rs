@@ -1,9 +1,10 @@
 //! Opens runs that a user, a program or a dead run requests, outside of the schedule.
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
-use crate::error::Error;
+use crate::error::{Error, excerpt};
+use crate::model::json_value::same_value;
 use crate::model::run::Origin;
 use crate::model::task::{Overlap, Task};
 use crate::rules::placement::Reason;
@@ -11,6 +12,9 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
 use crate::store::sqlite::runs::{self, Opening};
 use crate::store::sqlite::sql::sql;
+
+/// How much of a payload a message shows.
+const SHOWN: usize = 200;
 
 /// A delay task with an unfinished run has no known next_run: the next turn plans it again.
 const DELAY_BEGINS: &str = "
@@ -27,12 +31,30 @@ pub(crate) fn unfinished_retry(tx: &Transaction<'_>, task: i64, run: i64) -> rus
     tx.prepare_cached(UNFINISHED_RETRY)?.query_row(params, |row| row.get(0)).optional()
 }
 
-const REQUESTED: &str = "SELECT id FROM task_runs WHERE task_id = :task AND request_key = :key";
+const REQUESTED: &str = "SELECT id, payload FROM task_runs WHERE task_id = :task AND request_key = :key";
 
-/// Returns the run that a request with this idempotency key has opened.
-pub(crate) fn requested(tx: &Transaction<'_>, task: i64, key: &str) -> rusqlite::Result<Option<i64>> {
-    let params = named_params! { ":task": task, ":key": key };
-    tx.prepare_cached(REQUESTED)?.query_row(params, |row| row.get(0)).optional()
+/// Returns the run that a request with this idempotency key has opened. Fails if that run has another payload than the request.
+pub(crate) fn requested(
+    tx: &Transaction<'_>,
+    task: &Task,
+    key: &str,
+    payload: Option<&str>,
+) -> Result<Option<i64>, Fault> {
+    let params = named_params! { ":task": task.id, ":key": key };
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, Option<String>>(1)?));
+    let Some((run, stored)) = tx.prepare_cached(REQUESTED)?.query_row(params, read).optional()? else {
+        return Ok(None);
+    };
+    let [stored, given] = [stored.as_deref(), payload].map(|payload| payload.unwrap_or(&task.definition.payload));
+    if same_value(stored, given) {
+        return Ok(Some(run));
+    }
+    let [stored, given] = [stored, given].map(|payload| excerpt(payload, SHOWN));
+    Err(Error::Refused {
+        request: format!("trigger task {:?} with the key {key:?}", task.definition.name),
+        reason: format!("the key was used for run {run}, with another payload: stored {stored}, given {given}"),
+    }
+    .into())
 }
 
 /// A request for a run outside of the schedule.

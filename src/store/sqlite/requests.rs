@@ -42,7 +42,7 @@ pub(super) fn trigger_in(
     let (name, payload, key) = request;
     let task = tasks::expect(tx, name)?;
     if let Some(key) = key
-        && let Some(run_id) = manual::requested(tx, task.id, key)?
+        && let Some(run_id) = manual::requested(tx, &task, key, payload)?
     {
         return Ok(Triggered { run_id, is_new: false });
     }

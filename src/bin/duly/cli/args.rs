@@ -137,7 +137,7 @@ pub(crate) enum Command {
         /// Payload of this run, instead of the task's own. A command reads it from its standard input.
         #[arg(long, value_name = "JSON", value_parser = json, allow_negative_numbers = true)]
         payload: Option<Box<RawValue>>,
-        /// Idempotency key: the first trigger with this key starts a run; later ones print that run and start nothing.
+        /// Idempotency key: the first trigger with this key starts a run; later ones print that run and start nothing. Another payload is refused.
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
         /// Wait until the run has ended. The exit code is 1 if it does not succeed.
