@@ -272,6 +272,17 @@ impl<'a> Check<'a> {
             let advice = "see its log for the cause; nothing starts until it can write again";
             self.found.push(problem(ProblemKind::Degraded, text, advice));
         }
+        // With runs, those are named.
+        let is_silent = |one: &Instance| self.now.since(one.seen_at) > one.lease && !one.degraded;
+        for (one, _) in self.living().filter(|(one, running)| *running == 0 && is_silent(one)) {
+            let (pid, host) = (one.pid, &one.host);
+            let text = format!(
+                "the scheduler with pid {pid} on {host} sends no heartbeat since {}: its lease has passed",
+                one.seen_at
+            );
+            let advice = "look whether it is frozen, or cut off from the database; restart it if it does not return";
+            self.found.push(problem(ProblemKind::Degraded, text, advice));
+        }
     }
 
     /// Adds what the applications of living schedulers report.

@@ -34,6 +34,7 @@ use log::{Level, LevelFilter};
 
 use crate::cli::args::{Args, Command};
 use crate::cli::failure::Failure;
+use crate::cli::last_resort::LastLine;
 use crate::cli::nearest;
 use crate::cli::values::LogFormat;
 use crate::commands::next::{self, Query};
@@ -80,7 +81,7 @@ fn main() -> ExitCode {
         None
     };
     let forward = log.as_ref().and_then(Log::forward);
-    let failure = match run(&args, forward) {
+    let failure = match run(&args, forward, log.as_ref().map(Log::last_line)) {
         Ok(code) => return code,
         Err(failure) => advised(failure, &args),
     };
@@ -135,6 +136,12 @@ impl Log {
         Some(Forward { stdout, stderr, json: self.format == LogFormat::Json })
     }
 
+    /// Returns what writes a last line to the log, on a thread that then ends the process.
+    fn last_line(&self) -> LastLine {
+        let (queue, format) = (self.queue.clone(), self.format);
+        Box::new(move |line| queue.finish(Some(&format.last(SystemClock::new().now().wall, line))))
+    }
+
     /// Writes what is queued, and then `last`.
     fn finish(&self, last: Option<&str>) {
         if let Some(output) = &self.output {
@@ -180,11 +187,12 @@ fn print_error(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-fn run(args: &Args, forward: Option<Forward>) -> Result<ExitCode, Failure> {
+fn run(args: &Args, forward: Option<Forward>, last: Option<LastLine>) -> Result<ExitCode, Failure> {
     if let Command::Run(options) = &args.command {
-        return Ok(match run::run(&args.db, options, forward)? {
+        let last = last.unwrap_or_else(|| Box::new(print_error));
+        return Ok(match run::run(&args.db, options, forward, last)? {
             Exit::Clean => ExitCode::SUCCESS,
-            Exit::CutShort => ExitCode::from(3),
+            Exit::CutShort | Exit::Unanswered => ExitCode::from(3),
         });
     }
     if let (Command::Selftest { .. }, Some(role)) = (&args.command, Role::from_env()) {
