@@ -117,7 +117,7 @@ fn connect_once(
             }
         };
     }
-    Connector::arrange(&mut config);
+    connector.arrange(&mut config);
     Ok(Client::connect(&config, connector))
 }
 

@@ -21,6 +21,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::clock;
+
 /// Asks whether the server encrypts: its length, and the number of the request.
 const MAY_I_ENCRYPT: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
@@ -41,6 +43,10 @@ impl Limit {
     pub(crate) fn set(&self, limit: Duration) -> Duration {
         Duration::from_millis(self.0.swap(whole(limit), Ordering::Relaxed))
     }
+}
+
+fn now() -> Instant {
+    Instant::from_std(clock::instant())
 }
 
 fn whole(limit: Duration) -> u64 {
@@ -88,9 +94,9 @@ impl Connector {
         Ok(self)
     }
 
-    /// Has the crate lend out the bytes of each connection.
-    pub(crate) fn arrange(config: &mut Config) {
-        config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
+    /// Has the crate lend out the bytes of each connection, and make each in time.
+    pub(crate) fn arrange(&self, config: &mut Config) {
+        config.connect_timeout(self.startup).ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
     }
 }
 
@@ -130,7 +136,7 @@ impl TlsConnect<Socket> for Opening {
     fn connect(self, tcp: Socket) -> Self::Future {
         Box::pin(async move {
             let (startup, limit) = (self.startup, self.limit.clone());
-            let until = Instant::now() + startup;
+            let until = now() + startup;
             let bytes = timeout_at(until, self.open(tcp)).await;
             let bytes = bytes.unwrap_or_else(|_| Err(not_accepted(startup))).map_err(described)?;
             Ok(Stream::new(bytes, until, startup, limit))
@@ -300,7 +306,7 @@ pub(crate) struct Stream {
 impl Stream {
     fn new(bytes: Bytes, until: Instant, startup: Duration, limit: Limit) -> Self {
         let (due, timer) = (Due::new(), Box::pin(sleep_until(until)));
-        Stream { bytes, due, until, startup, limit, since: Instant::now(), is_stuck: false, is_over: false, timer }
+        Stream { bytes, due, until, startup, limit, since: now(), is_stuck: false, is_over: false, timer }
     }
 
     fn over(&self) -> io::Error {
@@ -342,7 +348,7 @@ impl AsyncRead for Stream {
             Poll::Pending if this.due.answers > 0 => return this.poll_deadline(context).map(Err),
             Poll::Pending | Poll::Ready(Err(_)) => {}
             Poll::Ready(Ok(())) => {
-                this.since = Instant::now();
+                this.since = now();
                 this.due.receive(&to.filled()[before..]);
             }
         }
@@ -357,11 +363,11 @@ impl AsyncWrite for Stream {
             return Poll::Ready(Err(this.over()));
         }
         if !this.is_stuck {
-            this.since = Instant::now();
+            this.since = now();
         }
         let done = this.bytes.pin().poll_write(context, bytes);
         if let Poll::Ready(Ok(count)) = &done {
-            this.since = Instant::now();
+            this.since = now();
             this.due.send(&bytes[..*count]);
         }
         this.sent(done, context)

@@ -1,7 +1,8 @@
 //! Ends a process that was asked to stop, if its main thread does not take the request: a server that does not answer may hold it. The guard
 //! process ends the commands that run then, and the next scheduler recovers their runs.
 
-use std::process;
+use std::io;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use duly::{Clock, SystemClock};
 /// How long the main thread may take, beside the time in which commands may go on.
 const GRACE: Duration = Duration::from_secs(8);
 
-/// Writes the last line of the log.
-pub(crate) type LastLine = Box<dyn Fn(&str) + Send + Sync>;
+/// Writes the last line of the log, and ends the process with an exit code.
+pub(crate) type End = Box<dyn Fn(&str, i32) + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -30,18 +31,28 @@ struct State {
     asked: Option<Duration>,
 }
 
+/// Calls `f` on a thread of its own, which may wait for a server. `None`: it has not returned within the time, and goes on.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Option<T>> {
+    let (report, done) = sync_channel(1);
+    thread::Builder::new().name("duly-last-resort".into()).spawn(move || drop(report.send(f())))?;
+    Ok(done.recv_timeout(limit).ok())
+}
+
 pub(crate) struct LastResort {
     state: Mutex<State>,
     changed: Condvar,
     drain: Duration,
     clock: SystemClock,
-    last: LastLine,
+    end: End,
 }
 
 impl LastResort {
-    pub(crate) fn new(drain: Duration, last: LastLine) -> Arc<Self> {
+    pub(crate) fn new(drain: Duration, end: End) -> Arc<Self> {
         let state = Mutex::new(State { stage: Stage::Starting, asked: None });
-        Arc::new(LastResort { state, changed: Condvar::new(), drain, clock: SystemClock::new(), last })
+        Arc::new(LastResort { state, changed: Condvar::new(), drain, clock: SystemClock::new(), end })
     }
 
     /// A signal asks to stop. Only the first one counts.
@@ -80,10 +91,8 @@ impl LastResort {
             let until = state.asked.unwrap_or_default().saturating_add(limit);
             let left = until.saturating_sub(self.clock.now().monotonic);
             if left.is_zero() {
-                (self.last)(
-                    "error: asked to stop while the server does not answer: what is not recorded, the next scheduler recovers",
-                );
-                process::exit(code);
+                let text = "error: asked to stop while the server does not answer: what is not recorded, the next scheduler recovers";
+                return (self.end)(text, code);
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -17,7 +17,7 @@ use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, Shutdown, Sy
 use crate::alarms::Alarms;
 use crate::cli::args::RunArgs;
 use crate::cli::failure::Failure;
-use crate::cli::last_resort::{LastLine, LastResort};
+use crate::cli::last_resort::{End, LastResort, within};
 use crate::cli::service_manager::ServiceManager;
 use crate::cli::signals::{self, Request};
 use crate::commands::apply;
@@ -97,7 +97,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, last: L
     let cannot = |doing, source: io::Error| Error::Store { doing, source: source.into() };
     let (notify, notices) = sync_channel(NOTICES);
     // Before the scheduler starts: an earlier signal would end the program while commands are running.
-    let last_resort = LastResort::new(args.drain, last);
+    let last_resort = LastResort::new(args.drain, end);
     let asked = last_resort.clone();
     let notice = move |request| {
         if let Request::Stop(_) = request {
@@ -246,12 +246,8 @@ fn stop(scheduler: Scheduler, is_on_server: bool) -> Option<Result<Shutdown, Err
     if !is_on_server {
         return Some(scheduler.shutdown(Duration::ZERO));
     }
-    let (report, stopped) = sync_channel(1);
-    let stop = move || drop(report.send(scheduler.shutdown(Duration::ZERO)));
-    match thread::Builder::new().name("duly-stop".into()).spawn(stop) {
-        Ok(_) => stopped.recv_timeout(UNANSWERED).ok(),
-        Err(source) => Some(Err(Error::Store { doing: "start a thread", source: source.into() })),
-    }
+    within(UNANSWERED, move || scheduler.shutdown(Duration::ZERO))
+        .unwrap_or_else(|error| Some(Err(Error::Store { doing: "start a thread", source: error.into() })))
 }
 
 /// A running scheduler.
