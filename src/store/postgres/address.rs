@@ -27,8 +27,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RETRIES: u32 = 3;
 const USER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How long the server may work on one statement.
-const STATEMENT: Duration = Duration::from_secs(10);
+/// How long the server may work on one statement, in milliseconds.
+const STATEMENT: u32 = 10_000;
 
 /// Where Debian's packages, and PostgreSQL's own default, put the sockets.
 const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
@@ -46,7 +46,8 @@ pub(crate) struct Address {
     database: Option<String>,
     schema: String,
     tls: Tls,
-    statement: Duration,
+    /// In milliseconds.
+    statement: u32,
     /// Whether the hosts are tried in any order.
     shuffled: bool,
     /// Whether no host is named, so that one of this machine is meant.
@@ -97,12 +98,12 @@ impl Address {
 
     /// How long the server may work on one statement.
     pub(crate) fn statement_timeout(&self) -> Duration {
-        self.statement
+        Duration::from_millis(self.statement.into())
     }
 
     /// How long an answer may take: as long as a statement, and what a lost link takes to be known.
     pub(crate) fn answer_limit(&self) -> Duration {
-        self.answer_limit_for(self.statement)
+        self.answer_limit_for(self.statement_timeout())
     }
 
     /// As [`Address::answer_limit`], to a statement that may take this long.
@@ -176,7 +177,7 @@ struct Parts {
     password_file: Option<String>,
     options: Option<String>,
     connect_timeout: Option<Duration>,
-    statement: Option<Duration>,
+    statement: Option<u32>,
     shuffled: bool,
     config: Option<Config>,
 }
@@ -306,8 +307,7 @@ impl Parts {
             }
             // Milliseconds, as tcp_user_timeout.
             "statement_timeout" => {
-                let timeout = Duration::from_millis(number()?.into());
-                self.statement = Some(timeout).filter(|timeout| !timeout.is_zero());
+                self.statement = Some(number()?).filter(|timeout| *timeout > 0);
                 self.statement.ok_or_else(|| wrong("a number of milliseconds"))?;
             }
             "target_session_attrs" if matches!(value, "read-write" | "primary") => {}
@@ -401,7 +401,7 @@ impl Parts {
         let database = login.database.clone().unwrap_or_else(|| user.clone());
         (0..count)
             .map(|at| {
-                let named = |host: &&String| !host.is_empty() && !(host.starts_with('/') && self.addresses.len() > at);
+                let named = |host: &&String| !(host.is_empty() || host.starts_with('/') && self.addresses.len() > at);
                 let host = self.hosts.get(at).filter(named).or_else(|| self.addresses.get(at));
                 let host = host.cloned().unwrap_or_else(|| "localhost".to_owned());
                 let port = self.ports.get(at).or_else(|| self.ports.first()).copied().unwrap_or(PORT);

@@ -167,7 +167,7 @@ impl Opening {
             let text = "sslnegotiation=direct needs sslmode=require, verify-ca or verify-full";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        tls.connect(wire).await.map(Bytes::Encrypted)
+        tls.connect(wire).await.map(|stream| Bytes::Encrypted(Box::new(stream)))
     }
 }
 
@@ -204,14 +204,14 @@ type Wire = Box<dyn Duplex>;
 
 enum Bytes {
     Plain(Wire),
-    Encrypted(<MakeRustlsConnect as MakeTlsConnect<Wire>>::Stream),
+    Encrypted(Box<<MakeRustlsConnect as MakeTlsConnect<Wire>>::Stream>),
 }
 
 impl Bytes {
     fn pin(&mut self) -> Pin<&mut dyn Duplex> {
         match self {
             Bytes::Plain(wire) => Pin::new(wire),
-            Bytes::Encrypted(stream) => Pin::new(stream),
+            Bytes::Encrypted(stream) => Pin::new(stream.as_mut()),
         }
     }
 }

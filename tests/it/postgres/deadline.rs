@@ -359,7 +359,7 @@ fn relative(path: &Path) -> String {
 struct Frozen(Vec<String>);
 
 impl Frozen {
-    fn of(folder: &PathBuf) -> Self {
+    fn of(folder: &Path) -> Self {
         // Below /proc, since the data folder is another user's.
         let of_server = |process: &PathBuf| {
             let read = |name: &str| std::fs::read(process.join(name)).unwrap_or_default();

@@ -78,7 +78,7 @@ enum Notice {
 /// # Errors
 /// If the manifest cannot be applied, if the scheduler cannot start, or if it stops by itself because the file was removed,
 /// replaced or is corrupt.
-pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, last: LastLine) -> Result<Exit, Failure> {
+pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: End) -> Result<Exit, Failure> {
     let _reserved = system::reserve_lock();
     let alarms = args.alarms.options()?;
     let (mut workers, times) = worker_options(args)?;
