@@ -336,6 +336,12 @@ impl Clock for SystemClock {
     }
 }
 
+/// Returns the present of the monotonic clock, for the timers of a runtime.
+#[cfg(feature = "postgres")]
+pub(crate) fn instant() -> Instant {
+    Instant::now()
+}
+
 /// Returns the time since the machine was started, with the time in which it was suspended where the system counts that. For the end of
 /// leases, which other machines count.
 #[cfg(feature = "postgres")]

@@ -272,6 +272,20 @@ impl<'a> Check<'a> {
             let advice = "see its log for the cause; nothing starts until it can write again";
             self.found.push(problem(ProblemKind::Degraded, text, advice));
         }
+        if self.is_file {
+            return;
+        }
+        // Its session is there, and may be silent: the server learns of that late. With runs, those are named.
+        let is_silent = |one: &Instance| one.alive == Some(true) && self.now.since(one.seen_at) > one.lease;
+        for (one, _) in self.living().filter(|(one, running)| *running == 0 && !one.degraded && is_silent(one)) {
+            let (pid, host, seen) = (one.pid, &one.host, one.seen_at);
+            let text = format!(
+                "the scheduler with pid {pid} on {host} is alive, and its lease has passed: its last heartbeat was at {seen}"
+            );
+            let advice =
+                "look whether it is frozen, or cut off from the server; restart it if it does not go on by itself";
+            self.found.push(problem(ProblemKind::Degraded, text, advice));
+        }
     }
 
     /// Adds what the applications of living schedulers report.

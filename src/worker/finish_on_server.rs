@@ -17,6 +17,9 @@ impl Context {
     /// To add tasks in the transaction use [`Client::add_in_postgres`](crate::Client::add_in_postgres). If `f` fails, nothing is
     /// written and the attempt continues: return the error to have it retried.
     ///
+    /// A statement whose answer takes longer than `statement_timeout` of the role, and six seconds, fails, and ends the connection;
+    /// without that setting ten minutes count. `Transaction::cancel_token` cannot be used.
+    ///
     /// ```no_run
     /// use duly::{BoxError, Context, Scheduler};
     /// # fn fetch() -> Result<Vec<String>, std::fmt::Error> { Ok(vec!["a".into(), "b".into()]) }

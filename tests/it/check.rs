@@ -21,6 +21,11 @@ fn kinds(client: &Client) -> Vec<(&'static str, Option<String>, Option<i64>)> {
     found.into_iter().map(|problem| (problem.kind.as_str(), problem.task, problem.run)).collect()
 }
 
+/// Without that the scheduler sends no heartbeat, which no turn has sent meanwhile: on a server that is a problem.
+fn but_silence(client: &Client) -> Vec<(&'static str, Option<String>, Option<i64>)> {
+    kinds(client).into_iter().filter(|(kind, ..)| *kind != "degraded").collect()
+}
+
 fn about(kind: &'static str, task: &str, run: Option<i64>) -> (&'static str, Option<String>, Option<i64>) {
     (kind, Some(task.to_owned()), run)
 }
@@ -205,7 +210,7 @@ fn dead_runs_failing_tasks_and_invalid_rows_are_problems() {
     assert_eq!(kinds(&client), [about("dead", "once", Some(1))]);
     client.pause("often").expect("a pause");
     stepper.clock().advance(minutes(24 * 60));
-    assert_eq!(kinds(&client), []);
+    assert_eq!(but_silence(&client), []);
 
     let row = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, created_at, active_since)
                VALUES ('broken', 'work', 'cron', 'every day', 1805025600000, 1805025600000)";
@@ -315,7 +320,7 @@ fn blocked_runs_that_nothing_blocks_are_problems() {
         db.execute(&harm);
         assert_eq!(kinds(&client), [], "it may be temporary");
         stepper.clock().advance(minutes(6));
-        assert_eq!(kinds(&client), [about("blocked", "task", Some(1))], "{reason}");
+        assert_eq!(but_silence(&client), [about("blocked", "task", Some(1))], "{reason}");
     }
 }
 

@@ -220,6 +220,7 @@ fn restricted_words_are_used_only_in_their_files() {
         "exec/pipes.rs",
         "output/log_queue.rs",
         "output/progress_bar.rs",
+        "cli/last_resort.rs",
         "cli/signals.rs",
         "workers/supervisor.rs",
     ]

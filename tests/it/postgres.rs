@@ -3,6 +3,8 @@
 
 /// The size of the tables while tasks come and go.
 mod bloat;
+/// Connections that go silent, and servers that never answer.
+mod deadline;
 /// Rows of a handler, committed with the end of its run.
 mod finish;
 /// Hosts whose clocks differ.

@@ -25,7 +25,7 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::panic;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use duly::text::database_name::is_address;
 use duly::text::local_zone;
@@ -34,6 +34,7 @@ use log::{Level, LevelFilter};
 
 use crate::cli::args::{Args, Command};
 use crate::cli::failure::Failure;
+use crate::cli::last_resort::End;
 use crate::cli::nearest;
 use crate::cli::values::LogFormat;
 use crate::commands::next::{self, Query};
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
         None
     };
     let forward = log.as_ref().and_then(Log::forward);
-    let failure = match run(&args, forward) {
+    let failure = match run(&args, forward, log.as_ref().map(Log::end)) {
         Ok(code) => return code,
         Err(failure) => advised(failure, &args),
     };
@@ -136,6 +137,15 @@ impl Log {
         Some(Forward { stdout, stderr, json: self.format == LogFormat::Json })
     }
 
+    /// Returns what writes a last line, and ends the process on another thread than that of `main`.
+    fn end(&self) -> End {
+        let (queue, format) = (self.queue.clone(), self.format);
+        Box::new(move |line, code| {
+            queue.finish(Some(&format.last(SystemClock::new().now().wall, line)));
+            process::exit(code);
+        })
+    }
+
     /// Writes what is queued, and then `last`.
     fn finish(&self, last: Option<&str>) {
         if let Some(output) = &self.output {
@@ -181,11 +191,12 @@ fn print_error(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-fn run(args: &Args, forward: Option<Forward>) -> Result<ExitCode, Failure> {
+fn run(args: &Args, forward: Option<Forward>, end: Option<End>) -> Result<ExitCode, Failure> {
     if let Command::Run(options) = &args.command {
-        return Ok(match run::run(&args.db, options, forward)? {
+        let end = end.unwrap_or_else(|| Box::new(|_, code| process::exit(code)));
+        return Ok(match run::run(&args.db, options, forward, end)? {
             Exit::Clean => ExitCode::SUCCESS,
-            Exit::CutShort => ExitCode::from(3),
+            Exit::CutShort | Exit::Unanswered => ExitCode::from(3),
         });
     }
     if let (Command::Selftest { .. }, Some(role)) = (&args.command, Role::from_env()) {

@@ -27,13 +27,16 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RETRIES: u32 = 3;
 const USER_TIMEOUT: Duration = Duration::from_secs(6);
 
+/// How long the server may work on one statement, in milliseconds.
+const STATEMENT: u32 = 10_000;
+
 /// Where Debian's packages, and PostgreSQL's own default, put the sockets.
 const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
 /// What an address may say after `?`.
 const PARAMETERS: &str = "schema, sslmode, sslrootcert, sslcert, sslkey, sslnegotiation, channel_binding, user, password, passfile, \
                           dbname, host, hostaddr, port, options, application_name, connect_timeout, keepalives, keepalives_idle, \
-                          keepalives_interval, keepalives_count, tcp_user_timeout, target_session_attrs, load_balance_hosts";
+                          keepalives_interval, keepalives_count, tcp_user_timeout, statement_timeout, target_session_attrs, load_balance_hosts";
 
 /// An address that was read and checked.
 #[derive(Clone)]
@@ -43,6 +46,8 @@ pub(crate) struct Address {
     database: Option<String>,
     schema: String,
     tls: Tls,
+    /// In milliseconds.
+    statement: u32,
     /// Whether the hosts are tried in any order.
     shuffled: bool,
     /// Whether no host is named, so that one of this machine is meant.
@@ -89,6 +94,22 @@ impl Address {
     #[cfg(test)]
     pub(crate) fn in_schema(&self, schema: &str) -> Self {
         Address { schema: schema.to_owned(), ..self.clone() }
+    }
+
+    /// How long the server may work on one statement.
+    pub(crate) fn statement_timeout(&self) -> Duration {
+        Duration::from_millis(self.statement.into())
+    }
+
+    /// How long an answer may take: as long as a statement, and what a lost link takes to be known.
+    pub(crate) fn answer_limit(&self) -> Duration {
+        self.answer_limit_for(self.statement_timeout())
+    }
+
+    /// As [`Address::answer_limit`], to a statement that may take this long.
+    pub(crate) fn answer_limit_for(&self, statement: Duration) -> Duration {
+        let link = self.places.first().and_then(|place| place.config.get_tcp_user_timeout().copied());
+        statement.saturating_add(link.filter(|link| !link.is_zero()).unwrap_or(USER_TIMEOUT))
     }
 
     pub(crate) fn tls(&self) -> &Tls {
@@ -156,6 +177,7 @@ struct Parts {
     password_file: Option<String>,
     options: Option<String>,
     connect_timeout: Option<Duration>,
+    statement: Option<u32>,
     shuffled: bool,
     config: Option<Config>,
 }
@@ -283,6 +305,11 @@ impl Parts {
                 let timeout = Duration::from_millis(number()?.into());
                 self.config().tcp_user_timeout(timeout);
             }
+            // Milliseconds, as tcp_user_timeout.
+            "statement_timeout" => {
+                self.statement = Some(number()?).filter(|timeout| *timeout > 0);
+                self.statement.ok_or_else(|| wrong("a number of milliseconds"))?;
+            }
             "target_session_attrs" if matches!(value, "read-write" | "primary") => {}
             "target_session_attrs" => return Err(wrong("read-write: duly writes")),
             "load_balance_hosts" if matches!(value, "disable" | "random") => self.shuffled = value == "random",
@@ -346,7 +373,8 @@ impl Parts {
         let places = self.places(&login)?;
         let Login { user, database, .. } = login;
         let schema = self.schema.unwrap_or_else(|| SCHEMA.to_owned());
-        Ok(Address { places, user, database, schema, tls, shuffled: self.shuffled, unnamed })
+        let statement = self.statement.unwrap_or(STATEMENT);
+        Ok(Address { places, user, database, schema, tls, statement, shuffled: self.shuffled, unnamed })
     }
 
     /// Returns the servers, each with its own settings: a password may be for one of them.
@@ -373,11 +401,14 @@ impl Parts {
         let database = login.database.clone().unwrap_or_else(|| user.clone());
         (0..count)
             .map(|at| {
-                let host = self.hosts.get(at).filter(|host| !host.is_empty()).or_else(|| self.addresses.get(at));
+                let named = |host: &&String| !(host.is_empty() || host.starts_with('/') && self.addresses.len() > at);
+                let host = self.hosts.get(at).filter(named).or_else(|| self.addresses.get(at));
                 let host = host.cloned().unwrap_or_else(|| "localhost".to_owned());
                 let port = self.ports.get(at).or_else(|| self.ports.first()).copied().unwrap_or(PORT);
                 let mut config = base.clone();
-                config.host(&host).port(port);
+                if !host.starts_with('/') {
+                    config.host(&host).port(port);
+                }
                 if let Some(address) = self.addresses.get(at) {
                     let expected = || format!("hostaddr: expected an IP address, found {:?}", excerpt(address, 60));
                     config.hostaddr(address.parse().map_err(|_| expected())?);

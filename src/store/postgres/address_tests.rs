@@ -51,8 +51,12 @@ fn a_link_is_watched_and_a_primary_is_wanted_unless_said_otherwise() {
     );
     assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_secs(6)));
     assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(10)));
+    assert_eq!(
+        (address.statement_timeout(), address.answer_limit()),
+        (Duration::from_secs(10), Duration::from_secs(16))
+    );
     let other = read(
-        "postgres://host/db?application_name=a&keepalives_idle=9&tcp_user_timeout=1500&connect_timeout=0&\
+        "postgres://host/db?application_name=a&keepalives_idle=9&tcp_user_timeout=1500&connect_timeout=0&statement_timeout=2000&\
          target_session_attrs=read-write&options=-c%20x.y%3D1",
     );
     let config = &other.places()[0].config;
@@ -60,6 +64,7 @@ fn a_link_is_watched_and_a_primary_is_wanted_unless_said_otherwise() {
     assert_eq!(config.get_keepalives_idle(), Duration::from_secs(9));
     assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_millis(1500)), "milliseconds, as in libpq");
     assert_eq!(config.get_connect_timeout(), None);
+    assert_eq!(other.answer_limit(), Duration::from_millis(3500));
 }
 
 #[test]
@@ -150,6 +155,7 @@ fn a_wrong_parameter_is_named_with_what_would_do() {
         ("schema=a%22b", "without quotes"),
         ("port=0", "1 to 65535"),
         ("connect_timeout=soon", "whole number"),
+        ("statement_timeout=0", "number of milliseconds"),
         ("target_session_attrs=any", "read-write"),
         ("channel_binding=maybe", "disable, prefer or require"),
         ("hostaddr=host", "an IP address"),

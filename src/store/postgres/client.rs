@@ -12,7 +12,8 @@ use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::{ToSql, Type};
 use postgres::{Config, Error, IsolationLevel, NoTls, Row, SimpleQueryMessage, Statement, ToStatement, Transaction};
 use tokio::runtime::Handle;
-use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::store::postgres::stream::Connector;
 
 type Params<'a> = [&'a (dyn ToSql + Sync)];
 
@@ -20,13 +21,14 @@ type Params<'a> = [&'a (dyn ToSql + Sync)];
 pub(crate) struct Client(Option<postgres::Client>);
 
 impl Client {
-    /// Connects, encrypted if a connector is given.
-    pub(crate) fn connect(config: &Config, connector: Option<MakeRustlsConnect>) -> Result<Self, Error> {
-        let connected = outside_of_runtimes(|| match connector {
-            Some(connector) => config.connect(connector),
-            None => config.connect(NoTls),
-        });
-        connected.map(|client| Client(Some(client)))
+    /// Connects through a connector, which sets the deadline of every answer.
+    pub(crate) fn connect(config: &Config, connector: Connector) -> Result<Self, Error> {
+        outside_of_runtimes(|| config.connect(connector)).map(|client| Client(Some(client)))
+    }
+
+    /// Connects over a Unix socket where [`Connector::over_socket`] cannot: answers have no deadline.
+    pub(crate) fn connect_plainly(config: &Config) -> Result<Self, Error> {
+        outside_of_runtimes(|| config.connect(NoTls)).map(|client| Client(Some(client)))
     }
 
     fn with<T: Send>(&mut self, f: impl FnOnce(&mut postgres::Client) -> T + Send) -> T {

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use postgres::config::{SslMode, TargetSessionAttrs};
@@ -13,6 +14,7 @@ use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::{Address, Place};
 use crate::store::postgres::client::Client;
 use crate::store::postgres::session;
+use crate::store::postgres::stream::{Connector, Limit};
 use crate::store::postgres::tls::Mode;
 
 /// The startup option by which a session of duly's own is known: poolers refuse it or drop it.
@@ -26,11 +28,17 @@ pub(crate) struct Haste {
 }
 
 /// Connects to the first server that accepts a session, as `target` says: any, or one that writes.
-pub(crate) fn connect(address: &Address, haste: Haste, target: TargetSessionAttrs) -> Result<Client, Fault> {
+/// `limit`: of every answer.
+pub(crate) fn connect(
+    address: &Address,
+    haste: Haste,
+    target: TargetSessionAttrs,
+    limit: &Limit,
+) -> Result<Client, Fault> {
     let places = address.places();
     let mut failures = Vec::new();
     for place in &places {
-        match connect_to(address, place, haste, target) {
+        match connect_to(address, place, (haste, target), limit) {
             Ok(client) => return Ok(client),
             Err(fault) => failures.push((*place, fault)),
         }
@@ -46,7 +54,12 @@ pub(crate) fn connect(address: &Address, haste: Haste, target: TargetSessionAttr
     Err(session::unusable(address, told))
 }
 
-fn connect_to(address: &Address, place: &Place, haste: Haste, target: TargetSessionAttrs) -> Result<Client, Fault> {
+fn connect_to(
+    address: &Address,
+    place: &Place,
+    (haste, target): (Haste, TargetSessionAttrs),
+    limit: &Limit,
+) -> Result<Client, Fault> {
     let modes: &[SslMode] = match address.tls().mode {
         _ if place.is_socket() => &[SslMode::Disable],
         Mode::Disable => &[SslMode::Disable],
@@ -55,9 +68,9 @@ fn connect_to(address: &Address, place: &Place, haste: Haste, target: TargetSess
         Mode::Require | Mode::VerifyCa | Mode::VerifyFull => &[SslMode::Require],
     };
     let mut config = place.config.clone();
-    if let Some(limit) = haste.limit {
-        let limit = config.get_connect_timeout().map_or(limit, |given| limit.min(*given));
-        config.connect_timeout(limit);
+    if let Some(most) = haste.limit {
+        let most = config.get_connect_timeout().map_or(most, |given| most.min(*given));
+        config.connect_timeout(most);
     }
     config.target_session_attrs(target);
     let own = format!("{} {OWN}", config.get_options().unwrap_or_default());
@@ -66,8 +79,7 @@ fn connect_to(address: &Address, place: &Place, haste: Haste, target: TargetSess
     let mut modes = modes.iter().peekable();
     let mut is_own = true;
     while let Some(mode) = modes.peek() {
-        config.ssl_mode(**mode);
-        let error = match connect_once(address, &config, **mode)? {
+        let error = match connect_once(address, place, (&config, **mode), limit)? {
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
@@ -85,12 +97,28 @@ fn connect_to(address: &Address, place: &Place, haste: Haste, target: TargetSess
 }
 
 /// Returns an error of the files of certificates as the outer error.
-fn connect_once(address: &Address, config: &Config, mode: SslMode) -> Result<Result<Client, Error>, Fault> {
-    if mode == SslMode::Disable {
-        return Ok(Client::connect(config, None));
+fn connect_once(
+    address: &Address,
+    place: &Place,
+    (config, mode): (&Config, SslMode),
+    limit: &Limit,
+) -> Result<Result<Client, Error>, Fault> {
+    let tls = if mode == SslMode::Disable { None } else { Some(address.tls().connector()) };
+    let tls = tls.transpose().map_err(|error: BoxError| Fault::Store(Class::Other, error))?;
+    let mut connector = Connector::new(config, mode, tls, limit);
+    let mut config = config.clone();
+    if place.is_socket() {
+        let socket = Path::new(&place.host).join(format!(".s.PGSQL.{}", place.port));
+        connector = match connector.over_socket(socket, &mut config) {
+            Ok(connector) => connector,
+            Err(error) => {
+                log::debug!("answers over the socket in {} have no deadline: no TCP on 127.0.0.1: {error}", place.host);
+                return Ok(Client::connect_plainly(config.host(&place.host).port(place.port).ssl_mode(mode)));
+            }
+        };
     }
-    let connector = address.tls().connector().map_err(|error: BoxError| Fault::Store(Class::Other, error))?;
-    Ok(Client::connect(config, Some(connector)))
+    connector.arrange(&mut config);
+    Ok(Client::connect(&config, connector))
 }
 
 /// A pooler knows no startup option.

@@ -9,6 +9,7 @@ use postgres::types::{WasNull, WrongType};
 
 use crate::error::Unreachable;
 use crate::store::fault::{Class, Fault};
+use crate::store::postgres::stream::Trouble;
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
@@ -154,6 +155,12 @@ fn class_of_client(error: &Error) -> Class {
     }
 }
 
+/// Returns whether the text of an error of the connection says all.
+fn is_told(source: &(dyn std::error::Error + 'static)) -> bool {
+    let io = source.downcast_ref::<io::Error>();
+    io.and_then(io::Error::get_ref).is_some_and(|cause| cause.is::<Trouble>())
+}
+
 pub(crate) fn text(error: &Error) -> String {
     let Some(answer) = error.as_db_error() else {
         return match error.source() {
@@ -161,6 +168,7 @@ pub(crate) fn text(error: &Error) -> String {
             Some(_) if refuses_server(error) => {
                 "the server is a standby or refuses writes (default_transaction_read_only): name the primary".to_owned()
             }
+            Some(source) if is_told(source) => source.to_string(),
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),
         };

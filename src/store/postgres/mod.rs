@@ -46,6 +46,7 @@ mod session;
 mod sheets;
 #[cfg(test)]
 mod standby_tests;
+mod stream;
 mod tables;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -110,6 +110,7 @@ impl OwnerConnection {
     fn connect(&mut self) -> Result<(), Fault> {
         let mut server = Server::connect(&self.address)?;
         server.require_session()?;
+        server.set_answer_limit(server.address().answer_limit().min(self.lease / 5));
         server.mute();
         server.find_schema()?;
         let (schema, key) = (server.schema(), key(server.schema(), &self.owner));

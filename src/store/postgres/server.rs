@@ -24,6 +24,7 @@ use crate::store::postgres::connect::{Haste, connect};
 use crate::store::postgres::outcome::{Number, Proof};
 use crate::store::postgres::server::plans::{BY_INDEX, Plans};
 use crate::store::postgres::session::{self, Session, Terms, Timeline, last, odd, text, typed};
+use crate::store::postgres::stream::Limit;
 use crate::store::postgres::{fault, holder};
 use crate::store::sqlite::file::Durability;
 
@@ -73,6 +74,8 @@ pub(crate) struct Server {
     link: Option<Link>,
     address: Address,
     terms: Terms,
+    /// How long an answer may take, on this connection and on those that follow.
+    limit: Limit,
     /// The oid of the schema, 0 before it exists.
     schema: i64,
     open: Option<Open>,
@@ -88,6 +91,8 @@ pub(crate) struct Server {
     stillness: Duration,
     /// Whether the loss of the connection was reported, and its recovery was not.
     lost: bool,
+    /// Whether neither is reported.
+    is_mute: bool,
     losses: u64,
     /// Whether the last transaction was undone for a reason that its repetition removes.
     repeat: bool,
@@ -114,6 +119,7 @@ impl Server {
         Server {
             link: None,
             address: address.clone(),
+            limit: Limit::new(address.answer_limit()),
             terms: Terms {
                 lock_timeout: session::LOCK,
                 durability,
@@ -128,6 +134,7 @@ impl Server {
             kept: None,
             stillness: holder::LIMIT,
             lost: false,
+            is_mute: false,
             losses: 0,
             repeat: false,
             transactions: 0,
@@ -169,15 +176,20 @@ impl Server {
         (self.schema as u32).cast_signed()
     }
 
-    /// Does not report the loss of this connection: that of another one is reported.
+    /// Reports neither the loss nor the return of this connection: those of another one are reported.
     pub(crate) fn mute(&mut self) {
-        self.lost = true;
+        self.is_mute = true;
     }
 
     /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.
     pub(crate) fn wait_for_notification(&mut self, limit: Duration) -> Result<bool, Fault> {
         let Some(link) = &mut self.link else { return Err(gone()) };
         Ok(link.client.wait_for_notification(limit)?)
+    }
+
+    /// Lets each answer take this long from now on.
+    pub(crate) fn set_answer_limit(&mut self, limit: Duration) {
+        self.limit.set(limit);
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -518,8 +530,10 @@ impl Server {
         self.link = None;
         if !std::mem::replace(&mut self.lost, true) {
             self.losses += 1;
-            let cause = fault::text(error);
-            log::warn!("lost the connection to {}: {cause}; the next operation connects again", self.address);
+            if !self.is_mute {
+                let cause = fault::text(error);
+                log::warn!("lost the connection to {}: {cause}; the next operation connects again", self.address);
+            }
         }
     }
 
@@ -530,7 +544,7 @@ impl Server {
     }
 
     fn link(&mut self, haste: Haste, target: TargetSessionAttrs) -> Result<Link, Fault> {
-        let mut client = connect(&self.address, haste, target)?;
+        let mut client = connect(&self.address, haste, target, &self.limit)?;
         self.round_trips += 2;
         let terms = Terms { target, ..self.terms };
         let session = session::prepare(&mut client, &self.address, &terms)?;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use duly::testing::{ManualClock, Stepper, StepperBuilder};
-use duly::{Client, Context, Error, Event, NewTask, Outcome, RunStatus, Scheduler, Timestamp};
+use duly::{Client, Context, Error, Event, Limits, NewTask, Outcome, ProblemKind, RunStatus, Scheduler, Timestamp};
 use postgres::NoTls;
 use tempfile::TempDir;
 
@@ -136,6 +136,29 @@ fn a_dead_owner_of_another_host_is_recovered_when_its_lock_is_free_and_its_lease
     assert_ne!(client.run(run).expect("a run").expect("a run").locked_by, Some(owner), "it is recovered");
     let attempts = client.attempts(run).expect("its attempts");
     assert_eq!(attempts.len(), 1, "{attempts:?}");
+}
+
+#[test]
+fn a_scheduler_without_runs_whose_lease_has_passed_is_named() {
+    let Some(hosts) = Hosts::new() else { return };
+    let clock = noon();
+    let mut stepper = hosts.start("one", &clock);
+    let client = hosts.client(&stepper);
+    stepper.step().expect("a turn");
+    let found = || client.check(&Limits::default()).expect("a check");
+    clock.advance(seconds(60));
+    assert_eq!(found(), []);
+    clock.advance(seconds(1));
+    let silent = found();
+    assert_eq!((silent.len(), silent[0].kind), (1, ProblemKind::Degraded), "{silent:?}");
+    let pid = std::process::id();
+    assert!(silent[0].found.starts_with(&format!("the scheduler with pid {pid} on ")), "{silent:?}");
+    assert!(
+        silent[0].found.ends_with("its lease has passed: its last heartbeat was at 2027-03-14T12:00:00.000Z"),
+        "{silent:?}"
+    );
+    stepper.step().expect("a turn");
+    assert_eq!(found(), [], "it goes on");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Input of the program: arguments, option values, signals; messages to the service manager; and the failure of a command.
+//! Input of the program: arguments, option values, signals, and the end that one asks for; messages to the service manager; and the failure of a command.
 
 pub(crate) mod add_args;
 pub(crate) mod alarm_args;
@@ -8,6 +8,7 @@ pub(crate) mod command_line;
 pub(crate) mod failure;
 pub(crate) mod help_examples;
 pub(crate) mod import_args;
+pub(crate) mod last_resort;
 pub(crate) mod limit_args;
 pub(crate) mod nearest;
 #[cfg(test)]

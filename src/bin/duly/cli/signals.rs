@@ -54,7 +54,10 @@ pub(crate) enum Request {
 
 /// Sends each signal as a message, for the life of the process. Must be called before the first child is started: the parent
 /// may have started this program with SIGCHLD ignored.
-pub(crate) fn forward<T: Send + 'static>(to: SyncSender<T>, message: fn(Request) -> T) -> io::Result<()> {
+pub(crate) fn forward<T: Send + 'static>(
+    to: SyncSender<T>,
+    message: impl Fn(Request) -> T + Send + 'static,
+) -> io::Result<()> {
     let mut signals = Signals::new()?;
     let listen = move || {
         while let Some(request) = signals.next() {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -11,11 +12,12 @@ use std::time::Duration;
 #[cfg(feature = "page")]
 use duly::page::Page;
 use duly::text::database_name::{is_address, shown};
-use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
+use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, Shutdown, SystemClock, duration_text};
 
 use crate::alarms::Alarms;
 use crate::cli::args::RunArgs;
 use crate::cli::failure::Failure;
+use crate::cli::last_resort::{End, LastResort, within};
 use crate::cli::service_manager::ServiceManager;
 use crate::cli::signals::{self, Request};
 use crate::commands::apply;
@@ -42,6 +44,8 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 /// Time limit for ending commands and recording their outcomes after the drain. A database that cannot be written must not
 /// keep the program running for ever.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
+/// How long a server that does not answer may delay the end when nothing runs any more: once for outcomes, once for the scheduler's own end.
+const UNANSWERED: Duration = Duration::from_secs(4);
 /// The same for workers: an attempt has ten seconds after its cancel, and its worker ten seconds after SIGTERM.
 const WORKER_LIMIT: Duration = Duration::from_secs(30);
 /// Time for which a file must be unusable before the program gives up: SQLite reports a page that is temporarily unreadable
@@ -57,6 +61,8 @@ pub(crate) enum Exit {
     Clean,
     /// Commands were ended early, or outcomes are not recorded.
     CutShort,
+    /// The server did not answer: outcomes may not be recorded.
+    Unanswered,
 }
 
 /// A message to the main thread.
@@ -72,7 +78,7 @@ enum Notice {
 /// # Errors
 /// If the manifest cannot be applied, if the scheduler cannot start, or if it stops by itself because the file was removed,
 /// replaced or is corrupt.
-pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Result<Exit, Failure> {
+pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: End) -> Result<Exit, Failure> {
     let _reserved = system::reserve_lock();
     let alarms = args.alarms.options()?;
     let (mut workers, times) = worker_options(args)?;
@@ -91,7 +97,15 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
     let cannot = |doing, source: io::Error| Error::Store { doing, source: source.into() };
     let (notify, notices) = sync_channel(NOTICES);
     // Before the scheduler starts: an earlier signal would end the program while commands are running.
-    signals::forward(notify.clone(), Notice::Signal).map_err(|error| cannot("listen for signals", error))?;
+    let last_resort = LastResort::new(args.drain, end);
+    let asked = last_resort.clone();
+    let notice = move |request| {
+        if let Request::Stop(_) = request {
+            asked.asked();
+        }
+        Notice::Signal(request)
+    };
+    signals::forward(notify.clone(), notice).map_err(|error| cannot("listen for signals", error))?;
     let environment = if args.clean_env { Environment::Clean } else { Environment::Inherited };
     let guard = Guard::new();
     let commands = Commands::new(environment, forward, guard.clone());
@@ -134,6 +148,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         Error::InvalidConfig { field: "page", reason } => Failure::Refused(format!("invalid --http: {reason}")),
         other => other.into(),
     })?;
+    last_resort.started();
     // Not before the database is opened: a run that is refused starts no process.
     guard.start();
     #[cfg(feature = "page")]
@@ -161,11 +176,12 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>) -> Resu
         status,
         guard: guard.clone(),
         is_on_server: is_address(file),
+        last_resort,
     };
     // Also after an error, running commands are ended.
     let waited = session.wait_for_stop();
     let exit = session.shut_down();
-    if let Some(alarms) = alarms {
+    if let Some(alarms) = alarms.filter(|_| !matches!(exit, Ok(Exit::Unanswered))) {
         alarms.finish();
     }
     guard.finish();
@@ -225,6 +241,15 @@ fn apply_logged(client: &Client, tasks: &Path, manifest: Manifest) -> Result<(),
     Ok(())
 }
 
+/// Stops a scheduler that has drained. `None`: its server does not answer.
+fn stop(scheduler: Scheduler, is_on_server: bool) -> Option<Result<Shutdown, Error>> {
+    if !is_on_server {
+        return Some(scheduler.shutdown(Duration::ZERO));
+    }
+    within(UNANSWERED, move || scheduler.shutdown(Duration::ZERO))
+        .unwrap_or_else(|error| Some(Err(Error::Store { doing: "start a thread", source: error.into() })))
+}
+
 /// A running scheduler.
 struct Session<'a> {
     scheduler: Scheduler,
@@ -242,6 +267,7 @@ struct Session<'a> {
     status: String,
     guard: Guard,
     is_on_server: bool,
+    last_resort: Arc<LastResort>,
 }
 
 impl Session<'_> {
@@ -327,7 +353,8 @@ impl Session<'_> {
         self.scheduler.drain();
         let clock = self.clock;
         let began = clock.now().monotonic;
-        let until = began.saturating_add(self.args.drain);
+        // A request that came while the main thread waited for a server has used a part of the time.
+        let until = began.saturating_add(self.args.drain.saturating_sub(self.last_resort.taken()));
         self.programs.drain(clock.now().wall + self.args.drain);
         while !self.scheduler.has_stopped() && clock.now().monotonic < until {
             let Some(Request::Stop(signal)) = self.next_request(DRAIN_POLL.min(clock.until(until))) else { continue };
@@ -344,8 +371,14 @@ impl Session<'_> {
             self.scheduler.interrupt();
             let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
             let until = clock.now().monotonic + limit;
+            let mut unanswered = None;
             while !self.scheduler.has_stopped() && clock.now().monotonic < until {
                 let _ = self.next_request(DRAIN_POLL);
+                let now = clock.now().monotonic;
+                let only_server = self.is_on_server && self.commands.running() == 0 && self.programs.running() == 0;
+                if only_server && now.saturating_sub(*unanswered.get_or_insert(now)) >= UNANSWERED {
+                    break;
+                }
             }
         }
         // Before the scheduler ends: the runs that a worker still has are recorded.
@@ -354,7 +387,12 @@ impl Session<'_> {
         while !self.programs.have_ended() && clock.now().monotonic < until {
             let _ = self.next_request(WORKER_POLL);
         }
-        let stopped = self.scheduler.shutdown(Duration::ZERO);
+        let Some(stopped) = stop(self.scheduler, self.is_on_server) else {
+            log::error!(
+                "the server does not answer: the next scheduler recovers the runs whose outcomes are not recorded"
+            );
+            return Ok(Exit::Unanswered);
+        };
         if stopped.is_err() {
             // It stopped by itself, and has asked its handlers to stop. No command may be left running.
             let until = clock.now().monotonic + SHUTDOWN_LIMIT;

@@ -58,6 +58,7 @@ impl Drop for Reserved {
 }
 
 /// The queue of lines.
+#[derive(Clone)]
 pub(crate) struct LogQueue {
     messages: Sender<Message>,
     dropped: Arc<AtomicU64>,

@@ -1,18 +1,21 @@
 //! A transaction in which an application writes rows of its own before duly writes in it.
 
-use postgres::{Error, SimpleQueryMessage, Transaction};
+use std::time::Duration;
+
+use postgres::{Error, Transaction};
 
 use crate::error::BoxError;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::client::Client;
 use crate::store::postgres::server::{Access, Server, gone};
+use crate::store::postgres::session::{LONG, last, number, text};
 
 /// What the application writes is another program's, with the settings of its role. The number of the transaction shows whether the
 /// application ended it.
 const AS_APPLICATION: &str = "
     SET LOCAL search_path = DEFAULT; SET LOCAL statement_timeout = DEFAULT; SET LOCAL lock_timeout = DEFAULT;
     SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL duly.store = '';
-    SELECT pg_current_xact_id()::text";
+    SELECT pg_current_xact_id()::text, (SELECT setting FROM pg_settings WHERE name = 'statement_timeout')";
 
 impl Server {
     /// Begins a transaction that writes. Calls `f` in it, and takes the lock of the schema only then: other sessions do not wait for `f`.
@@ -26,7 +29,10 @@ impl Server {
         self.ensure_session(Access::Write)?;
         let Some(link) = &mut self.link else { return Err(gone()) };
         self.round_trips += 2;
-        let (answer, id) = match lend(&mut link.client, f).map_err(|error| self.failed(error))? {
+        let given = self.limit.set(self.address.answer_limit());
+        let lent = lend(&mut link.client, f, |statement| _ = self.limit.set(self.address.answer_limit_for(statement)));
+        self.limit.set(given);
+        let (answer, id) = match lent.map_err(|error| self.failed(error))? {
             Ok(answer) => answer,
             Err(error) => return Ok(Err(error)),
         };
@@ -44,18 +50,18 @@ impl Server {
     }
 }
 
-/// Returns the answer of `f`, and the number of the transaction, which stays open. A failure of `f` ends it.
+/// Returns the answer of `f`, and the number of the transaction, which stays open. A failure of `f` ends it. `limit`: takes how long a
+/// statement of the application may take.
 fn lend<T>(
     client: &mut Client,
     f: impl FnOnce(&mut Transaction<'_>) -> Result<T, BoxError>,
+    limit: impl FnOnce(Duration),
 ) -> Result<Result<(T, String), BoxError>, Error> {
     let mut tx = client.transaction()?;
     let told = tx.simple_query(AS_APPLICATION)?;
-    let id = told.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0),
-        _ => None,
-    });
-    let id = id.unwrap_or_default().to_owned();
+    let (id, statement) = (text(last(&told), 0).to_owned(), number(last(&told), 1));
+    // 0: the role has set no limit, and the server works for as long as it takes.
+    limit(if statement > 0 { Duration::from_millis(statement.unsigned_abs()) } else { LONG });
     Ok(match f(&mut tx) {
         Ok(answer) => {
             // It would undo the transaction.

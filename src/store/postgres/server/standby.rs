@@ -73,7 +73,7 @@ impl Server {
             self.link = None;
             return Err(fault);
         }
-        let was_lost = std::mem::take(&mut self.lost);
+        let was_lost = std::mem::take(&mut self.lost) && !self.is_mute;
         let only_looked = std::mem::replace(&mut self.search_at, search_at).is_some();
         match (only_looked, search_at.is_some()) {
             (false, true) if was_lost => log::warn!(
