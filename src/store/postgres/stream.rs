@@ -379,6 +379,13 @@ impl AsyncWrite for Stream {
             return Poll::Ready(Err(this.over()));
         }
         let done = this.bytes.pin().poll_flush(context);
+        // The connection reads before it writes: nothing else would have the timer wake it while it waits for this answer.
+        if done.is_ready()
+            && this.due.answers > 0
+            && let Poll::Ready(error) = this.poll_deadline(context)
+        {
+            return Poll::Ready(Err(error));
+        }
         this.sent(done, context)
     }
 
@@ -403,7 +410,16 @@ impl TlsStream for Stream {
 
 #[cfg(test)]
 mod tests {
-    use super::Due;
+    use std::future::poll_fn;
+    use std::io::ErrorKind;
+    use std::pin::Pin;
+    use std::task::{Poll, ready};
+    use std::time::Duration;
+
+    use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf, duplex};
+    use tokio::time::timeout;
+
+    use super::{Bytes, Due, Limit, Stream, now};
 
     /// Returns a message of the protocol.
     fn message(kind: &[u8], text: &str) -> Vec<u8> {
@@ -414,6 +430,39 @@ mod tests {
     /// Passes the bytes in pieces of this length.
     fn pass(bytes: &[u8], length: usize, mut to: impl FnMut(&[u8])) {
         bytes.chunks(length).for_each(&mut to);
+    }
+
+    /// As the crate does: it reads first, then writes and flushes, and is woken for whatever comes next.
+    #[test]
+    fn a_question_after_a_while_has_a_deadline_like_the_first_one() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let (near, mut far) = duplex(1024);
+            let (startup, limit) = (Duration::from_secs(3600), Limit::new(Duration::from_millis(50)));
+            let mut stream = Stream::new(Bytes::Plain(Box::new(near)), now() + startup, startup, limit);
+            stream.write_all(&message(b"", "user\0me\0\0")).await.unwrap();
+            far.write_all(&message(b"Z", "I")).await.unwrap();
+            stream.read_exact(&mut [0; 6]).await.unwrap();
+            let idle = timeout(Duration::from_millis(100), stream.read_u8()).await;
+            assert!(idle.is_err(), "no answer is due");
+            let question = message(b"Q", "SELECT 1\0");
+            let mut asked = false;
+            let asks = poll_fn(|context| {
+                let mut bytes = [0; 64];
+                let read = Pin::new(&mut stream).poll_read(context, &mut ReadBuf::new(&mut bytes));
+                if read.is_ready() || asked {
+                    return read;
+                }
+                asked = true;
+                let written = ready!(Pin::new(&mut stream).poll_write(context, &question)).unwrap();
+                assert_eq!(written, question.len());
+                assert!(Pin::new(&mut stream).poll_flush(context).is_ready());
+                Poll::Pending
+            });
+            let told = timeout(Duration::from_secs(60), asks).await.expect("it is woken").unwrap_err();
+            assert_eq!(told.kind(), ErrorKind::TimedOut);
+            drop(far);
+        });
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::fixtures::{end, eventually, exited, patience, retry_soon, seconds};
 use crate::postgres::own_server::OwnServer;
 use crate::postgres::server::address;
 use crate::postgres::{database, server};
-use crate::sidecar::{at_once, signal};
+use crate::sidecar::{at_once, shell, signal};
 
 const DULY: &str = env!("CARGO_BIN_EXE_duly");
 
@@ -187,7 +187,14 @@ fn a_connection_that_goes_silent_is_made_again_and_work_goes_on() {
     let client = Client::open(&direct).unwrap();
     let mut program = Program::spawn(&proxy.address(&direct), &["run", "--drain", "1s"]);
     program.has_logged("scheduler started");
-    runs(&client, "before");
+    // The time limit for the start of the sessions is over.
+    let begin = Instant::now();
+    for number in 0.. {
+        runs(&client, &format!("before-{number}"));
+        if begin.elapsed() > seconds(4) {
+            break;
+        }
+    }
     proxy.silence();
     let begin = Instant::now();
     runs(&client, "after");
@@ -265,6 +272,9 @@ fn sigterm_ends_a_program_whose_server_is_frozen() {
     let mut program = Program::spawn(&database, &["run", "--drain", "1s", "--poll", "50ms"]);
     program.has_logged("scheduler started");
     runs(&client, "before");
+    let home = program.home.path().display().to_string();
+    client.add(shell("long", &format!("trap '' TERM; echo up >{home}/up; sleep 300")).at_most_once()).unwrap();
+    eventually("a command runs that ignores SIGTERM", || program.home.path().join("up").exists());
     let frozen = Frozen::of(&server.folder);
     program.terminate();
     let code = program.ends_within(seconds(1 + 10));

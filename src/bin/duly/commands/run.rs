@@ -44,8 +44,10 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 /// Time limit for ending commands and recording their outcomes after the drain. A database that cannot be written must not
 /// keep the program running for ever.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
-/// How long a server that does not answer may delay the end when nothing runs any more: once for outcomes, once for the scheduler's own end.
-const UNANSWERED: Duration = Duration::from_secs(4);
+/// How long a server may not answer after the drain before nothing is expected of it any more. A living one may need as long for its lock.
+const UNANSWERED: Duration = Duration::from_secs(5);
+/// How long the scheduler's own end may take then.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
 /// The same for workers: an attempt has ten seconds after its cancel, and its worker ten seconds after SIGTERM.
 const WORKER_LIMIT: Duration = Duration::from_secs(30);
 /// Time for which a file must be unusable before the program gives up: SQLite reports a page that is temporarily unreadable
@@ -242,11 +244,11 @@ fn apply_logged(client: &Client, tasks: &Path, manifest: Manifest) -> Result<(),
 }
 
 /// Stops a scheduler that has drained. `None`: its server does not answer.
-fn stop(scheduler: Scheduler, is_on_server: bool) -> Option<Result<Shutdown, Error>> {
-    if !is_on_server {
+fn stop(scheduler: Scheduler, is_silent: bool) -> Option<Result<Shutdown, Error>> {
+    if !is_silent {
         return Some(scheduler.shutdown(Duration::ZERO));
     }
-    within(UNANSWERED, move || scheduler.shutdown(Duration::ZERO))
+    within(LAST_ANSWER, move || scheduler.shutdown(Duration::ZERO))
         .unwrap_or_else(|error| Some(Err(Error::Store { doing: "start a thread", source: error.into() })))
 }
 
@@ -365,29 +367,28 @@ impl Session<'_> {
             }
             log::info!("{signal}: ignored, it belongs to the signal before it");
         }
+        let mut is_silent = false;
         if !self.scheduler.has_stopped() {
             let running = self.running();
             log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
             self.scheduler.interrupt();
             let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
-            let until = clock.now().monotonic + limit;
-            let mut unanswered = None;
-            while !self.scheduler.has_stopped() && clock.now().monotonic < until {
+            let (interrupted, turns) = (clock.now().monotonic, self.scheduler.turns());
+            while !self.scheduler.has_stopped() && !is_silent && clock.now().monotonic < interrupted + limit {
                 let _ = self.next_request(DRAIN_POLL);
-                let now = clock.now().monotonic;
-                let only_server = self.is_on_server && self.commands.running() == 0 && self.programs.running() == 0;
-                if only_server && now.saturating_sub(*unanswered.get_or_insert(now)) >= UNANSWERED {
-                    break;
-                }
+                // Commands are asked to stop after the turn that waits for the server. Those that still run, the guard ends.
+                is_silent = self.is_on_server
+                    && self.scheduler.turns() == turns
+                    && clock.now().monotonic.saturating_sub(interrupted) >= UNANSWERED;
             }
         }
         // Before the scheduler ends: the runs that a worker still has are recorded.
         self.programs.end();
-        let until = clock.now().monotonic + WORKER_LIMIT;
+        let until = clock.now().monotonic + if is_silent { Duration::ZERO } else { WORKER_LIMIT };
         while !self.programs.have_ended() && clock.now().monotonic < until {
             let _ = self.next_request(WORKER_POLL);
         }
-        let Some(stopped) = stop(self.scheduler, self.is_on_server) else {
+        let Some(stopped) = stop(self.scheduler, is_silent) else {
             log::error!(
                 "the server does not answer: the next scheduler recovers the runs whose outcomes are not recorded"
             );
