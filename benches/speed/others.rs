@@ -165,7 +165,9 @@ fn shut_down(file: &Path, count: usize) -> Box<dyn FnOnce()> {
     let reader = Client::open(file).expect("the database");
     until(|| running(&reader) == count);
     Box::new(move || {
+        // The loop goes on until the end of each run is stored.
         scheduler.shutdown(Duration::ZERO).expect("a shutdown");
+        until(|| running(&reader) == 0);
         drop(runtime);
     })
 }

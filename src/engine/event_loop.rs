@@ -57,6 +57,7 @@ impl EventLoop {
     /// what has not begun does not begin.
     pub(crate) fn run(mut self) -> Result<()> {
         let _mark = EndMark(self.vitals.clone());
+        self.poller.measure_by(self.clock.clone());
         let drained = self.turn_until_drained();
         if drained.is_err() {
             self.pool.abandon(self.clock.now());

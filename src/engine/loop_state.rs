@@ -15,6 +15,7 @@ use crate::engine::poller::Turn;
 use crate::host::orphan::Orphan;
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
+use crate::rules::lock_pause::LockPause;
 use crate::store::turn_io::Slots;
 use crate::worker::pool::{QUEUE, Returned};
 
@@ -187,6 +188,8 @@ pub(crate) struct LoopState {
     /// When the loop next looks for attempts that were read ahead and still run: once every poll interval.
     next_look: Duration,
     drain: Drain,
+    /// When the lock of a file is left to other writers.
+    pause: LockPause,
     /// Since when the owner must register again.
     lost_since: Option<Duration>,
     /// What orders ask for.
@@ -255,6 +258,7 @@ impl LoopState {
             handed: VecDeque::new(),
             next_look: Duration::ZERO,
             drain: Drain::default(),
+            pause: LockPause::default(),
             lost_since: None,
             asked: Asked::default(),
         }
@@ -266,6 +270,12 @@ impl LoopState {
             if let Some(act) = self.take_asked(sight) {
                 return act;
             }
+            // The claims of the turn before are handed over. What arrives meanwhile is kept for the next turn.
+            if matches!(self.phase, Phase::Prepare)
+                && let Some(until) = self.pause.until(sight.now.monotonic)
+            {
+                return Act::Wait(until);
+            }
             match std::mem::replace(&mut self.phase, Phase::Prepare) {
                 Phase::Prepare => return Act::Prepare(self.prepare(sight)),
                 Phase::Register => {
@@ -275,6 +285,10 @@ impl LoopState {
                     }
                 }
                 Phase::Turn => return Act::Turn(self.next_turn(sight)),
+                Phase::Turned(turn) if turn.locked => {
+                    self.pause.used(self.now.monotonic, sight.now.monotonic);
+                    self.phase = Phase::Turned(Turn { locked: false, ..turn });
+                }
                 // The turn may have claimed what was added after an order to drain.
                 Phase::Turned(turn) if !turn.claims.is_empty() && !self.drain.begun => {
                     self.phase = Phase::Turned(turn);
