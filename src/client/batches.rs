@@ -40,7 +40,7 @@ impl Batches {
         let now = client.monotonic();
         self.pause.used(self.counted, now);
         let took = now.saturating_sub(self.began);
-        let rest = self.pause.until(now).map_or((took * times).min(PAUSE), |until| until.saturating_sub(now));
+        let rest = self.pause.take(now).map_or((took * times).min(PAUSE), |until| until.saturating_sub(now));
         thread::sleep(rest);
         self.began = client.monotonic();
         // Short rests count as used: they may all fall between two looks.

@@ -94,6 +94,8 @@ pub(crate) enum Act {
     Report(usize),
     /// Wait for an outcome, a notice, a wake-up or an order, at most until this time of the monotonic clock.
     Wait(Duration),
+    /// Leave the lock of the file to other writers until this time, whatever arrives: the next turn takes it.
+    Pause(Duration),
     /// The scheduler has drained.
     End,
 }
@@ -270,11 +272,10 @@ impl LoopState {
             if let Some(act) = self.take_asked(sight) {
                 return act;
             }
-            // The claims of the turn before are handed over. What arrives meanwhile is kept for the next turn.
             if matches!(self.phase, Phase::Prepare)
-                && let Some(until) = self.pause.until(sight.now.monotonic)
+                && let Some(until) = self.pause.take(sight.now.monotonic)
             {
-                return Act::Wait(until);
+                return Act::Pause(until);
             }
             match std::mem::replace(&mut self.phase, Phase::Prepare) {
                 Phase::Prepare => return Act::Prepare(self.prepare(sight)),

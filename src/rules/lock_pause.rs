@@ -25,10 +25,14 @@ impl LockPause {
         self.ended = ended;
     }
 
-    /// Returns until when the lock is left from now on. `None`: it may be used.
-    pub(crate) fn until(&self, now: Duration) -> Option<Duration> {
+    /// Returns until when the lock is to be left now, and counts anew. `None`: it may be used.
+    pub(crate) fn take(&mut self, now: Duration) -> Option<Duration> {
+        if self.used < SERIES {
+            return None;
+        }
+        self.used = Duration::ZERO;
         let end = self.ended.saturating_add(PAUSE);
-        (self.used >= SERIES && now < end).then_some(end)
+        (now < end).then_some(end)
     }
 }
 
@@ -44,7 +48,7 @@ mod tests {
         let (mut pause, mut now, mut since, mut longest) =
             (LockPause::default(), Duration::ZERO, Duration::ZERO, Duration::ZERO);
         for _ in 0..times {
-            if let Some(until) = pause.until(now) {
+            if let Some(until) = pause.take(now) {
                 assert!(until >= now.saturating_sub(free) + PAUSE, "longer than a busy handler waits");
                 (now, since) = (until, until);
             }
@@ -72,7 +76,7 @@ mod tests {
             let mut pause = LockPause::default();
             for turn in 0..100_000 {
                 let began = (used + free) * turn;
-                assert_eq!(pause.until(began), None, "{used:?} {free:?}");
+                assert_eq!(pause.take(began), None, "{used:?} {free:?}");
                 pause.used(began, began + used);
             }
         }
