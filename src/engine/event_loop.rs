@@ -4,9 +4,10 @@
 mod carry_out;
 
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, after, select};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
 
 use crate::clock::Clock;
 #[cfg(feature = "postgres")]
@@ -90,18 +91,10 @@ impl EventLoop {
                 Act::StopAll => self.pool.stop_all(StopReason::Shutdown),
                 Act::Report(unfinished) => _ = self.unfinished.try_send(unfinished),
                 Act::Wait(until) => self.wait(until),
-                Act::Pause(until) => self.pause(until),
+                Act::Pause(until) => thread::sleep(self.clock.until(until)),
                 Act::End => return Ok(()),
             }
             sight = self.sight();
-        }
-    }
-
-    /// Ends after that time, also if the clock stands still.
-    fn pause(&mut self, until: Duration) {
-        let over = after(self.clock.until(until));
-        while over.try_recv().is_err() {
-            self.wait(until);
         }
     }
 

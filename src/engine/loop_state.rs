@@ -94,7 +94,7 @@ pub(crate) enum Act {
     Report(usize),
     /// Wait for an outcome, a notice, a wake-up or an order, at most until this time of the monotonic clock.
     Wait(Duration),
-    /// Leave the lock of the file to other writers until this time, whatever arrives: the next turn takes it.
+    /// Leave the lock of the file to other writers until this time. Nothing is taken meanwhile, as during a turn.
     Pause(Duration),
     /// The scheduler has drained.
     End,
@@ -272,7 +272,8 @@ impl LoopState {
             if let Some(act) = self.take_asked(sight) {
                 return act;
             }
-            if matches!(self.phase, Phase::Prepare)
+            // Before outcomes are gathered, which is done once for each turn.
+            if matches!(self.phase, Phase::Prepare | Phase::Wait { .. })
                 && let Some(until) = self.pause.take(sight.now.monotonic)
             {
                 return Act::Pause(until);

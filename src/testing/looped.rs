@@ -263,7 +263,8 @@ impl Looped {
                 Act::CompareClock(newest) => self.stepper.poller.compare_clock(Some(newest), sight.now),
                 Act::StopAll => return Ok(LoopStep::StopsAll),
                 Act::Report(unfinished) => return Ok(LoopStep::Reported(unfinished)),
-                Act::Wait(until) | Act::Pause(until) => return Ok(LoopStep::Waits(until)),
+                Act::Wait(until) => return Ok(LoopStep::Waits(until)),
+                Act::Pause(until) => self.stepper.clock.advance(until.saturating_sub(sight.now.monotonic)),
                 Act::End => return Ok(LoopStep::Ended),
             }
         }

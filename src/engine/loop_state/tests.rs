@@ -178,6 +178,8 @@ fn turns_that_follow_each_other_leave_the_lock_to_other_writers_every_two_second
     let mut state = state();
     let (took, until) = until_pause(&mut state, sight, 0, 120);
     assert_eq!((took, until), (2_040, 2_150));
+    // The outcomes of all that time are gathered afterwards, once.
+    assert!(matches!(state.next(&sight(until)), Act::Wait(_)));
     let (took, _) = until_pause(&mut state, sight, until, 120);
     assert_eq!(took, 2_040);
 }
