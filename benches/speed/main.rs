@@ -11,6 +11,7 @@ mod drains;
 mod growth;
 mod idle;
 mod measure;
+mod others;
 mod report;
 mod single;
 mod times;
@@ -24,7 +25,7 @@ use report::Report;
 type Workload = fn(&Options, &mut Report);
 
 /// Workloads by name, in the order in which they run.
-const WORKLOADS: [(&str, Workload); 8] = [
+const WORKLOADS: [(&str, Workload); 9] = [
     ("drain", drains::run),
     ("add", adding::run),
     ("second", times::one_second),
@@ -33,6 +34,7 @@ const WORKLOADS: [(&str, Workload); 8] = [
     ("growth", growth::run),
     ("key", growth::behind_a_key),
     ("limit", growth::behind_a_limit),
+    ("others", others::run),
 ];
 
 const USAGE: &str = "cargo bench --bench speed [-- NAMES] [--rounds N] [--quick]";

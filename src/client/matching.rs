@@ -1,15 +1,10 @@
 //! Operations on all runs or tasks that a filter selects: cancel, retry, remove, pause, resume.
 
-use std::thread;
-use std::time::Duration;
-
 use crate::client::Client;
+use crate::client::batches::Batches;
 use crate::error::Result;
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
 use crate::model::filter::Filter;
-
-/// SQLite looks at least this often whether a lock is free.
-const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 impl Client {
     /// Cancels the selected unfinished runs as [`Client::cancel`] does. [`Filter::status`] may be `queued`, `running` or `failed`.
@@ -133,15 +128,17 @@ impl Client {
     /// As [`Client::cancel_matching`].
     pub fn change_matching(&self, action: BulkAction, filter: &Filter) -> Result<BulkReport> {
         let selection = filter.selection(action, self.now())?;
-        let (mut pass, mut report) = (BulkPass::default(), BulkReport::default());
+        let (mut pass, mut report) = (BulkPass::new(self.stopwatch()), BulkReport::default());
+        let mut batches = Batches::of(self);
         while !pass.is_over() {
-            let begin = self.monotonic();
+            pass.most = Some(batches.size());
             let events = self.write(|store, now| store.change_matching(&selection, &mut pass, &mut report, now))?;
             self.emit(&events);
             if !pass.is_over() {
-                // A writer that waits for the lock looks only now and then: without a pause it would find the lock taken each
-                // time, until its timeout.
-                thread::sleep(self.monotonic().saturating_sub(begin).min(MAX_PAUSE));
+                // The last of what a snapshot has selected may be few.
+                let items = if pass.selected.is_empty() { 0 } else { batches.size() };
+                batches.wrote(items, pass.held);
+                batches.rest(self, 1);
             }
         }
         Ok(report)

@@ -7,6 +7,7 @@ pub(crate) mod apply;
 #[cfg(feature = "tokio")]
 pub(crate) mod async_client;
 pub(crate) mod backup;
+mod batches;
 pub(crate) mod check;
 pub(crate) mod details;
 pub(crate) mod doctor;
@@ -33,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::client::wake::Wake;
-use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::clock::{Clock, Stopwatch, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::model::event::{Event, Observers};
 use crate::model::new_task::NewTask;
@@ -547,6 +548,10 @@ impl Client {
 
     pub(crate) fn monotonic(&self) -> Duration {
         self.clock.now().monotonic
+    }
+
+    fn stopwatch(&self) -> Stopwatch {
+        Stopwatch::of(self.clock.clone())
     }
 
     pub(crate) fn store(&self) -> MutexGuard<'_, Box<dyn Store>> {

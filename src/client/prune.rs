@@ -1,16 +1,11 @@
 //! `Client::prune`: applies retention on request.
 
-use std::thread;
-use std::time::Duration;
-
 use crate::client::Client;
+use crate::client::batches::Batches;
 use crate::error::Result;
 use crate::model::progress_meter::Progress;
 use crate::model::report::{Pass, Pruned};
 use crate::model::settings::Retention;
-
-/// SQLite looks at least this often whether a lock is free.
-const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 impl Client {
     /// Deletes all expired history now, which a running scheduler does little by little. Works in many short transactions with a
@@ -45,7 +40,7 @@ impl Client {
     pub fn prune_watched(&self, keep: Retention, progress: &Progress) -> Result<Pruned> {
         keep.check()?;
         let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
-        let mut at_begin = None;
+        let (mut at_begin, mut batches) = (None, Batches::of(self));
         loop {
             if pass.after == 0 {
                 // A pass that deletes nothing is the last: the next pass deletes what did not fit into a batch.
@@ -55,14 +50,11 @@ impl Client {
                 }
                 at_begin = Some(pruned);
             }
-            let begin = self.monotonic();
             let newest = self.write(|store, now| store.prune(&keep, &mut pass, &mut pruned, now))?;
             // The last pass deletes nothing, and is fast: the count does not begin again.
             progress.set_total(newest.unsigned_abs());
             progress.set_done(progress.done().max(pass.after.unsigned_abs()));
-            // A writer that waits for the lock looks only now and then: without a pause it would find the lock taken each time,
-            // until its timeout.
-            thread::sleep((self.monotonic().saturating_sub(begin) * 2).min(MAX_PAUSE));
+            batches.rest(self, 2);
         }
     }
 

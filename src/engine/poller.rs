@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Now, Timestamp};
+use crate::clock::{Now, Stopwatch, Timestamp};
 use crate::engine::former::Former;
 use crate::engine::log_once::LogOnce;
 use crate::engine::peers::Peers;
@@ -38,6 +38,7 @@ use crate::model::settings::Settings;
 use crate::model::vitals::Refused;
 use crate::rules::clock_monitor::ClockMonitor;
 use crate::rules::retention_timer::{Part, RetentionTimer};
+use crate::rules::turn_size::TurnSize;
 use crate::schedule::zone_data;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -67,6 +68,8 @@ pub(crate) struct Turn {
     pub(crate) leaves: bool,
     /// Why it wrote nothing, if it tried.
     pub(crate) refused: Option<Refused>,
+    /// Whether it held the lock of a file, which other writers wait for.
+    pub(crate) locked: bool,
 }
 
 /// What a look has shown.
@@ -105,6 +108,8 @@ pub(crate) struct Poller {
     outbox: VecDeque<Finished>,
     /// How many of them a turn writes at most, if a test limits it.
     limit: Option<usize>,
+    size: TurnSize,
+    stopwatch: Stopwatch,
     /// Those of them that were set aside. Only full turns try them again.
     aside: Vec<Finished>,
     /// The attempts that this owner has claimed and not settled, by run.
@@ -179,6 +184,8 @@ impl Poller {
             observers: Arc::new(Observers(observers)),
             outbox: VecDeque::new(),
             limit: None,
+            size: TurnSize::default(),
+            stopwatch: Stopwatch::default(),
             aside: Vec::new(),
             claimed: HashMap::new(),
             former: Former::default(),
@@ -436,6 +443,8 @@ impl Poller {
             full,
             prune: input.prune,
             slots,
+            most: self.size.items(),
+            stopwatch: &self.stopwatch,
             ahead: if input.behind { MAX_ITEMS } else { RESOLVE_AHEAD },
         };
         match self.store.turn(&work) {
@@ -467,11 +476,8 @@ impl Poller {
     /// Applies the result of a turn that was committed.
     fn apply(&mut self, now: Now, input: &Input, mut done: Done) -> Result<Turn> {
         self.clear_written(now, input, &mut done);
-        self.former.written(&self.lock);
-        done.cookie.iter().for_each(|cookie| self.lock.compared(*cookie));
-        self.former.look_again = done.holds.then(|| now.monotonic + self.settings.poll);
-        let not_compared = done.not_compared.take().map_or(Ok(()), Err);
-        self.log_once.log("after a change of the tables nothing starts, since lock files cannot be read", not_compared);
+        self.size.wrote(done.items, done.held);
+        self.compared(now, &mut done);
         self.sign(&mut done.claims);
         self.remember(&done, now);
         self.peers.stalled_reported(&input.stalled);
@@ -518,8 +524,8 @@ impl Poller {
             self.log_once.log("the log stays long", file.shrink_log());
         }
         let (wake_at, rest) = self.next_after(now, input, &done);
-        let leaves = self.newer.is_some();
-        Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, rest, leaves, refused: None })
+        let (leaves, locked) = (self.newer.is_some(), self.store.as_file().is_some());
+        Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, rest, leaves, refused: None, locked })
     }
 
     /// Forgets what a turn has written.

@@ -1,11 +1,14 @@
 //! Pure decisions: how a due task is resolved, which waiting run may start, which occurrences follow, what retention removes
-//! and when, when failures pause a task, what a step of the clock means.
+//! and when, when failures pause a task, what a step of the clock means, how long the lock
+//! of a file is used and when it is left to others.
 
 pub(crate) mod alarm_pace;
 pub(crate) mod clock_monitor;
 pub(crate) mod forecast;
+pub(crate) mod lock_pause;
 pub(crate) mod placement;
 pub(crate) mod resolve;
 pub(crate) mod retention;
 pub(crate) mod retention_timer;
 pub(crate) mod streak;
+pub(crate) mod turn_size;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{Stopwatch, Timestamp};
 use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
 use crate::host::orphan::{Orphan, Presence};
 #[cfg(feature = "postgres")]
@@ -16,9 +16,9 @@ use crate::model::finished::{Finished, Report, WorkerEnded};
 use crate::model::retry::RetryPolicy;
 use crate::model::run::Claim;
 use crate::rules::retention_timer::Part;
-
 /// Most items that one turn writes.
-pub(crate) const MAX_ITEMS: usize = 500;
+pub(crate) use crate::rules::turn_size::MAX_ITEMS;
+
 /// Most of them that are outcomes.
 pub(crate) const MAX_OUTCOMES: usize = MAX_ITEMS / 2;
 
@@ -310,6 +310,10 @@ pub(crate) struct Work<'a> {
     pub(crate) slots: Slots,
     /// What retention deletes in this turn.
     pub(crate) prune: Option<Part>,
+    /// Most items that the turn writes: at most [`MAX_ITEMS`]. A store on a server has time limits of its own.
+    pub(crate) most: usize,
+    /// Measures how long the turn holds the lock of a file.
+    pub(crate) stopwatch: &'a Stopwatch,
     /// Most due tasks that are resolved although no worker is free for them.
     pub(crate) ahead: usize,
 }
@@ -408,6 +412,9 @@ pub(crate) struct Done {
     pub(crate) damaged: bool,
     /// The data version of the snapshot that the turn saw.
     pub(crate) data_version: i64,
+    /// How many items a turn on a file has written, and for how long it held the lock before its commit.
+    pub(crate) items: usize,
+    pub(crate) held: Duration,
     /// The server's time by which the turn decided what is due; `None` if that is the time that was given.
     pub(crate) decided_at: Option<Timestamp>,
 }

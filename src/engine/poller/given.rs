@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::clock::Now;
+use crate::clock::{Clock, Now, Stopwatch};
 use crate::engine::poller::Poller;
 use crate::engine::start_backoff::StartBackoff;
 use crate::error::excerpt;
 use crate::model::event::Event;
 use crate::model::finished::{Finished, Report, WorkerEnded};
 use crate::model::health::CANNOT_START;
-use crate::store::turn_io::Slots;
+use crate::store::turn_io::{Done, MAX_ITEMS, Slots};
 
 /// Longest reason why nothing starts that is stored for others, in bytes.
 const MAX_PROBLEM_BYTES: usize = 500;
@@ -35,8 +35,22 @@ impl Troubles {
 impl Poller {
     /// Returns how many outcomes a turn takes at most.
     pub(crate) fn most_outcomes(&self) -> usize {
-        let most = self.store.most_outcomes();
+        let most = self.store.most_outcomes() * self.size.items() / MAX_ITEMS;
         self.limit.map_or(most, |limit| limit.min(most))
+    }
+
+    /// Measures how long turns hold the lock of a file: those that follow long ones are smaller.
+    pub(crate) fn measure_by(&mut self, clock: Arc<dyn Clock>) {
+        self.stopwatch = Stopwatch::of(clock);
+    }
+
+    /// A turn has compared what this owner and others run with the rows.
+    pub(super) fn compared(&mut self, now: Now, done: &mut Done) {
+        self.former.written(&self.lock);
+        done.cookie.iter().for_each(|cookie| self.lock.compared(*cookie));
+        self.former.look_again = done.holds.then(|| now.monotonic + self.settings.poll);
+        let not_compared = done.not_compared.take().map_or(Ok(()), Err);
+        self.log_once.log("after a change of the tables nothing starts, since lock files cannot be read", not_compared);
     }
 
     /// Has turns write fewer outcomes than the store allows, for tests.

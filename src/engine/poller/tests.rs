@@ -1,18 +1,18 @@
 //! Turns of a poller on real tables.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
 
-use crate::clock::Now;
+use crate::clock::{Clock, ManualClock, Now};
 use crate::engine::poller::testing::{NOON, poller, store, with_owner};
 use crate::engine::poller::{Poller, Turn};
 use crate::model::event::{Event, Observers};
 use crate::model::finished::Finished;
 use crate::model::run::Outcome;
-use crate::store::turn_io::Slots;
+use crate::store::turn_io::{MAX_ITEMS, MAX_OUTCOMES, Slots};
 
 fn after(seconds: u64) -> Now {
     let passed = Duration::from_secs(seconds);
@@ -133,4 +133,38 @@ mod on_server {
         turn(&mut poller, NOON, 0);
         assert_eq!(runs(&mut other), 2, "it is recorded though no worker is free");
     }
+}
+
+/// A clock by which a second passes between two looks at it.
+#[derive(Default)]
+struct Slow(AtomicU64);
+
+impl Clock for Slow {
+    fn now(&self) -> Now {
+        after(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn a_turn_that_held_the_lock_for_long_is_followed_by_smaller_ones() {
+    let home = tempfile::tempdir().unwrap();
+    let database = home.path().join("t.db");
+    let (mut poller, other) = (poller(&database), Connection::open(&database).unwrap());
+    let due = "
+        WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+        INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)
+        SELECT 't' || i, 'work', 'once', '2027-03-14T12:00:00Z', ?1, 1 FROM n";
+    other.execute(due, [NOON.wall.as_millis()]).unwrap();
+    let claims = |poller: &mut Poller| turn(poller, NOON, MAX_ITEMS).claims.len();
+    // The first turn has an item of its own.
+    assert_eq!(
+        (claims(&mut poller), claims(&mut poller)),
+        (MAX_ITEMS - 1, MAX_ITEMS),
+        "time that is not measured is not long"
+    );
+    poller.measure_by(Arc::new(Slow::default()));
+    assert_eq!((claims(&mut poller), claims(&mut poller), claims(&mut poller)), (500, 250, 125));
+    assert_eq!(poller.most_outcomes(), MAX_OUTCOMES * 62 / MAX_ITEMS);
+    poller.measure_by(Arc::new(ManualClock::new(NOON.wall)));
+    assert_eq!((claims(&mut poller), claims(&mut poller)), (62, 87), "they grow slowly");
 }

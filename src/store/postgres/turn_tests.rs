@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postgres::Client;
 
-use crate::clock::{Now, Timestamp};
+use crate::clock::{Now, Stopwatch, Timestamp};
 use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::retry::Retry;
@@ -23,7 +23,7 @@ use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::sql::sql;
-use crate::store::turn_io::{Dead, Done, Proof, Registration, Slots, Work};
+use crate::store::turn_io::{Dead, Done, MAX_ITEMS, Proof, Registration, Slots, Work};
 
 pub(crate) const NOON: i64 = 1_805_025_600_000;
 
@@ -118,6 +118,8 @@ impl Owner {
             full: turn.full,
             slots: Slots { room: turn.room, idle: turn.room / 2 + 1 },
             prune: turn.prune,
+            most: MAX_ITEMS,
+            stopwatch: &Stopwatch::default(),
             ahead: 32,
         };
         let done = self.store.turn(&work)?;

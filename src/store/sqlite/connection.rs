@@ -5,6 +5,7 @@
 mod copy;
 mod history_record;
 pub(crate) mod known;
+mod write_queue;
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior, ffi};
 
 use crate::error::{BoxError, Error, Result};
 use crate::host::{file_aliases, panics, platform};
@@ -21,6 +22,7 @@ use crate::schedule::Schedules;
 use crate::store::Open;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::known::{Beginning, Begun, KnownHistory, Purpose};
+use crate::store::sqlite::connection::write_queue::WriterPlace;
 use crate::store::sqlite::damage::Files;
 use crate::store::sqlite::file::{self, Durability, Missing, Opened};
 use crate::store::sqlite::ids::Ids;
@@ -215,6 +217,7 @@ impl SqliteStore {
             backing.commit(&transaction)?;
             return Ok(answer);
         }
+        let _place = self.writer_place()?;
         let begun = Begun::new(&self.connection)?;
         self.transactions += 1;
         if !self.accepts_newer {
@@ -241,6 +244,7 @@ impl SqliteStore {
         &mut self,
         f: impl FnOnce(&Connection, &mut Schedules, &mut Ids, i64) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        let _place = self.backing.is_none().then(|| self.writer_place()).transpose()?;
         // A restore in the moment between this and the statement is found by the next transaction.
         if self.backing.is_none() {
             let cookie = seen::cookie(&self.connection)?;
@@ -319,7 +323,9 @@ impl SqliteStore {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.without_commit(TransactionBehavior::Immediate, f).map_err(|fault| self.error(fault, doing))
+        let place = self.backing.is_none().then(|| self.writer_place()).transpose();
+        let rehearsed = place.and_then(|_place| self.without_commit(TransactionBehavior::Immediate, f));
+        rehearsed.map_err(|fault| self.error(fault, doing))
     }
 
     /// Runs `f` over one snapshot, without a lock that a writer would wait for. Fails if the path no longer names the file: a
@@ -395,6 +401,14 @@ impl SqliteStore {
         self.connection.busy_timeout(timeout).map_err(|error| Error::store("set the busy timeout", error))
     }
 
+    /// Waits until it is this connection's turn to write, among those of this process to the file. A connection that has waited for as
+    /// long as it would for others fails as if SQLite had refused the lock.
+    fn writer_place(&self) -> Result<WriterPlace, Fault> {
+        let busy =
+            || rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), Some("database is locked".to_owned()));
+        Ok(self.history.queue().wait(self.busy_timeout).ok_or_else(busy)?)
+    }
+
     /// Returns the number of write transactions begun; for tests of the cost of an idle loop.
     pub(crate) fn transactions(&self) -> u64 {
         self.transactions
@@ -412,6 +426,12 @@ impl SqliteStore {
         let size = format!("CREATE TEMP TABLE size AS SELECT {tasks} AS tasks, {runs} AS runs, {now} AS now;");
         let rows = include_str!("../../../benches/page/rows.sql");
         self.connection.execute_batch(&format!("BEGIN; {size} {rows} COMMIT;")).expect("rows");
+    }
+
+    /// Returns the queue in which the connections of this process to the file write.
+    #[cfg(test)]
+    fn queue(&self) -> Arc<write_queue::WriteQueue> {
+        self.history.queue()
     }
 
     /// Counts the steps of SQLite's virtual machine from now on.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::{Now, Timestamp};
+use crate::clock::{Now, Stopwatch, Timestamp};
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
 use crate::model::filter::Filter;
 use crate::model::finished::Finished;
@@ -19,7 +19,7 @@ use crate::rules::retention;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::sqlite::{health, history, invariants, matching, prune, tasks, turn};
-use crate::store::turn_io::{Done, Registration, Slots, Work};
+use crate::store::turn_io::{Done, MAX_ITEMS, Registration, Slots, Work};
 
 const NOON: i64 = 1_805_025_600_000;
 const MINUTE: i64 = 60_000;
@@ -100,6 +100,8 @@ impl Site {
             slots: Slots { room: self.room, idle: self.room },
             // Retention has its own limits and its own test.
             prune: None,
+            most: MAX_ITEMS,
+            stopwatch: &Stopwatch::default(),
             ahead: 32,
         };
         let before = self.steps.load(Ordering::Relaxed);

@@ -4,6 +4,8 @@
 //! A snapshot selects a batch of ids, without a lock for which a scheduler would wait. A transaction then reads each of them again
 //! and changes it: what no longer matches is no longer selected.
 
+use std::time::Duration;
+
 use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension, Row, Rows, Transaction, named_params};
 
@@ -46,11 +48,13 @@ pub(super) fn change(
     if pass.selected.is_empty() {
         return Ok(Vec::new());
     }
+    let mut held = Duration::ZERO;
     let (done, events, counted) = store.write("change what a filter selects", |tx, schedules| {
+        let locked = pass.stopwatch.read();
         let (mut counted, before) = (report.clone(), tx.total_changes());
         let mut change = BulkChange { tx, schedules, selection, now, written: Written::default() };
         let mut done = 0;
-        for id in &pass.selected {
+        for id in pass.selected.iter().take(pass.most.unwrap_or(usize::MAX)) {
             if let Some((item, verdict)) = change.item(*id)? {
                 counted.count(item, verdict);
             }
@@ -60,9 +64,11 @@ pub(super) fn change(
             }
         }
         let events = change.written.events;
+        held = pass.stopwatch.read().saturating_sub(locked);
         fault_points::reach("matching");
         Ok((done, events, counted))
     })?;
+    pass.held = held;
     *report = counted;
     pass.selected.drain(..done);
     fault_points::reach("matched");

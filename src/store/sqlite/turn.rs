@@ -1,7 +1,7 @@
 //! The one transaction of a turn: settle what finished, extend leases, recover lost runs, expire what never began, resolve what
 //! is due, claim.
 //!
-//! It writes at most [`MAX_ITEMS`] items, outcomes first. If one item cannot be written, the
+//! It writes at most as many items as it is given, outcomes first. If one item cannot be written, the
 //! transaction is rolled back and repeated with a savepoint around each item: the bad one is set aside with an event, the others are
 //! written.
 
@@ -10,6 +10,7 @@ mod items;
 mod wrong_clock;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use rusqlite::Transaction;
 
@@ -32,7 +33,7 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, settle, tasks};
-use crate::store::turn_io::{Dead, Done, Item, Lost, MAX_ITEMS, Orphaned, Proof, Slots, Work, presence};
+use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
 pub(crate) const SWEEP: usize = 500;
@@ -75,13 +76,17 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
     // A task whose zone is unknown here is not tried, so it cannot fail.
     let together = memory.aside.len() == memory.zoneless.len() && !work.newer && !memory.apart;
     let mode = if together { Mode::Together } else { Mode::OneByOne };
-    let mut turn = |mode, memory: &mut Memory| {
+    let mut turn = |mode, memory: &mut Memory| -> Result<Done, Fault> {
         store.try_write_items(Some((work.owner, work.claimed)), |tx, schedules, backing, beginning| {
+            let locked = work.stopwatch.read();
             let mut turning = Turning::new(tx, schedules, work, memory, mode, backing)?;
             if let Some(beginning) = beginning {
                 turning.hold_back(beginning)?;
             }
-            turning.run()
+            let done = turning.run()?;
+            // Without the commit: on a slow disk it takes as long for few items.
+            let held = if is_in_memory { Duration::ZERO } else { work.stopwatch.read().saturating_sub(locked) };
+            Ok(Done { held, ..done })
         })
     };
     let done = match turn(mode, memory) {
@@ -140,7 +145,7 @@ impl<'a> Turning<'a> {
         let (blocked, delayed) = (work.newer || blocked::any_blocked(tx)?, work.newer || delays::any(tx)?);
         let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
         let written = Written { blocked, delayed, limits, ..Written::default() };
-        let (slots, budget) = (work.slots, MAX_ITEMS);
+        let (slots, budget) = (work.slots, work.most);
         let (held_tasks, passed_over) = (BTreeSet::new(), 0);
         Ok(Turning {
             tx,
@@ -160,7 +165,8 @@ impl<'a> Turning<'a> {
 
     fn run(mut self) -> Result<Done, Fault> {
         self.write()?;
-        let Turning { memory, mut done, written, .. } = self;
+        let Turning { memory, mut done, written, work, budget, .. } = self;
+        done.items = work.most - budget;
         (done.claims, done.events, done.damaged) = (written.claims, written.events, memory.damaged);
         Ok(done)
     }
@@ -181,7 +187,7 @@ impl<'a> Turning<'a> {
         }
         // Before anything is settled: no outcome is deleted in the turn in which it is written, however long it had to wait for
         // that.
-        self.prune(false, PRESSING)?;
+        self.prune(false, PRESSING.min(self.budget / 2))?;
         self.settle_all()?;
         for report in self.work.reports {
             let fence = Fence { run: report.run, owner: self.work.owner, attempt: report.attempt };

@@ -45,6 +45,8 @@ impl SqliteStore {
 
     /// Holds the write lock meanwhile: otherwise the record of an older state could replace that of a newer one.
     fn record(&mut self) -> Result<(), BoxError> {
+        // Without its place it waits as SQLite has it wait.
+        let _place = self.writer_place();
         let snapshot = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let seen = Seen::read(&snapshot)?;
         // Otherwise the file was restored since: the record is what shows that.

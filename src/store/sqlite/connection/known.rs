@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::store::fault::Fault;
+use crate::store::sqlite::connection::write_queue::WriteQueue;
 use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::restore::seen::{HighestIds, History, Seen};
@@ -50,14 +51,19 @@ impl<'c> Begun<'c> {
     }
 }
 
-/// The highest ids that connections of this process have given out or found in one file, and the history that they are of.
-type GivenOut = Mutex<(String, HighestIds)>;
+/// What the connections of this process to one file share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The highest ids that they have given out or found, and the history that those are of.
+    given_out: Mutex<(String, HighestIds)>,
+    queue: Arc<WriteQueue>,
+}
 
-/// Those of each open file, by its identity.
-static OPEN: Mutex<BTreeMap<(u64, u64), Weak<GivenOut>>> = Mutex::new(BTreeMap::new());
+/// That of each open file, by its identity.
+static OPEN: Mutex<BTreeMap<(u64, u64), Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
 /// Returns what the connections to a file share.
-fn given_out(file: Option<(u64, u64)>) -> Arc<GivenOut> {
+fn shared(file: Option<(u64, u64)>) -> Arc<Shared> {
     let Some(file) = file else { return Arc::default() };
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|_, shared| shared.strong_count() > 0);
@@ -77,7 +83,7 @@ pub(super) struct KnownHistory {
     pub(super) recorded: HighestIds,
     /// What the connection is used for, and what follows from a restore.
     pub(super) purpose: Purpose,
-    given_out: Arc<GivenOut>,
+    shared: Arc<Shared>,
     /// The ids that the next rows get.
     pub(super) ids: Ids,
     /// Whether a transaction has found that the schema changed, and no turn has compared the claims of its owner since.
@@ -87,8 +93,8 @@ pub(super) struct KnownHistory {
 impl KnownHistory {
     /// `file`: its identity.
     pub(super) fn new(file: Option<(u64, u64)>) -> Self {
-        let (recorded, ids, given_out) = (HighestIds::default(), Ids::default(), given_out(file));
-        KnownHistory { known: None, recorded, purpose: Purpose::Requests, given_out, ids, uncompared: false }
+        let (recorded, ids, shared) = (HighestIds::default(), Ids::default(), shared(file));
+        KnownHistory { known: None, recorded, purpose: Purpose::Requests, shared, ids, uncompared: false }
     }
 
     /// A transaction is committed, after which these are the highest ids. `compares`: it was that of an owner.
@@ -107,7 +113,12 @@ impl KnownHistory {
     }
 
     fn given_out(&self) -> MutexGuard<'_, (String, HighestIds)> {
-        self.given_out.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.given_out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the queue in which the connections to the file write.
+    pub(super) fn queue(&self) -> Arc<WriteQueue> {
+        self.shared.queue.clone()
     }
 
     /// Compares what a transaction has found at its begin with what is known. If the file went back, that is settled in this transaction,
