@@ -85,8 +85,9 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
             }
             let done = turning.run()?;
             // Without the commit: on a slow disk it takes as long for few items.
-            let held = if is_in_memory { Duration::ZERO } else { work.stopwatch.read().saturating_sub(locked) };
-            Ok(Done { held, ..done })
+            let held = work.stopwatch.read().saturating_sub(locked);
+            let (items, held) = if is_in_memory { Default::default() } else { (done.items, held) };
+            Ok(Done { items, held, ..done })
         })
     };
     let done = match turn(mode, memory) {
