@@ -10,7 +10,6 @@ mod items;
 mod wrong_clock;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use rusqlite::Transaction;
 
