@@ -1,6 +1,7 @@
 //! Opens runs that a user, a program or a dead run requests, outside of the schedule.
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
+use serde_json::Value;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, excerpt};
@@ -49,7 +50,9 @@ pub(crate) fn requested(
     if same_value(stored, given) {
         return Ok(Some(run));
     }
-    let [stored, given] = [stored, given].map(|payload| excerpt(payload, SHOWN));
+    // A server keeps neither spaces nor the order of keys.
+    let shown = |payload: &str| serde_json::from_str::<Value>(payload).map_or(payload.to_owned(), |it| it.to_string());
+    let [stored, given] = [stored, given].map(|payload| excerpt(&shown(payload), SHOWN));
     Err(Error::Refused {
         request: format!("trigger task {:?} with the key {key:?}", task.definition.name),
         reason: format!("the key was used for run {run}, with another payload: stored {stored}, given {given}"),

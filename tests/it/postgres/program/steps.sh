@@ -24,7 +24,8 @@ logs hello
 logs fails
 check
 trigger daily --key k1 --payload '{"x": 1}'
-trigger daily --key k1
+trigger daily --key k1 --payload '{"x":1}'
+trigger daily --key k1 --payload '{"x": 2}'
 trigger missing
 pause daily
 resume daily
