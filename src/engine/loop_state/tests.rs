@@ -191,7 +191,7 @@ fn a_drain_leaves_the_lock_to_other_writers() {
     state.ordered(Order::Drain);
     let writes = |millis| Sight { unsettled: 10_000, writes_on: true, ..sight(millis) };
     assert_eq!(until_pause(&mut state, writes, 0, 50), (2_000, 2_110));
-    // A clock that stands still ends the pause as well.
+    // If the clock stands still, the loop has slept all the same, and the next turn follows.
     assert_eq!(until_pause(&mut state, writes, 2_000, 50), (2_000, 4_110));
 }
 

@@ -46,8 +46,8 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
 /// How long a server may not answer after the drain before nothing is expected of it any more. A living one may need as long for its lock.
 const UNANSWERED: Duration = Duration::from_secs(5);
-/// How long the scheduler's own end may take then.
-const LAST_ANSWER: Duration = Duration::from_secs(2);
+/// How long the scheduler's own end may take then: the guard and the log need a part of the ten seconds, too.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
 /// The same for workers: an attempt has ten seconds after its cancel, and its worker ten seconds after SIGTERM.
 const WORKER_LIMIT: Duration = Duration::from_secs(30);
 /// Time for which a file must be unusable before the program gives up: SQLite reports a page that is temporarily unreadable
