@@ -447,7 +447,8 @@ impl<'a> Check<'a> {
             task,
             handler.clone(),
             stuck.process.as_deref(),
-        );
+        )
+        .started_by(&stuck.owner);
         let declare = format!("duly cancel {run} --gone");
         let seen = orphan.observe();
         let (found, advice) = match (seen.presence, seen.group) {

@@ -29,8 +29,8 @@ pub(crate) enum OwnerEnd {
     EndedNamespace,
 }
 
-/// Decides the presence of a command. `group`: `None` if nothing was recorded; then the input alone decides, and without an input file
-/// there was no command. `input`: the lock of its input file. `guard` and `end` count only where the group cannot be read completely.
+/// Decides the presence of a command. `group`: `None` if nothing was recorded; without an input file there was no command then. `input`:
+/// the lock of its input file. `guard` and `end` count only where the group cannot be read completely.
 pub(crate) fn judge(group: Option<&Group>, input: Hold, guard: GuardSeen, end: OwnerEnd) -> Presence {
     let unreadable = match group {
         Some(Group::Unreadable(_)) if guard == GuardSeen::SawGone => return judge_empty(input),
@@ -40,14 +40,8 @@ pub(crate) fn judge(group: Option<&Group>, input: Hold, guard: GuardSeen, end: O
         Some(Group::OtherBoot) if input == Hold::Held => return Presence::Alive,
         // The input file may not have reached the disk before a power failure.
         Some(Group::OtherBoot) => return Presence::Gone,
-        None => {
-            return match input {
-                Hold::Held => Presence::Alive,
-                Hold::Free => Presence::Gone,
-                Hold::Missing => Presence::NoTrace,
-                Hold::Unknown(reason) => Presence::Unknown(reason),
-            };
-        }
+        None if input == Hold::Missing => return Presence::NoTrace,
+        None => "its process is not recorded",
     };
     let unknown = |what: &str| Presence::Unknown(format!("{what}, and {unreadable}"));
     match (input, guard, end) {
@@ -96,20 +90,19 @@ mod tests {
     }
 
     #[test]
-    fn where_the_group_is_known_or_not_recorded_guard_and_namespace_do_not_count() {
+    fn where_the_group_is_known_guard_and_namespace_do_not_count() {
         let failed = || unknown("no descriptor is left");
         let members = || Group::Leaderless(vec![7]);
         // Input: held, free, missing, an error.
         for (group, expected) in [
-            (None, [Alive, Gone, NoTrace, failed()]),
-            (Some(Group::Led), [Alive, Alive, Alive, Alive]),
-            (Some(members()), [Alive, Alive, Alive, Alive]),
-            (Some(Group::Empty), [LeftGroup, Gone, Gone, failed()]),
-            (Some(Group::OtherBoot), [Alive, Gone, Gone, Gone]),
+            (Group::Led, [Alive, Alive, Alive, Alive]),
+            (members(), [Alive, Alive, Alive, Alive]),
+            (Group::Empty, [LeftGroup, Gone, Gone, failed()]),
+            (Group::OtherBoot, [Alive, Gone, Gone, Gone]),
         ] {
             for (input, expected) in inputs().into_iter().zip(expected) {
                 for (guard, end) in guards().into_iter().flat_map(|guard| ENDS.map(|end| (guard.clone(), end))) {
-                    let found = judge(group.as_ref(), input.clone(), guard.clone(), end);
+                    let found = judge(Some(&group), input.clone(), guard.clone(), end);
                     assert_eq!(found, expected, "{group:?}, {input:?}, {guard:?}, {end:?}");
                 }
             }
@@ -140,6 +133,24 @@ mod tests {
                     let found = judge(Some(&group), input.clone(), guard.clone(), end);
                     assert_eq!(found, expected, "{input:?}, {guard:?}, {end:?}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_recorded_counts_as_a_group_that_cannot_be_read_and_without_an_input_there_was_nothing() {
+        let unreadable = Group::Unreadable("its process is not recorded".to_owned());
+        for guard in guards().into_iter().filter(|guard| *guard != GuardSeen::SawGone) {
+            for input in inputs() {
+                let expected = match input {
+                    Hold::Missing => NoTrace,
+                    _ => judge(Some(&unreadable), input.clone(), guard.clone(), OwnerEnd::Recent),
+                };
+                assert_eq!(
+                    judge(None, input.clone(), guard.clone(), OwnerEnd::Recent),
+                    expected,
+                    "{input:?}, {guard:?}"
+                );
             }
         }
     }

@@ -18,6 +18,8 @@ use crate::host::platform::{self, Hold};
 
 /// How the name of such a file ends.
 const SUFFIX: &str = ".guard";
+/// The number of no group.
+const UNUSED: u64 = 0;
 /// Longest file that is read, in bytes: some ten thousand groups.
 const MAX_FILE: u64 = 1024 * 1024;
 
@@ -128,6 +130,14 @@ fn gone_line(group: u64) -> String {
     format!("gone {group}.\n")
 }
 
+/// Observes the guard of an owner, of which no group is recorded. `folder`: that of the lock files.
+pub(crate) fn seen_of(folder: &Path, owner: &str) -> GuardSeen {
+    match seen(folder, Some(&GuardedGroup { owner: owner.to_owned(), group: UNUSED })) {
+        GuardSeen::Missing => GuardSeen::NoGuard,
+        seen => seen,
+    }
+}
+
 /// Observes the guard of a group. `folder`: that of the lock files.
 pub(crate) fn seen(folder: &Path, group: Option<&GuardedGroup>) -> GuardSeen {
     let Some(GuardedGroup { owner, group }) = group else { return GuardSeen::NoGuard };
@@ -185,7 +195,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use crate::host::guard_lock::{
-        GuardPlace, GuardSeen, GuardedGroup, MAX_FILE, owners, record_gone, remove_free, seen,
+        GuardPlace, GuardSeen, GuardedGroup, MAX_FILE, owners, record_gone, remove_free, seen, seen_of,
     };
     use crate::host::owner_lock::{OwnerLock, folder};
 
@@ -201,7 +211,7 @@ mod tests {
         let group = |group| GuardedGroup { owner: "a-1".to_owned(), group };
         let sees = |one: u64| seen(&of_owners, Some(&group(one)));
         assert_eq!(seen(&of_owners, None), GuardSeen::NoGuard);
-        assert_eq!(sees(1), GuardSeen::Missing);
+        assert_eq!((sees(1), seen_of(&of_owners, "a-1")), (GuardSeen::Missing, GuardSeen::NoGuard));
         let elsewhere = GuardedGroup { owner: "../t".to_owned(), group: 1 };
         assert_eq!(seen(&of_owners, Some(&elsewhere)), GuardSeen::Missing);
 
@@ -215,6 +225,7 @@ mod tests {
         assert_eq!(sees(1), GuardSeen::Held);
         record_gone(&lock.share().unwrap(), 12).unwrap();
         assert_eq!((sees(12), sees(1), sees(2)), (GuardSeen::SawGone, GuardSeen::Held, GuardSeen::Held));
+        assert_eq!(seen_of(&of_owners, "a-1"), GuardSeen::Held, "what it has seen of others says nothing");
         // A write that failed in the middle names no group.
         std::io::Write::write_all(&mut lock.share().unwrap(), b"gone 3").unwrap();
         record_gone(&lock.share().unwrap(), 4).unwrap();
@@ -229,6 +240,7 @@ mod tests {
         assert_eq!(sees(1), GuardSeen::Held);
         drop(copy);
         assert_eq!((sees(1), sees(12)), (GuardSeen::Free, GuardSeen::SawGone));
+        assert_eq!(seen_of(&of_owners, "a-1"), GuardSeen::Free);
 
         // Another file of this name is not the locked one. A link, and a file without an end, are not read.
         let lock = place.lock().unwrap();

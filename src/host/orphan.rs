@@ -41,6 +41,8 @@ pub struct Orphan {
     record: Option<Record>,
     database: PathBuf,
     input: PathBuf,
+    /// The scheduler that started it. Empty: unknown.
+    owner: String,
 }
 
 /// What a run records of its command, as JSON. A field is absent where the system does not report it.
@@ -103,7 +105,13 @@ pub(crate) struct Observation {
 impl Orphan {
     /// Returns a command of which only these values are known, for an event that is read from JSON.
     pub(crate) fn described(run: i64, attempt: u32, task: String, handler: String) -> Self {
-        Orphan { run, attempt, task, handler, record: None, database: PathBuf::new(), input: PathBuf::new() }
+        let (database, input, owner) = (PathBuf::new(), PathBuf::new(), String::new());
+        Orphan { run, attempt, task, handler, record: None, database, input, owner }
+    }
+
+    /// Names the scheduler that started it, whose guard counts where nothing is recorded of the command.
+    pub(crate) fn started_by(self, owner: &str) -> Self {
+        Orphan { owner: owner.to_owned(), ..self }
     }
 
     /// Returns the command that an attempt may have left. `process`: its record.
@@ -122,7 +130,8 @@ impl Orphan {
         let input = if is_of_worker { worker } else { input };
         // The row of an attempt at a worker has no record: the worker's file has it.
         let record = record.or_else(|| is_of_worker.then(|| recorded_in(&input)).flatten());
-        Orphan { run, attempt, task, handler, record, database: database.to_owned(), input }
+        let database = database.to_owned();
+        Orphan { record, database, input, ..Orphan::described(run, attempt, task, handler) }
     }
 
     /// Returns a worker process that holds this file. It has no run; the number distinguishes it from others.
@@ -239,8 +248,10 @@ impl Orphan {
         };
         // The record of another database's command is no evidence about this run.
         let counting = group.as_ref().filter(|_| recorded_for != RecordedFor::OtherDatabase);
-        let guard = match counting {
-            Some(Group::Unreadable(_)) => self.guard(),
+        let guard = match (counting, &self.record) {
+            (Some(Group::Unreadable(_)), _) => self.guard(),
+            // The scheduler died before it had recorded the command, and may have told its guard.
+            (None, None) if hold == Hold::Free => self.guard(),
             _ => GuardSeen::NoGuard,
         };
         let was_init = self.record.as_ref().is_some_and(|record| record.init);
@@ -254,8 +265,11 @@ impl Orphan {
     }
 
     fn guard(&self) -> GuardSeen {
-        let group = self.record.as_ref().and_then(|record| record.guard.as_ref());
-        guard_lock::seen(&owner_lock::folder(&self.database), group)
+        let folder = owner_lock::folder(&self.database);
+        match &self.record {
+            Some(record) => guard_lock::seen(&folder, record.guard.as_ref()),
+            None => guard_lock::seen_of(&folder, &self.owner),
+        }
     }
 
     /// `found`: the identity of the input file in this folder.

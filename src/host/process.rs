@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::platform;
+use crate::host::{fault_points, platform};
 
 /// The leader of a process group, distinguished from any later process with the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,7 @@ impl Leader {
     /// Identifies a child that has not been waited for. `None` where the system does not report the data, and where
     /// `/proc` shows another PID namespace than that of this process.
     pub fn identify(pid: u32) -> Option<Self> {
+        fault_points::reach("started");
         let (pid_ns, stat) = (own_namespace().ok()?, stat(pid).ok()??);
         Some(Leader {
             pid,

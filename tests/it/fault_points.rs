@@ -32,6 +32,7 @@ mod with_faults {
     use duly::RunStatus;
 
     use super::{TestDb, killed_program, probe, retry_soon, state};
+    use crate::evidence::tool_works;
     use crate::fixtures::{eventually, wait_for_status};
     use crate::sidecar::{Gate, Sidecar, guard_of, shell, signal, wait_for_line};
 
@@ -97,6 +98,52 @@ mod with_faults {
         let undisturbed = ("succeeded 1".to_owned(), lines(&["start 1", "end 1"]));
         assert_eq!(at_most_once("settled"), undisturbed);
         assert_eq!(retried("settled"), undisturbed);
+    }
+
+    /// The guard knows of the command, and nothing else does: without its word, the next attempt waits for it.
+    #[test]
+    fn a_command_that_is_not_recorded_and_gave_up_its_lock_is_waited_for() {
+        // Of the usual shells, only this one can close the descriptor.
+        if !tool_works("bash", &["--version"]) {
+            return;
+        }
+        for (point, ends_by_itself) in [("started", true), ("spawned", false)] {
+            let (db, client) = TestDb::with_client();
+            let mut gate = Gate::new(&db, "gate");
+            let home = db.home().display();
+            let closes = "exec 41>&- </dev/null; echo closed >>log; read line <gate; echo passed >>log";
+            let line = format!("cd {home}; [ $DULY_ATTEMPT = 2 ] || exec bash -c '{closes}'");
+            let mut first = killed_program(&db, point, &["--lease", "10m"]);
+            let mut guard = None;
+            eventually("it has a guard", || {
+                guard = guard_of(first.pid());
+                guard.is_some()
+            });
+            let guard = guard.expect("a guard").to_string();
+            signal("STOP", &guard);
+            client.add(retry_soon(shell("probe", &line), 5)).unwrap();
+            assert_eq!(first.end().signal(), KILL, "{point}: {}", first.log());
+            assert_eq!(wait_for_line(&db, "log"), "closed");
+            assert_eq!(db.ask("SELECT process IS NULL FROM task_runs"), "1");
+            let mut second = Sidecar::start(&db, &["--lease", "10m"]);
+            let says = "its command is still running; the run waits for it";
+            eventually("it has looked", || second.log().contains(says) || state(&db) != "running 1");
+            assert_eq!(state(&db), "running 1", "{point}");
+            signal("CONT", &guard);
+            // Which process it is was not told for certain: it is ended by nobody. The guard changes its name while it ends groups.
+            if ends_by_itself {
+                let name = || std::fs::read_to_string(format!("/proc/{guard}/comm")).expect("the guard waits");
+                eventually("the guard sees the end", || name() == "duly-guard-ends\n");
+                eventually("it goes on waiting", || name() == "duly-guard\n");
+                assert_eq!(state(&db), "running 1");
+                gate.open();
+            }
+            assert_eq!(wait_for_status(&client, "probe", RunStatus::Succeeded).attempt, 2);
+            let passed = if ends_by_itself { &["closed", "passed"][..] } else { &["closed"] };
+            assert_eq!(db.lines("log"), lines(passed), "{point}");
+            second.terminate();
+            db.assert_sound();
+        }
     }
 
     /// The command survives, as the guard does nothing, and only its input file shows that: the next attempt waits for it.

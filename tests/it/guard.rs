@@ -447,6 +447,27 @@ fn a_guard_writes_which_groups_it_has_seen_gone() {
 }
 
 #[test]
+fn what_was_being_started_when_the_scheduler_died_is_waited_for_and_not_ended() {
+    let starting =
+        |number: u32, variables: &[&str]| json!({ "starting": { "number": number, "variables": variables } });
+    let runs = Leader::start("echo up; exec sleep 1000");
+    let mut guard = Guard::start();
+    // Nothing has both variables. The second of the others has ended, and the guard knows which group the third is.
+    guard.tell(&starting(1, &["DULY_RUN_ID=7", "DULY_ATTEMPT=3"]));
+    guard.tell(&starting(2, &["DULY_RUN_ID=7"]));
+    guard.tell(&json!({ "end": 2 }));
+    let identified = Leader::start("echo up; exec sleep 1000");
+    guard.tell(&starting(identified.0.id(), &["DULY_RUN_ID=7"]));
+    guard.tell(&identified.announced());
+    guard.tell(&starting(4, &["DULY_RUN_ID=7", "DULY_ATTEMPT=2"]));
+    guard.pipe = None;
+    eventually("the known one is gone", || group_size(&identified.group()) == 0);
+    assert!(group_size(&runs.group()) == 1 && !matches!(guard.child.try_wait(), Ok(Some(_))));
+    drop(runs);
+    guard.ends();
+}
+
+#[test]
 fn a_group_without_its_leader_is_ended_only_if_a_member_is_identified() {
     let leaves = |with: &str| {
         let mut leader = Leader::start(&format!("{with} sleep 1000 >/dev/null & echo up; read line"));

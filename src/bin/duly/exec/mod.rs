@@ -200,13 +200,13 @@ impl Handler for Commands {
         // Before the process: one that cannot be read would be killed in the middle of its work.
         let of_stdout = self.drain(context, Stream::Stdout, &sender)?;
         let of_stderr = self.drain(context, Stream::Stderr, &sender)?;
-        let mut group = start(context, &payload, self.environment)?;
-        // Before the process is recorded, so that every recorded command is guarded. A scheduler that is killed before this line
-        // leaves an orphan process, as one without a guard does.
-        let variables =
-            vec![format!("DULY_RUN_ID={}", context.run_id()), format!("DULY_ATTEMPT={}", context.attempt())];
-        let watched = self.guard.watch(group.id(), TERM, variables);
         let command = CommandContext::of(context);
+        let variables = identity(context).map(|(name, value)| format!("{name}={value}"));
+        let watched = self.guard.announce(variables.into());
+        let started = start(context, &payload, self.environment);
+        let mut group = started.inspect_err(|_| watched.iter().for_each(Watched::end))?;
+        // Before the process is recorded: the guard knows every recorded command.
+        watched.iter().for_each(|watched| watched.identify(group.id(), TERM));
         command.record_guarded_process(group.id(), watched.as_ref().and_then(Watched::group));
         let drains = match group.pipes() {
             (Some(stdout), Some(stderr)) => [of_stdout.read(stdout), of_stderr.read(stderr)],
@@ -307,17 +307,25 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
         // The starter of another user's command sets it.
         .envs(file.as_ref().filter(|_| account.is_none()).map(|file| (PAYLOAD_FILE, file)))
         .envs(own.and_then(dead_run).into_iter().flatten())
-        .env("DULY_TASK", context.task())
-        .env("DULY_RUN_ID", context.run_id().to_string())
-        .env("DULY_ATTEMPT", context.attempt().to_string())
+        .envs(identity(context))
         .env("DULY_SCHEDULED_FOR", context.scheduled_for().to_string())
-        .env("DULY_ORIGIN", context.origin().to_string())
-        .env("DULY_IDEMPOTENCY_KEY", context.idempotency_key());
+        .env("DULY_ORIGIN", context.origin().to_string());
     if let Some(account) = &account {
         command = account.starter(&command, payload, file.as_deref());
+        command.envs(identity(context));
     }
     command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
     Group::start_with(&mut command, locked).map_err(|error| not_started(refused(payload, &error), &error))
+}
+
+/// The variables that show the attempt to which a process belongs.
+fn identity(context: &Context) -> [(&'static str, String); 4] {
+    [
+        ("DULY_TASK", context.task().to_owned()),
+        ("DULY_RUN_ID", context.run_id().to_string()),
+        ("DULY_ATTEMPT", context.attempt().to_string()),
+        ("DULY_IDEMPOTENCY_KEY", context.idempotency_key().to_string()),
+    ]
 }
 
 /// The error of a command that was not started. For want of resources, that is no attempt.

@@ -23,6 +23,11 @@ pub(super) struct Group {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
+    /// A process group is about to be started. Its processes will have these variables.
+    Starting {
+        number: u64,
+        variables: Vec<String>,
+    },
     Start(Group),
     /// The group with this number is gone.
     End(u64),

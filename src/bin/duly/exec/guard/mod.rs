@@ -3,8 +3,9 @@
 //! `duly run` starts this program once more, in the role of the guard ([`process`]), and tells it over a pipe which process groups
 //! start and end. The kernel closes the pipe when the scheduler dies, however it dies; the guard then ends what is left, and exits.
 //! What runs already is written to the pipe before its guard is started, as much as fits: a guard knows of it from its start.
-//! A group is announced right after its process was started, since only then its identity is known, and before the process is
-//! recorded with the run. A scheduler that is killed between the two leaves an orphan process, which the next scheduler ends.
+//! A group is announced before its process is started, and identified right after that, before the process is recorded with the run. If
+//! the scheduler is killed between the two, the guard does not know for certain which processes are those of the group, and ends none of
+//! them: it waits until they are gone.
 //!
 //! A guard is also evidence for a scheduler that cannot read these groups. It holds the lock of a file ([`GuardLock`]), which this
 //! process took before its first attempt, until all of them are gone, and writes there which are gone.
@@ -51,7 +52,8 @@ const STACK: usize = 256 * 1024;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard(Option<Arc<Mutex<Keeper>>>);
 
-/// A process group that the guard ends if this process is killed, unless [`Watched::end`] was called.
+/// A process group for which the guard waits if this process is killed, and which it ends once it is identified, unless
+/// [`Watched::end`] was called.
 #[derive(Debug)]
 pub(crate) struct Watched {
     guard: Arc<Mutex<Keeper>>,
@@ -86,15 +88,13 @@ impl Guard {
         }
     }
 
-    /// Announces the group that a child leads which was not waited for. If the child cannot be distinguished from other processes, the
-    /// guard signals nothing, and only sees when the group is gone. `None`: there are no guards.
-    pub(crate) fn watch(&self, pid: u32, kill_after: Duration, variables: Vec<String>) -> Option<Watched> {
+    /// Announces a group that is about to be started, with the variables that its processes will have. `None`: there are no guards.
+    pub(crate) fn announce(&self, variables: Vec<String>) -> Option<Watched> {
         let guard = self.0.clone()?;
-        let leader = Leader::identify(pid);
         let mut keeper = lock(&guard);
         keeper.last += 1;
         let number = keeper.last;
-        keeper.groups.insert(number, Group { number, pid, leader, kill_after, variables });
+        keeper.groups.insert(number, Line::Starting { number, variables });
         keeper.tell(number);
         // Also while no guard lives: this process holds the lock, and the next guard is told of the group.
         let group = keeper.lock.as_ref().map(|held| held.group(number));
@@ -145,6 +145,17 @@ impl Guard {
 }
 
 impl Watched {
+    /// Tells the guard which child leads the group. The child was not waited for. If it cannot be distinguished from other processes, the
+    /// guard signals nothing, and only sees when the group is gone.
+    pub(crate) fn identify(&self, pid: u32, kill_after: Duration) {
+        let (number, leader) = (self.number, Leader::identify(pid));
+        let mut keeper = lock(&self.guard);
+        if let Some(Line::Starting { variables, .. }) = keeper.groups.remove(&number) {
+            keeper.groups.insert(number, Line::Start(Group { number, pid, leader, kill_after, variables }));
+            keeper.tell(number);
+        }
+    }
+
     /// Returns the group, for the record of its command. `None`: no guard holds its lock.
     pub(crate) fn group(&self) -> Option<GuardedGroup> {
         self.group.clone()
@@ -172,8 +183,8 @@ struct Keeper {
     /// The locked file is no longer in its place.
     is_lock_lost: bool,
     next_look: Duration,
-    /// By number; and the last number.
-    groups: BTreeMap<u64, Group>,
+    /// What the guard is told of each, by number; and the last number.
+    groups: BTreeMap<u64, Line>,
     last: u64,
     deadline: Option<(Duration, Duration)>,
     /// Groups of which the guard does not know whether they run, by their numbers.
@@ -328,7 +339,7 @@ impl Keeper {
             return Some(Line::Deadline { term, kill });
         }
         let number = self.untold.pop_first()?;
-        Some(self.groups.get(&number).cloned().map_or(Line::End(number), Line::Start))
+        Some(self.groups.get(&number).cloned().unwrap_or(Line::End(number)))
     }
 
     /// Writes what the guard was not told, as far as its pipe takes it. The rest follows with the next line or [`Keeper::check`].
@@ -503,7 +514,8 @@ mod tests {
         let leader = Leader::identify(pid).expect("this process");
         let group = Group { number: 7, pid, leader: Some(leader), kill_after: Duration::ZERO, variables: Vec::new() };
         let deadline = Some((Duration::ZERO, Duration::ZERO));
-        let mut keeper = Keeper { groups: BTreeMap::from([(7, group)]), deadline, ..Keeper::default() };
+        let groups = BTreeMap::from([(7, Line::Start(group))]);
+        let mut keeper = Keeper { groups, deadline, ..Keeper::default() };
         let mut pipe = keeper.open().expect("a pipe");
         // It ends while the guard is being started.
         keeper.groups.clear();

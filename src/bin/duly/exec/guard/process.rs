@@ -139,6 +139,8 @@ fn ignore_signals() {
 struct Told {
     /// By number.
     groups: BTreeMap<u64, Group>,
+    /// The variables of groups that are about to be started, by number.
+    starting: BTreeMap<u64, Vec<String>>,
     /// Numbers of the last groups that have ended.
     ended: VecDeque<u64>,
     deadline: Option<(Duration, Duration)>,
@@ -168,8 +170,13 @@ impl Told {
 
     fn take(&mut self, line: Line) {
         match line {
-            Line::Start(group) => drop(self.groups.insert(group.number, group)),
+            Line::Starting { number, variables } => drop(self.starting.insert(number, variables)),
+            Line::Start(group) => {
+                self.starting.remove(&group.number);
+                self.groups.insert(group.number, group);
+            }
             Line::End(number) => {
+                self.starting.remove(&number);
                 self.groups.remove(&number);
                 self.ended.push_back(number);
                 if self.ended.len() > ENDED {
@@ -237,10 +244,17 @@ impl Told {
                 }
                 !is_gone
             });
+            if self.is_closed {
+                // What was about to be started has its variables by now, if it was: until then, it keeps the pipe open.
+                self.starting.retain(|_, variables| {
+                    let is_one = |one: &Process| !one.is_dead && is_started_with(one.pid, variables);
+                    visible.as_ref().map_or(true, |visible| visible.iter().any(is_one))
+                });
+            }
             // What cannot be written is tried again as long as this process waits. Its end shows the same.
             unwritten.retain(|group| locked.as_ref().is_some_and(|file| record_gone(file, *group).is_err()));
             let is_over = now >= until;
-            if left.is_empty() || is_over && !self.is_closed {
+            if left.is_empty() && (self.starting.is_empty() || !self.is_closed) || is_over && !self.is_closed {
                 return;
             }
             if is_over && poll == POLL {
