@@ -15,7 +15,6 @@ use crate::engine::poller::Turn;
 use crate::host::orphan::Orphan;
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
-use crate::rules::lock_pause::LockPause;
 use crate::store::turn_io::Slots;
 use crate::worker::pool::{QUEUE, Returned};
 
@@ -94,8 +93,6 @@ pub(crate) enum Act {
     Report(usize),
     /// Wait for an outcome, a notice, a wake-up or an order, at most until this time of the monotonic clock.
     Wait(Duration),
-    /// Leave the lock of the file to other writers until this time. Nothing is taken meanwhile, as during a turn.
-    Pause(Duration),
     /// The scheduler has drained.
     End,
 }
@@ -190,8 +187,6 @@ pub(crate) struct LoopState {
     /// When the loop next looks for attempts that were read ahead and still run: once every poll interval.
     next_look: Duration,
     drain: Drain,
-    /// When the lock of a file is left to other writers.
-    pause: LockPause,
     /// Since when the owner must register again.
     lost_since: Option<Duration>,
     /// What orders ask for.
@@ -260,7 +255,6 @@ impl LoopState {
             handed: VecDeque::new(),
             next_look: Duration::ZERO,
             drain: Drain::default(),
-            pause: LockPause::default(),
             lost_since: None,
             asked: Asked::default(),
         }
@@ -272,12 +266,6 @@ impl LoopState {
             if let Some(act) = self.take_asked(sight) {
                 return act;
             }
-            // Before outcomes are gathered, which is done once for each turn.
-            if matches!(self.phase, Phase::Prepare | Phase::Wait { .. })
-                && let Some(until) = self.pause.take(sight.now.monotonic)
-            {
-                return Act::Pause(until);
-            }
             match std::mem::replace(&mut self.phase, Phase::Prepare) {
                 Phase::Prepare => return Act::Prepare(self.prepare(sight)),
                 Phase::Register => {
@@ -287,10 +275,6 @@ impl LoopState {
                     }
                 }
                 Phase::Turn => return Act::Turn(self.next_turn(sight)),
-                Phase::Turned(turn) if turn.locked => {
-                    self.pause.used(self.now.monotonic, sight.now.monotonic);
-                    self.phase = Phase::Turned(Turn { locked: false, ..turn });
-                }
                 // The turn may have claimed what was added after an order to drain.
                 Phase::Turned(turn) if !turn.claims.is_empty() && !self.drain.begun => {
                     self.phase = Phase::Turned(turn);

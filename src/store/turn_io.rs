@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Stopwatch, Timestamp};
+use crate::clock::Timestamp;
 use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
 use crate::host::orphan::{Orphan, Presence};
 #[cfg(feature = "postgres")]
@@ -312,8 +312,6 @@ pub(crate) struct Work<'a> {
     pub(crate) prune: Option<Part>,
     /// Most items that the turn writes: at most [`MAX_ITEMS`]. A store on a server has time limits of its own.
     pub(crate) most: usize,
-    /// Measures how long the turn holds the lock of a file.
-    pub(crate) stopwatch: &'a Stopwatch,
     /// Most due tasks that are resolved although no worker is free for them.
     pub(crate) ahead: usize,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::clock::{Clock, Now, Stopwatch};
+use crate::clock::Now;
 use crate::engine::poller::Poller;
 use crate::engine::start_backoff::StartBackoff;
 use crate::error::excerpt;
@@ -39,9 +39,9 @@ impl Poller {
         self.limit.map_or(most, |limit| limit.min(most))
     }
 
-    /// Measures how long turns hold the lock of a file: those that follow long ones are smaller.
-    pub(crate) fn measure_by(&mut self, clock: Arc<dyn Clock>) {
-        self.stopwatch = Stopwatch::of(clock);
+    /// Takes smaller turns after those that held the lock of a file for long.
+    pub(crate) fn adapt_size(&mut self) {
+        self.adapts = true;
     }
 
     /// A turn has compared what this owner and others run with the rows.

@@ -12,6 +12,7 @@ use crate::engine::poller::{Poller, Turn};
 use crate::model::event::{Event, Observers};
 use crate::model::finished::Finished;
 use crate::model::run::Outcome;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::turn_io::{MAX_ITEMS, MAX_OUTCOMES, Slots};
 
 fn after(seconds: u64) -> Now {
@@ -145,6 +146,11 @@ impl Clock for Slow {
     }
 }
 
+/// Measures by this clock how long turns hold the lock.
+fn measure_by(poller: &mut Poller, clock: Arc<dyn Clock>) {
+    poller.store.as_any().downcast_ref::<SqliteStore>().expect("a file").measure_by(clock);
+}
+
 #[test]
 fn a_turn_that_held_the_lock_for_long_is_followed_by_smaller_ones() {
     let home = tempfile::tempdir().unwrap();
@@ -162,9 +168,10 @@ fn a_turn_that_held_the_lock_for_long_is_followed_by_smaller_ones() {
         (MAX_ITEMS - 1, MAX_ITEMS),
         "time that is not measured is not long"
     );
-    poller.measure_by(Arc::new(Slow::default()));
+    poller.adapt_size();
+    measure_by(&mut poller, Arc::new(Slow::default()));
     assert_eq!((claims(&mut poller), claims(&mut poller), claims(&mut poller)), (500, 250, 125));
     assert_eq!(poller.most_outcomes(), MAX_OUTCOMES * 62 / MAX_ITEMS);
-    poller.measure_by(Arc::new(ManualClock::new(NOON.wall)));
+    measure_by(&mut poller, Arc::new(ManualClock::new(NOON.wall)));
     assert_eq!((claims(&mut poller), claims(&mut poller)), (62, 87), "they grow slowly");
 }
