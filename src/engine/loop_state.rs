@@ -24,7 +24,9 @@ pub(crate) const UNSTARTED: Duration = Duration::from_millis(500);
 const GATHER: Duration = Duration::from_millis(1);
 /// How long outcomes are gathered in all.
 const GATHER_ALL: Duration = Duration::from_millis(10);
-/// How long the workers may need for what is read ahead beyond four times what has finished.
+/// How long the workers may need for what is read ahead: what a host that dies had claimed and not begun, or not stored.
+const AHEAD: Duration = Duration::from_millis(200);
+/// How long they may need for what is read ahead beyond four times what has finished.
 const BRIEF: Duration = Duration::from_millis(10);
 /// How long handlers may take to stop before the scheduler registers again under another id.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -228,12 +230,13 @@ impl Gathering {
 /// Returns how many runs to read ahead. `finished`: how many attempts that had begun the workers have just finished; `busy`: the sum of
 /// their durations.
 ///
-/// No other process can take a claim that waits un-started, so what has finished is the limit: four times that. It is up to sixteen
-/// times, if at this pace the workers need no longer than [`BRIEF`] for all of them.
+/// No other process can take a claim that waits un-started, so what has finished is the limit: four times that, as far as the workers need no
+/// longer than [`AHEAD`] for all of them at this pace. It is up to sixteen times, if they need no longer than [`BRIEF`].
 fn read_ahead(finished: usize, busy: Duration, workers: usize) -> usize {
     let of_each = busy.as_nanos() / finished.max(1) as u128;
-    let within = BRIEF.as_nanos() * workers as u128 / of_each.max(1);
-    (finished * 4).max((finished * 16).min(usize::try_from(within).unwrap_or(usize::MAX))).min(QUEUE)
+    let within =
+        |limit: Duration| usize::try_from(limit.as_nanos() * workers as u128 / of_each.max(1)).unwrap_or(QUEUE);
+    (finished * 4).min(within(AHEAD)).max((finished * 16).min(within(BRIEF))).min(QUEUE)
 }
 
 impl LoopState {

@@ -285,7 +285,7 @@ impl Poller {
         if self.draining {
             self.peers.release_all();
         }
-        let slots = slots.unwrap_or_default();
+        let slots = slots.map(|slots| self.less_what_is_unwritten(slots)).unwrap_or_default();
         if self.refused.until().is_some_and(|at| now.monotonic < at) {
             return Ok(self.idle_turn(now, slots));
         }

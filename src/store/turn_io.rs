@@ -156,6 +156,11 @@ impl Dead {
             Proof::Lock(None) | Proof::Lease(_) | Proof::Silence(_) | Proof::Restored => false,
         }
     }
+
+    /// Returns whether its slots say which attempts its workers had begun.
+    pub(crate) fn shows_its_slots(&self) -> bool {
+        matches!(self.proof, Proof::Lock(Some(_)))
+    }
 }
 
 /// An owner that is alive and did not extend its lease in time.

@@ -114,8 +114,12 @@ fn as_much_is_read_ahead_as_what_finished_shows_to_be_short() {
         (100, Duration::from_millis(1), QUEUE),
         // Two workers end 20 such attempts in 10 ms.
         (4, Duration::from_millis(4), 20),
-        // Four times what has finished, however long it took.
-        (2, Duration::from_secs(600), 8),
+        // Four times what has finished.
+        (2, Duration::from_millis(80), 8),
+        // But no more than two workers end in 200 ms.
+        (2, Duration::from_millis(400), 2),
+        (100, Duration::from_millis(1_000), 40),
+        (2, Duration::from_secs(600), 0),
     ];
     for (finished, busy, ahead) in cases {
         assert_eq!(read_ahead(finished, busy, 2), ahead, "{finished} in {busy:?}");

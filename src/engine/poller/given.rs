@@ -39,6 +39,13 @@ impl Poller {
         self.limit.map_or(most, |limit| limit.min(most))
     }
 
+    /// Returns the slots, less those for reading ahead that correspond to outcomes which the turn leaves unwritten: if this process dies,
+    /// they are repeated as well.
+    pub(super) fn less_what_is_unwritten(&self, slots: Slots) -> Slots {
+        let left = self.outbox.len().saturating_sub(self.most_outcomes());
+        Slots { room: slots.room.saturating_sub(left).max(slots.idle.min(slots.room)), ..slots }
+    }
+
     /// Takes smaller turns after those that held the lock of a file for long.
     pub(crate) fn adapt_size(&mut self) {
         self.adapts = true;

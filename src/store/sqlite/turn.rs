@@ -399,6 +399,8 @@ impl<'a> Turning<'a> {
                 all = false;
                 continue;
             }
+            // The slots of another host cannot be read.
+            let may_forgive = self.backing.is_some() && !is_restored && !dead.shows_its_slots();
             let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
             let item = Item::Lost(lost.run);
             if !self.rests(item)
@@ -413,7 +415,7 @@ impl<'a> Turning<'a> {
                         cx.written.events.push(Event::LeftGroup { run, task: task.clone(), attempt });
                     }
                     let why = if is_restored { settle::RESTORED } else { settle::DIED };
-                    settle::recover(&mut cx, &fence, why, &mut turn.memory.random)
+                    settle::recover(&mut cx, &fence, (why, may_forgive), &mut turn.memory.random)
                 })?
             {
                 self.set_aside(item, &fault)?;
