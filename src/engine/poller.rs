@@ -474,9 +474,7 @@ impl Poller {
     /// Applies the result of a turn that was committed.
     fn apply(&mut self, now: Now, input: &Input, mut done: Done) -> Result<Turn> {
         self.clear_written(now, input, &mut done);
-        if self.adapts {
-            self.size.wrote(done.items, done.held);
-        }
+        self.measure(&done);
         self.compared(now, &mut done);
         self.sign(&mut done.claims);
         self.remember(&done, now);

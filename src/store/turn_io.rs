@@ -315,7 +315,8 @@ pub(crate) struct Work<'a> {
     pub(crate) slots: Slots,
     /// What retention deletes in this turn.
     pub(crate) prune: Option<Part>,
-    /// Most items that the turn writes: at most [`MAX_ITEMS`]. A store on a server has time limits of its own.
+    /// Most items that the turn writes: at most [`MAX_ITEMS`], fewer after turns that took too long. If it is one, what exceeds a time
+    /// limit of a server is set aside.
     pub(crate) most: usize,
     /// Most due tasks that are resolved although no worker is free for them.
     pub(crate) ahead: usize,
@@ -360,7 +361,7 @@ impl Work<'_> {
     /// Returns how many items a turn may write at most beside its outcomes. Those that are stored already take no place if nothing
     /// follows from them.
     pub(crate) fn budget(&self) -> usize {
-        MAX_ITEMS.saturating_sub(self.finished.iter().filter(|finished| !finished.stored).count())
+        self.most.saturating_sub(self.finished.iter().filter(|finished| !finished.stored).count())
     }
 }
 

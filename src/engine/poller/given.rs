@@ -35,7 +35,7 @@ impl Troubles {
 impl Poller {
     /// Returns how many outcomes a turn takes at most.
     pub(crate) fn most_outcomes(&self) -> usize {
-        let most = self.store.most_outcomes() * self.size.items() / MAX_ITEMS;
+        let most = (self.store.most_outcomes() * self.size.items() / MAX_ITEMS).max(1);
         self.limit.map_or(most, |limit| limit.min(most))
     }
 
@@ -49,6 +49,17 @@ impl Poller {
     /// Takes smaller turns after those that held the lock of a file for long.
     pub(crate) fn adapt_size(&mut self) {
         self.adapts = true;
+    }
+
+    /// A turn was committed: the size of the next one follows from it.
+    pub(super) fn measure(&mut self, done: &Done) {
+        if self.adapts {
+            self.size.wrote(done.items, done.held);
+        }
+        #[cfg(feature = "postgres")]
+        if self.store.as_file().is_none() {
+            self.size.committed();
+        }
     }
 
     /// A turn has compared what this owner and others run with the rows.

@@ -72,12 +72,14 @@ fn the_end_of_an_attempt_ends_no_later_claim_of_its_run() {
 #[cfg(feature = "postgres")]
 mod on_server {
     use std::path::Path;
+    use std::sync::{Arc, Mutex};
 
     use crate::clock::Timestamp;
     use crate::engine::poller::next_turn::LOOK_AGAIN;
     use crate::engine::poller::testing::{NOON, with_owner};
     use crate::engine::poller::tests::{after, turn};
     use crate::engine::poller::{Poller, Turn};
+    use crate::model::event::{Event, Observers};
     use crate::store::postgres::address::Address;
     use crate::store::postgres::testing::TestServer;
     use crate::store::postgres::{PostgresStore, Time};
@@ -114,6 +116,42 @@ mod on_server {
         let Turn { claims, stop, .. } = turn(&mut poller, after(1), 4);
         assert_eq!((claims.len(), stop), (1, vec![first]));
         assert!(poller.horizon.look_follows(), "that turn has not looked");
+    }
+
+    /// A trigger of an application takes longer than a statement may.
+    #[test]
+    fn an_item_that_exceeds_a_time_limit_of_the_server_is_found_by_halving_and_set_aside() {
+        let Some(server) = TestServer::start("") else { return };
+        let home = tempfile::tempdir().unwrap();
+        let (mut poller, mut other) = on_server(&server, home.path());
+        let (observed, events) = std::sync::mpsc::channel();
+        let observed = Mutex::new(observed);
+        let observe = move |event: &Event| {
+            if let Event::SetAside { item, reason } = event {
+                observed.lock().unwrap().send((item.clone(), reason.clone())).unwrap();
+            }
+        };
+        poller.observers = Arc::new(Observers(vec![Arc::new(observe)]));
+        (0..40).for_each(|number| insert(&mut other, &format!("task-{number}"), NOON.wall));
+        let slow = "
+            CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = '57014'; END $$;
+            CREATE TRIGGER slow BEFORE UPDATE ON scheduled_tasks FOR EACH ROW WHEN (NEW.name = 'task-7')
+            EXECUTE FUNCTION public.slow()";
+        other.batch_execute(slow).unwrap();
+        let (mut claimed, mut refused) = (0, 0);
+        for number in 0..100 {
+            let turn = turn(&mut poller, after(number), 50);
+            claimed += turn.claims.len();
+            refused += usize::from(turn.refused.is_some());
+        }
+        assert_eq!(claimed, 39, "all others");
+        let (item, reason) = events.try_recv().expect("an event");
+        assert!(item.starts_with("task ") && reason.contains("57014"), "{item}: {reason}");
+        assert!((1..20).contains(&refused), "{refused} turns are refused");
+        other.batch_execute("DROP TRIGGER slow ON scheduled_tasks").unwrap();
+        let later: usize = (100..200).map(|number| turn(&mut poller, after(number), 50).claims.len()).sum();
+        assert_eq!(later, 1, "it is tried again");
     }
 
     #[test]
