@@ -40,7 +40,7 @@ use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::text::database_name::shown;
 use crate::worker::backoff::FailedAttempt;
-use crate::worker::connection::{ConnectionSettings, WriteQueue};
+use crate::worker::connection::{ConnectionSettings, WorkerQueue};
 use crate::worker::executor::{Executor, Waker};
 use crate::worker::executor_lane;
 #[cfg(feature = "postgres")]
@@ -326,7 +326,7 @@ impl Builder {
         let since = since_boot();
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
         let mut poller = Poller::new(parts, clock.now())?;
-        let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
+        let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WorkerQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
         // Before the first attempt.
         take_guard.into_iter().for_each(|take| take(GuardPlace::of(&lock)));
