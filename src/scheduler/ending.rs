@@ -9,6 +9,7 @@ use crate::engine::loop_state::Order;
 use crate::error::{Error, Result};
 use crate::host::panics;
 use crate::scheduler::{Scheduler, Shutdown};
+use crate::worker::attempt::StopReason;
 
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -89,6 +90,8 @@ impl Scheduler {
     /// As [`Scheduler::drain`], and asks the running handlers to stop. An error that a handler then returns is an interruption:
     /// [`Failure::interrupted`](crate::Failure::interrupted).
     pub fn interrupt(&self) {
+        // The loop may wait for a server that does not answer.
+        (self.stop_all)(StopReason::Shutdown);
         let _ = self.order.send(Order::Interrupt);
     }
 
