@@ -20,10 +20,8 @@ pub(crate) type End = Box<dyn Fn(&str, i32) + Send + Sync>;
 struct State {
     /// The monotonic time of the first request.
     asked: Option<Duration>,
-    /// How many turns the scheduler had ended when it was looked at. `None`: none has started, and nothing can be drained.
-    turns: Option<u64>,
-    /// The monotonic time at which that number was new.
-    turned: Duration,
+    /// How many turns the scheduler has ended, and when that number was new. `None`: none has started, and nothing can be drained.
+    turns: Option<(u64, Duration)>,
 }
 
 pub(crate) struct LastResort {
@@ -59,17 +57,18 @@ impl LastResort {
     pub(crate) fn look(&self, turns: u64, has_stopped: bool) {
         let now = self.now();
         let mut state = self.state();
-        if has_stopped || state.turns.replace(turns) != Some(turns) {
-            state.turned = now;
+        if has_stopped || state.turns.is_none_or(|(known, _)| known != turns) {
+            state.turns = Some((turns, now));
         }
     }
 
     fn wait(&self, asked: Duration) {
         loop {
             let now = self.now();
-            let State { turns, turned, .. } = *self.state();
-            let (limit, code) = if turns.is_none() { (GRACE, 1) } else { (self.drain.saturating_add(GRACE), 3) };
-            let until = asked.saturating_add(limit).max(if turns.is_none() { asked } else { turned + TURN });
+            let (until, code) = match self.state().turns {
+                None => (asked + GRACE, 1),
+                Some((_, turned)) => ((asked + GRACE).saturating_add(self.drain).max(turned + TURN), 3),
+            };
             if now >= until {
                 let text = "error: asked to stop, and the database does not answer: what is not recorded, the next scheduler recovers";
                 return (self.end)(text, code);
