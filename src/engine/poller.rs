@@ -444,6 +444,7 @@ impl Poller {
             prune: input.prune,
             slots,
             most: self.size.items(),
+            derived: self.limit.unwrap_or(MAX_ITEMS / 2),
             stopwatch: &self.stopwatch,
             ahead: if input.behind { MAX_ITEMS } else { RESOLVE_AHEAD },
         };

@@ -312,6 +312,8 @@ pub(crate) struct Work<'a> {
     pub(crate) prune: Option<Part>,
     /// Most items that the turn writes: at most [`MAX_ITEMS`]. A store on a server has time limits of its own.
     pub(crate) most: usize,
+    /// Most runs of changed tasks that the turn derives again, and most tasks that it has planned again.
+    pub(crate) derived: usize,
     /// Measures how long the turn holds the lock of a file.
     pub(crate) stopwatch: &'a Stopwatch,
     /// Most due tasks that are resolved although no worker is free for them.

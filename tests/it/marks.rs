@@ -206,3 +206,34 @@ fn a_run_that_cannot_be_written_stops_no_other() {
     assert_eq!(marked(&db), 0);
     db.assert_sound();
 }
+
+#[test]
+fn local_tasks_are_planned_again_in_parts_and_none_starts_by_the_old_plan() {
+    let db = TestDb::new();
+    let stepper = db.stepper(NOON);
+    let local = |n: usize| NewTask::cron(format!("local:{n}"), "0 7 * * *").time_zone("Europe/Rome").handler("work");
+    stepper.client().add_all((0..600).map(local)).expect("tasks");
+    stepper.client().add(NewTask::cron("utc", "0 7 * * *").handler("work")).expect("a task");
+    stepper.stop().expect("an end");
+    let plan = "SELECT name = 'utc', next_run FROM scheduled_tasks GROUP BY 1, 2 ORDER BY 1, 2";
+    let before = db.rows(plan);
+    // As if other zone data had been half an hour ahead.
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run - 1800000 WHERE name <> 'utc'");
+    db.execute("UPDATE scheduler_meta SET value = 'other' WHERE key = 'zone_data'");
+    count_changes(&db);
+    let mark = "SELECT count(*) FROM scheduler_meta WHERE key = 'zone_mark'";
+    let mut stepper = db.stepper(NOON);
+    assert_eq!((changes(&db), db.ask(mark)), (BATCH, "1".to_owned()));
+    // By the old plan, all of them are due.
+    stepper.clock().set_wall(at("2027-03-15T05:31:00Z"));
+    for turn in 1.. {
+        assert!(stepper.step().expect("a turn").is_empty(), "a task starts as it was planned before");
+        let found = changes(&db);
+        assert!(found <= MOST, "turn {turn} has changed {found} rows");
+        if stepper.sleeps() > seconds(0) {
+            break;
+        }
+    }
+    assert_eq!((db.rows(plan), db.ask(mark)), (before, "0".to_owned()));
+    db.assert_sound();
+}

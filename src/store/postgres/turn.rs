@@ -284,7 +284,7 @@ impl PostgresStore {
             planless_after: memory.planless,
             room: count(room),
             misplanned: memory.clock.planned.tasks.keys().copied().collect(),
-            derived: if_it_works(MAX_ITEMS / 2 + 1),
+            derived: if_it_works(work.derived + 1),
             keys: HashSet::new(),
             outputs: false,
             attempts: false,

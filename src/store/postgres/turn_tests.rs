@@ -119,6 +119,7 @@ impl Owner {
             slots: Slots { room: turn.room, idle: turn.room / 2 + 1 },
             prune: turn.prune,
             most: MAX_ITEMS,
+            derived: MAX_ITEMS / 2,
             stopwatch: &Stopwatch::default(),
             ahead: 32,
         };

@@ -32,7 +32,7 @@ use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
-use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, marks, once, owners, settle, tasks};
+use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, marks, once, owners, replan, settle, tasks};
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
@@ -248,6 +248,7 @@ impl<'a> Turning<'a> {
             self.task(task, |turn| turn.plan(task))?;
         }
         self.work_off(&marked)?;
+        let is_replanning = self.replan_local()?;
 
         self.slots.room = self.slots.room.min(self.budget);
         // What falls due starts at once if no waiting run comes before it. Otherwise it is queued, and claimed with the rest by
@@ -267,7 +268,7 @@ impl<'a> Turning<'a> {
             }
         }
         // These rows have no due time, so the next turn runs immediately.
-        let more_unplanned = more_unplanned || self.is_marked()?;
+        let more_unplanned = more_unplanned || is_replanning || self.is_marked()?;
         self.done.more_due |= more_unplanned;
         self.done.more_unplanned = more_unplanned;
         if self.written.claims.is_empty() && !self.done.more_due {
@@ -476,6 +477,10 @@ impl<'a> Turning<'a> {
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
         let chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
+        // What other zone data had planned is planned again instead.
+        if let Some(mark) = replan::zone_mark(tx)? {
+            replan::plan_again(tx, mark, &chosen)?;
+        }
         for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
             self.task(task, |turn| {
                 let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
@@ -527,8 +532,10 @@ pub(crate) fn look(
     store.read("look for changes", |tx, _| {
         let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
         look_ahead(tx, owner, handlers, &InForce::read(tx)?, &mut done)?;
-        done.more_unplanned =
-            !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty() || marks::any(tx)?;
+        done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty()
+            || !tasks::unplanned(tx, 1)?.is_empty()
+            || marks::any(tx)?
+            || replan::zone_mark(tx)?.is_some();
         done.more_due = done.more_unplanned;
         Ok(Some(done))
     })

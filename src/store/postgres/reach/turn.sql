@@ -28,6 +28,14 @@ derived AS MATERIALIZED (
            ORDER BY {unscheduled_case} LIMIT $20::bigint)) r
      ORDER BY m.id, r.phase, r.place LIMIT $20::bigint
 ),
+-- The next tasks that other zone data had planned.
+zoned AS MATERIALIZED (
+    SELECT id FROM scheduled_tasks
+     WHERE id > (SELECT CASE WHEN value ~ '^-?[0-9]+ [0-9]+$' AND length(split_part(value, ' ', 1)) < 19
+                          THEN split_part(value, ' ', 1)::bigint END
+                   FROM scheduler_meta WHERE key = 'zone_mark')
+     ORDER BY id LIMIT $20::bigint
+),
 -- Runs that the turn may end.
 ending AS MATERIALIZED (
     SELECT r.id, r.task_id, r.concurrency_key AS key, r.retry_of, true AS attempted
@@ -289,5 +297,6 @@ run AS MATERIALIZED (
     UNION SELECT id, task_id FROM derived
 )
 SELECT ARRAY(SELECT id FROM run) AS runs,
-       ARRAY(SELECT task_id FROM run UNION SELECT id FROM task UNION SELECT id FROM planless) AS tasks,
+       ARRAY(SELECT task_id FROM run UNION SELECT id FROM task UNION SELECT id FROM planless
+             UNION SELECT id FROM zoned) AS tasks,
        ARRAY(SELECT key FROM key) AS keys
