@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::event::Event;
-use crate::store::sqlite::owners;
 use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::{owners, row};
 
 /// A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a user has set since the step back
 /// is not resolved. The grid of an interval may begin at created_at.
@@ -150,13 +150,78 @@ const SET_ZONE_DATA: &str = "
     INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', :version)
     ON CONFLICT (key) DO UPDATE SET value = :version";
 
-/// Tasks with a local time in the future. An occurrence that is already due is resolved as it was planned.
+/// How far the tasks are planned again that other zone data had planned. A row of `scheduler_meta` keeps it: there may be any number of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ZoneMark {
+    /// The last of them, in the order of their ids.
+    after: i64,
+    /// When the other zone data was found: an occurrence that was due then is resolved as it was planned.
+    since: i64,
+}
+
+const ZONE_MARK: &str = "SELECT CAST(value AS BLOB) FROM scheduler_meta WHERE key = 'zone_mark'";
+
+/// Returns how far the tasks are planned again; `None`: all are.
+pub(crate) fn zone_mark(tx: &Transaction<'_>) -> rusqlite::Result<Option<ZoneMark>> {
+    let value: Option<Vec<u8>> = tx.prepare_cached(ZONE_MARK)?.query_row([], |row| row.get(0)).optional()?;
+    // Something that another program wrote counts as the end.
+    let read = |value: Vec<u8>| {
+        let value = String::from_utf8(value).ok()?;
+        let (after, since) = value.split_once(' ')?;
+        Some(ZoneMark { after: after.parse().ok()?, since: since.parse().ok()? })
+    };
+    Ok(value.map(|value| read(value).unwrap_or(ZoneMark { after: i64::MAX, since: i64::MAX })))
+}
+
+const SET_ZONE_MARK: &str = "
+    INSERT INTO scheduler_meta (key, value) VALUES ('zone_mark', :mark)
+    ON CONFLICT (key) DO UPDATE SET value = :mark";
+
+const NO_ZONE_MARK: &str = "DELETE FROM scheduler_meta WHERE key = 'zone_mark'";
+
+/// Stores how far the tasks are planned again.
+pub(crate) fn set_zone_mark(tx: &Transaction<'_>, mark: Option<ZoneMark>) -> rusqlite::Result<()> {
+    let Some(ZoneMark { after, since }) = mark else { return tx.prepare_cached(NO_ZONE_MARK)?.execute([]).map(drop) };
+    let mark = format!("{after} {since}");
+    tx.prepare_cached(SET_ZONE_MARK)?.execute(named_params! { ":mark": mark }).map(drop)
+}
+
+const NEXT_TASKS: &str = "SELECT id FROM scheduled_tasks WHERE id > :after ORDER BY id LIMIT :limit";
+
+/// Returns the next tasks behind a mark, and the mark after them.
+pub(crate) fn next_tasks(
+    tx: &Transaction<'_>,
+    mark: ZoneMark,
+    limit: usize,
+) -> rusqlite::Result<(Vec<i64>, Option<ZoneMark>)> {
+    let params = named_params! { ":after": mark.after, ":limit": i64::try_from(limit).unwrap_or(i64::MAX) };
+    let tasks: Vec<i64> =
+        tx.prepare_cached(NEXT_TASKS)?.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    if tasks.len() < limit {
+        return Ok((tasks, None));
+    }
+    let left = ZoneMark { after: tasks.last().copied().unwrap_or(mark.after), ..mark };
+    Ok((tasks, Some(left)))
+}
+
+/// Those of these tasks with a local time in the future. An occurrence that is already due is resolved as it was planned.
 const LOCAL_TASKS: &str = sql! {"
     UPDATE scheduled_tasks SET planned = 0, next_run = NULL
-     WHERE {active_planned} AND next_run > :now AND time_zone <> 'UTC'
+     WHERE id IN (SELECT value FROM rarray(:tasks)) AND id > :after
+       AND {active_planned} AND next_run > :since AND time_zone <> 'UTC'
        AND (schedule_type = 'cron'
             OR (schedule_type = 'once' AND schedule_value NOT GLOB '*[Zz]'
                 AND schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))"};
+
+/// Has those of these tasks planned again that other zone data had planned.
+pub(crate) fn plan_again(tx: &Transaction<'_>, mark: ZoneMark, tasks: &[i64]) -> rusqlite::Result<()> {
+    let tasks = row::list(tasks.iter().copied());
+    let params = named_params! { ":tasks": tasks, ":after": mark.after, ":since": mark.since };
+    tx.prepare_cached(LOCAL_TASKS)?.execute(params).map(drop)
+}
+
+/// Most tasks that a registration has planned again. Turns go on with the others.
+pub(crate) const AT_ONCE: usize = 250;
 
 /// Records the zone data of this process. Returns the recorded zone data if it differs: local times are then planned again.
 pub(crate) fn zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> rusqlite::Result<Option<String>> {
@@ -166,7 +231,10 @@ pub(crate) fn zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> 
     }
     tx.prepare_cached(SET_ZONE_DATA)?.execute(named_params! { ":version": version })?;
     if let Some(before) = &before {
-        tx.prepare_cached(LOCAL_TASKS)?.execute(named_params! { ":now": now })?;
+        let mark = ZoneMark { after: i64::MIN, since: now.as_millis() };
+        let (tasks, left) = next_tasks(tx, mark, AT_ONCE)?;
+        plan_again(tx, mark, &tasks)?;
+        set_zone_mark(tx, left)?;
         owners::record(tx, now, "zone_data", None, None, Some(&format!("{before} became {version}")))?;
     }
     Ok(before)

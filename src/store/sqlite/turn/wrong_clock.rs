@@ -86,7 +86,7 @@ impl Turning<'_> {
     }
 
     /// Writes rows together; if that fails, halves of them, down to the rows that cannot be written. Returns those.
-    fn divide(
+    pub(super) fn divide(
         &mut self,
         rows: &[i64],
         mut write: impl FnMut(&[i64]) -> Result<(), Fault>,
