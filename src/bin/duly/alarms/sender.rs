@@ -80,6 +80,9 @@ impl Sender {
             self.outages.settle(self.channel, delivered);
             return (delivered, Duration::ZERO);
         }
+        if self.outages.holds(self.channel) {
+            return (false, POLL.min(self.retry));
+        }
         if let Some(message) = self.state.unrecorded.take()
             && self.ask(|client| client.alarm_delivered(&message)).is_none()
         {
@@ -87,7 +90,15 @@ impl Sender {
             return (false, POLL.min(self.pace.lease / 4));
         }
         let (channel, refused) = (self.channel, self.state.refused);
-        match self.ask(|client| client.claim_alarm(channel, &pace, refused)) {
+        let mut failure = None;
+        let claimed = self.ask(|client| {
+            client
+                .claim_alarm(channel, &pace, refused)
+                .inspect_err(|error| failure = Some(escape::one_line(&error.to_string())))
+        });
+        let now = self.stop.now();
+        self.outages.claimed(failure.as_deref(), now.wall, now.monotonic);
+        match claimed {
             None | Some(AlarmTurn::Idle) => (false, POLL.min(self.retry)),
             Some(AlarmTurn::Wait(wait)) => (false, wait.min(POLL.min(self.retry))),
             Some(AlarmTurn::Deliver(message)) => {
