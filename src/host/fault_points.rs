@@ -5,10 +5,10 @@
 //! `DULY_FAULTS=claimed=kill`, several separated by commas. In every other build they compile to nothing.
 
 /// Kills the process if the environment selects this point. `claiming`: claims are written, not yet committed.
-/// `claimed`: claims are committed, and no attempt has started. `started`: a command has started, and its guard
-/// does not know its process. `spawned`: it does, and no record of the process is sent. `ended`: a handler has returned, and its outcome is not written. `settled`: the outcome is written.
-/// `locked`: an owner holds its lock, and is not registered. `matching`: a batch of what a filter selects is changed, not yet committed.
-/// `matched`: it is committed.
+/// `claimed`: claims are committed, and no attempt has started. `started`: a command has started, and the guard was not told which process it
+/// is. `spawned`: the guard was told, and no record of the process is sent. `ended`: a handler has returned, and its outcome is not written.
+/// `settled`: the outcome is written. `locked`: an owner holds its lock, and is not registered. `matching`: a batch of what a filter selects
+/// is changed, not yet committed. `matched`: it is committed.
 #[cfg(feature = "faults")]
 pub(crate) fn reach(point: &str) {
     let faults = std::env::var("DULY_FAULTS").unwrap_or_default();

@@ -133,7 +133,7 @@ mod with_faults {
                 client.add(NewTask::manual("lost").handler("command")).unwrap();
                 restore(&db, &copy);
             }
-            client.add(retry_soon(shell("probe", &line), 5)).unwrap();
+            client.add(retry_soon(shell("closes", &line), 5)).unwrap();
             assert_eq!(first.end().signal(), KILL, "{point}: {}", first.log());
             let guards = db.lock_files().iter().filter(|name| name.ends_with(".guard")).count();
             assert_eq!(guards, 1 + usize::from(restores));
@@ -145,7 +145,7 @@ mod with_faults {
             assert_eq!((state(&db).as_str(), group_size(&group)), ("running 1", 1), "{point}");
             // It ends what has the variables of the attempt.
             signal("CONT", &guard);
-            assert_eq!(wait_for_status(&client, "probe", RunStatus::Succeeded).attempt, 2);
+            assert_eq!(wait_for_status(&client, "closes", RunStatus::Succeeded).attempt, 2);
             assert_eq!(group_size(&group), 0, "{point}");
             second.terminate();
             db.assert_sound();

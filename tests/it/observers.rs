@@ -1,4 +1,4 @@
-//! What observers are told, and that code of the application on the threads of a scheduler holds up no shutdown.
+//! Observers receive what happens. Code of the application that does not return delays no shutdown beyond its deadline.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
@@ -88,11 +88,11 @@ impl Gate {
         drop(changed.wait_timeout_while(state, patience(), |(closed, _)| *closed).unwrap());
     }
 
-    /// Waits until somebody waits at it.
+    /// Waits until a thread has arrived at the closed gate.
     pub(crate) fn holds_one(&self) {
         let (state, changed) = &*self.0;
         let waited = changed.wait_timeout_while(state.lock().unwrap(), patience(), |(_, held)| !*held).unwrap();
-        assert!(waited.0.1, "nobody has come");
+        assert!(waited.0.1, "no thread has arrived");
     }
 }
 

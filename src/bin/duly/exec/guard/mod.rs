@@ -190,8 +190,9 @@ struct Keeper {
     /// The locked file is no longer in its place.
     is_lock_lost: bool,
     next_look: Duration,
-    /// What the guard is told of each, by name; and how many there were.
+    /// The line that tells the guard of each group, by name.
     groups: BTreeMap<String, Line>,
+    /// How many groups were announced.
     last: u64,
     deadline: Option<(Duration, Duration)>,
     /// The names of groups of which the guard does not know whether they run.

@@ -257,9 +257,10 @@ impl Told {
     /// nothing runs. Each child has executed its program by now, or has ended: until then it keeps the pipe open. Looks twice: one look can
     /// miss a process that forks and exits meanwhile.
     fn take_starting(&mut self, left: &mut Vec<Ending>) -> Vec<String> {
-        let parents = [self.scheduler, parent()];
         // What cannot be seen completely is looked for again.
         let Ok(visible) = every_process() else { return Vec::new() };
+        // Asked after the look: what it has shown under another parent than the scheduler was adopted as this process was.
+        let parents = [self.scheduler, parent()];
         let has_begun = |one: &Process, at: Duration| {
             let leads = one.pid == one.session || !visible.iter().any(|other| other.pid == one.session);
             let is_child = one.pid != std::process::id() && parents.contains(&one.parent);
