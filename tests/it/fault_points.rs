@@ -35,7 +35,7 @@ mod with_faults {
     use crate::evidence::tool_works;
     use crate::fixtures::{eventually, wait_for_status};
     use crate::restores::{back_up, can_restore, restore};
-    use crate::sidecar::{Gate, Sidecar, group_size, guard_of, shell, signal, wait_for_line};
+    use crate::sidecar::{Gate, Sidecar, group_size, guard_of, kill_group, shell, signal, wait_for_line};
 
     const KILL: Option<i32> = Some(9);
 
@@ -143,8 +143,15 @@ mod with_faults {
             let says = "its command is still running; the run waits for it";
             eventually("it has looked", || second.log().contains(says) || state(&db) != "running 1");
             assert_eq!((state(&db).as_str(), group_size(&group)), ("running 1", 1), "{point}");
-            // It ends what has the variables of the attempt.
             signal("CONT", &guard);
+            // It was not told which process it is, and only waits for it.
+            if point == "started" {
+                let name = || std::fs::read_to_string(format!("/proc/{guard}/comm")).expect("the guard waits");
+                eventually("the guard sees the death", || name() == "duly-guard-ends\n");
+                eventually("it goes on waiting after its last signals", || name() == "duly-guard\n");
+                assert_eq!(group_size(&group), 1);
+                kill_group(&group);
+            }
             assert_eq!(wait_for_status(&client, "closes", RunStatus::Succeeded).attempt, 2);
             assert_eq!(group_size(&group), 0, "{point}");
             second.terminate();

@@ -4,8 +4,8 @@
 //! start and end. The kernel closes the pipe when the scheduler dies, however it dies; the guard then ends what is left, and exits.
 //! What runs already is written to the pipe before its guard is started, as much as fits: a guard knows of it from its start.
 //! A group is announced before its process is started, and identified right after that, before the process is recorded with the run. If
-//! the scheduler is killed between the two, the guard looks for the children that it may have started, waits until they are gone, and ends
-//! those that have the variables of the group.
+//! the scheduler is killed between the two, the guard looks for the children that it may have started, and waits until they are gone. It
+//! ends none of them: which are the scheduler's is not certain.
 //!
 //! A guard is also evidence for a scheduler that cannot read these groups. It holds the lock of a file ([`GuardLock`]), which this
 //! process took before its first attempt, until all of them are gone, and writes there which are gone.
