@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::event::Event;
-use crate::store::sqlite::owners;
+use crate::rules::resolve::{self, Plan};
+use crate::schedule::Schedules;
 use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::{foreign_plans, owners, tasks};
 
 /// A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a user has set since the step back
 /// is not resolved. The grid of an interval may begin at created_at.
@@ -144,8 +146,6 @@ pub(crate) fn set_misplanned(tx: &Transaction<'_>, rows: &Misplanned) -> rusqlit
     tx.prepare_cached(SET_MISPLANNED)?.execute(named_params! { ":rows": rows }).map(|_| ())
 }
 
-const ZONE_DATA: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_data'";
-
 const SET_ZONE_DATA: &str = "
     INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', :version)
     ON CONFLICT (key) DO UPDATE SET value = :version";
@@ -153,21 +153,45 @@ const SET_ZONE_DATA: &str = "
 /// Tasks with a local time in the future. An occurrence that is already due is resolved as it was planned.
 const LOCAL_TASKS: &str = sql! {"
     UPDATE scheduled_tasks SET planned = 0, next_run = NULL
-     WHERE {active_planned} AND next_run > :now AND time_zone <> 'UTC'
-       AND (schedule_type = 'cron'
-            OR (schedule_type = 'once' AND schedule_value NOT GLOB '*[Zz]'
-                AND schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))"};
+     WHERE {active_planned} AND next_run > :now AND {local_time}"};
 
-/// Records the zone data of this process. Returns the recorded zone data if it differs: local times are then planned again.
-pub(crate) fn zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> rusqlite::Result<Option<String>> {
-    let before: Option<String> = tx.prepare_cached(ZONE_DATA)?.query_row([], |row| row.get(0)).optional()?;
+/// Those of them of which an occurrence is resolved.
+const RECURRING: &str = sql! {"
+    SELECT id FROM scheduled_tasks
+     WHERE {active_planned} AND next_run > :now AND {local_time} AND schedule_type = 'cron' AND resolved_until IS NOT NULL"};
+
+/// Records the zone data of this process. Returns the recorded zone data if it differs: local times are then planned again. They are
+/// also if none was recorded: clients may have planned them with other data.
+pub(crate) fn record_zone_data(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    version: &str,
+    now: Timestamp,
+) -> rusqlite::Result<Option<String>> {
+    let before = foreign_plans::recorded(tx)?;
     if before.as_deref() == Some(version) {
         return Ok(None);
     }
     tx.prepare_cached(SET_ZONE_DATA)?.execute(named_params! { ":version": version })?;
+    let recurring: Vec<i64> = {
+        let mut statement = tx.prepare_cached(RECURRING)?;
+        statement.query_map(named_params! { ":now": now }, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?
+    };
+    let anew: Vec<_> = recurring.into_iter().filter_map(|id| Some((id, anew(tx, schedules, id)?))).collect();
+    tx.prepare_cached(LOCAL_TASKS)?.execute(named_params! { ":now": now })?;
+    for (task, next) in anew {
+        foreign_plans::set(tx, task, next)?;
+    }
     if let Some(before) = &before {
-        tx.prepare_cached(LOCAL_TASKS)?.execute(named_params! { ":now": now })?;
         owners::record(tx, now, "zone_data", None, None, Some(&format!("{before} became {version}")))?;
     }
     Ok(before)
+}
+
+/// Returns when a task is due by the zone data of this process. `None`: its row must be examined.
+fn anew(tx: &Transaction<'_>, schedules: &mut Schedules, id: i64) -> Option<Timestamp> {
+    let task = tasks::readable(tx, id).ok()??;
+    let schedule = task.definition.check(task.created_at, schedules).ok()?;
+    let plan = Plan::new(&task.definition, schedule, task.next_run?, task.resolved_until, task.active_since);
+    resolve::planned_anew(&plan)
 }

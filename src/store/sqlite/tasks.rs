@@ -10,7 +10,7 @@ use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{blocked, due, once, owners, row};
+use crate::store::sqlite::{blocked, due, foreign_plans, once, owners, row};
 
 const BY_NAME: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE name = :name"};
 
@@ -39,7 +39,7 @@ pub(crate) fn listed(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option
 }
 
 /// Returns the task of this id. Fails if a column cannot be read.
-fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
+pub(crate) fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
     tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::task).optional()
 }
 
@@ -137,6 +137,9 @@ pub(crate) fn change(
         ":manager": task.managed_by, ":now": now, ":status": old.status,
         ":next": old.next_run, ":planned": old.planned, ":since": old.active_since, ":reason": old.invalid_reason,
     })?;
+    if !same {
+        foreign_plans::leave(tx, task, now)?;
+    }
     blocked::derive_task(tx, old.id, old.status == TaskStatus::Paused, task.overlap != Overlap::Allow, now)?;
     Ok(recall(tx, old.id)?)
 }
@@ -257,6 +260,7 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": status, ":next": next_run, ":since": since, ":now": now, ":by": None::<&str>,
     })?;
+    foreign_plans::leave(tx, &task.definition, now)?;
     tx.prepare_cached(END_STREAK)?.execute(named_params! { ":task": task.id })?;
     blocked::derive_task(tx, task.id, false, task.definition.overlap != Overlap::Allow, now)?;
     recall(tx, task.id)?;

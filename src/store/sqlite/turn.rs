@@ -31,7 +31,7 @@ use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
-use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, once, owners, settle, tasks};
+use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, foreign_plans, once, owners, settle, tasks};
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
@@ -473,9 +473,13 @@ impl<'a> Turning<'a> {
         let chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
         for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
             self.task(task, |turn| {
+                let mut due = due?;
+                if !foreign_plans::check(tx, task, &mut due.plan, now)? {
+                    return Ok(());
+                }
                 let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
                 let starter = claimer.map(|claimer| (claimer, &mut turn.slots));
-                open::resolve_due(&mut cx, &due?, turn.work.seen, Rest::Later, starter)?;
+                open::resolve_due(&mut cx, &due, turn.work.seen, Rest::Later, starter)?;
                 // Together with the others, unless each item has its own savepoint.
                 if turn.mode == Mode::OneByOne { once::finish(&mut cx, claimer) } else { Ok(()) }
             })?;

@@ -7,10 +7,12 @@ use crate::simulation::scenario::Scenario;
 /// As if the last scheduler had used an older edition.
 const OLDER: &str = "UPDATE scheduler_meta SET value = '2024a' WHERE key = 'zone_data'";
 const ZONE_EVENTS: &str = "SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'";
-/// Tasks in local time whose next run has not been planned again.
+/// Tasks in local time whose next run has not been planned again. That of a task which has been due is planned with the others, since a
+/// time of the day is not resolved twice: it shows nothing.
 const PLANNED: &str = "
     SELECT count(*) FROM scheduled_tasks
-     WHERE status = 'active' AND schedule_type = 'cron' AND time_zone <> 'UTC' AND planned = 1 AND next_run > ?1";
+     WHERE status = 'active' AND schedule_type = 'cron' AND time_zone <> 'UTC' AND planned = 1 AND next_run > ?1
+       AND resolved_until IS NULL";
 
 impl Scenario {
     /// Renews the system's zone data, and starts a scheduler.

@@ -303,7 +303,7 @@ fn limit(bench: &mut Sheets, on: &LimitOn) -> Result<(), Fault> {
 const OTHER_ZONES: &str = sql! {"
     WHERE {active_planned:t} AND t.next_run > $1 AND t.time_zone <> 'UTC'
       AND (t.schedule_type = 'cron' OR t.schedule_type = 'once')
-      AND (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') <> $2"};
+      AND (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') IS DISTINCT FROM $2"};
 
 fn register(bench: &mut Sheets, zone_data: &String, now: i64) -> Result<(), Fault> {
     bench.read("scheduler_meta", "", &[])?;
