@@ -43,7 +43,9 @@ fn contradiction(zone: &Zone, file: &Path, now: Timestamp) -> Option<String> {
         Ok(in_force) => in_force?,
         Err(reason) => return Some(format!("its name is {name}, and {} cannot be read: {reason}", file.display())),
     };
-    let at = zone.first_difference(&in_force, now.minus(AROUND), now.plus(AROUND))?;
+    let now = Timestamp::from_millis(now.as_millis() / 1000 * 1000);
+    let ahead = zone.first_difference(&in_force, now, now.plus(AROUND));
+    let at = ahead.or_else(|| zone.first_difference(&in_force, now.minus(AROUND), now))?;
     let (named, found) = (zone.text_at(at), in_force.text_at(at));
     Some(format!("its name is {name}, and {} has other rules: {found} instead of {named}", in_force.name()))
 }
@@ -104,7 +106,7 @@ mod tests {
         let says = |name, found, named| {
             Some(format!("its name is {name}, and {path} has other rules: {found} instead of {named}"))
         };
-        let expected = says("Europe/Berlin", "2026-06-30T08:00:00-04:00", "2026-06-30T14:00:00+02:00");
+        let expected = says("Europe/Berlin", "2027-07-01T08:00:00-04:00", "2027-07-01T14:00:00+02:00");
         assert_eq!(contradiction(&berlin, &new_york, now), expected);
         // The link is named UTC, and another file is mounted where it leads to.
         assert!(contradiction(&utc, &copy, now).unwrap().starts_with("its name is Etc/UTC, and "));

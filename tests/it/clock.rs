@@ -270,7 +270,7 @@ fn a_client_with_other_zone_data_leaves_local_times_to_the_schedulers() {
     client.pause("resumed").expect("a pause");
     stepper.step().expect("a step");
     db.execute("UPDATE scheduler_meta SET value = '1999z built in' WHERE key = 'zone_data'");
-    client.add(cron("added", "Europe/Rome")).expect("a task");
+    assert_eq!(client.add(cron("added", "Europe/Rome")).expect("a task").next_run, None, "not by this data");
     client.add(cron("utc", "Etc/UTC")).expect("a task");
     client.replace(cron("edited", "Europe/Rome")).expect("a task");
     client.resume("resumed").expect("a resume");

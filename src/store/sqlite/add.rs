@@ -144,7 +144,7 @@ pub(super) fn create(
 ) -> Result<Added, Fault> {
     let schedule = task.check(now, schedules)?;
     let next_run = adder.add(&task, schedule, now)?;
-    foreign_plans::leave(adder.tx, &task, now)?;
+    let next_run = if foreign_plans::leave(adder.tx, &task, now)? { None } else { next_run };
     Ok(Added { name: task.name, change: Change::Created, next_run })
 }
 

@@ -24,12 +24,13 @@ const LEAVE: &str = sql! {"
     UPDATE scheduled_tasks SET planned = 0, next_run = NULL
      WHERE name = :name AND {active_planned} AND next_run > :now AND {local_time}"};
 
-/// Leaves a task that a client has planned to the schedulers, if their zone data is another.
-pub(crate) fn leave(tx: &Transaction<'_>, task: &Definition, now: Timestamp) -> rusqlite::Result<()> {
+/// Leaves a task that a client has planned to the schedulers, if their zone data is another. Returns whether it does.
+pub(crate) fn leave(tx: &Transaction<'_>, task: &Definition, now: Timestamp) -> rusqlite::Result<bool> {
     if has_fixed_meaning(&task.time_zone) || recorded(tx)?.is_none_or(|recorded| zone_data().is_as(&recorded)) {
-        return Ok(());
+        return Ok(false);
     }
-    tx.prepare_cached(LEAVE)?.execute(named_params! { ":name": task.name, ":now": now }).map(|_| ())
+    let left = tx.prepare_cached(LEAVE)?.execute(named_params! { ":name": task.name, ":now": now })?;
+    Ok(left > 0)
 }
 
 const ZONE_DATA_OF_OTHERS: &str =
