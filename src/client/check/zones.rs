@@ -37,7 +37,7 @@ impl Check<'_> {
         if !self.health.zones.iter().any(is_local) {
             return;
         }
-        for (owner, theirs) in self.health.zone_data.iter().filter(|(_, theirs)| !zone_data().is_as(theirs)) {
+        for (owner, theirs) in self.health.zone_data.iter().filter(|(_, theirs)| zone_data().is_other_than(theirs)) {
             let Some((one, _)) = self.living().find(|(one, _)| one.id == *owner) else { continue };
             let (pid, host) = (one.pid, &one.host);
             let text = format!(

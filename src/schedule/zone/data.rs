@@ -25,6 +25,9 @@ const LONGEST_NAME: usize = 64;
 /// The largest zone file of today has 4 KiB.
 const LARGEST_FILE: u64 = 256 * 1024;
 
+/// The release of files that do not state one.
+const UNKNOWN: &str = "unknown";
+
 /// The zone data in use, which defines the meaning of a task's `time_zone`.
 ///
 /// ```
@@ -84,6 +87,11 @@ impl ZoneData {
     /// Returns whether the data that another process displays is of the same release. The text begins with the release.
     pub(crate) fn is_as(&self, displayed: &str) -> bool {
         displayed.strip_prefix(&*self.version).is_some_and(|rest| rest.starts_with(" from ") || rest == " built in")
+    }
+
+    /// Returns whether the data that another process displays is of another release. Files without a release may be of any.
+    pub(crate) fn is_other_than(&self, displayed: &str) -> bool {
+        !self.is_as(displayed) && ![&self.version, displayed].iter().any(|data| data.starts_with(UNKNOWN))
     }
 
     /// Uses the first of the folders that contains zone files, if any.
@@ -224,8 +232,8 @@ fn version(folder: &Path) -> String {
     };
     let stated = ["tzdata.zi", "+VERSION", "version"].iter().find_map(|file| first_line(file).filter(named));
     stated.unwrap_or_else(|| match fs::metadata(folder).and_then(|metadata| metadata.modified()) {
-        Ok(changed) => format!("unknown, changed {}", Timestamp::from(changed)),
-        Err(_) => "unknown".to_owned(),
+        Ok(changed) => format!("{UNKNOWN}, changed {}", Timestamp::from(changed)),
+        Err(_) => UNKNOWN.to_owned(),
     })
 }
 
@@ -330,6 +338,23 @@ mod tests {
             let data = ZoneData::of([home.path().to_owned()]);
             assert!(data.version.starts_with(version), "{file}: {}", data.version);
         }
+    }
+
+    #[test]
+    fn data_of_another_process_is_compared_by_its_release() {
+        let (_home, files) = folder(&[("UTC", b""), ("tzdata.zi", b"# version 2031a")]);
+        for (other, same, differs) in [
+            ("2031a from /elsewhere, what is missing there from 2025b built in", true, false),
+            ("2031a built in", true, false),
+            ("2031aa built in", false, true),
+            ("2031 built in", false, true),
+            ("2030b from /usr/share/zoneinfo, what is missing there from 2031a built in", false, true),
+            ("unknown, changed 2030-01-01T00:00:00Z from /usr/share/zoneinfo", false, false),
+        ] {
+            assert_eq!((files.is_as(other), files.is_other_than(other)), (same, differs), "{other}");
+        }
+        let (_home, unknown) = folder(&[("UTC", b"")]);
+        assert!(unknown.is_as(&unknown.to_string()) && !unknown.is_other_than(&files.to_string()));
     }
 
     #[test]
