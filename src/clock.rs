@@ -336,8 +336,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Returns the present of the monotonic clock, for the timers of a runtime.
-#[cfg(feature = "postgres")]
+/// Returns the present of the monotonic clock, for the timers of a runtime and of channels.
 pub(crate) fn instant() -> Instant {
     Instant::now()
 }

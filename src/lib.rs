@@ -348,7 +348,8 @@ pub use rules::forecast::{Outage, Projection, Upcoming};
 /// ```
 pub use rusqlite;
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, ZoneName, duration_text, parse_duration, zone_data};
-pub use scheduler::{Builder, Scheduler, Shutdown};
+pub use scheduler::ended::{Ending, Shutdown};
+pub use scheduler::{Builder, Scheduler};
 pub use store::sqlite::file::Durability;
 pub use store::sqlite::settle::MAX_RESULT_BYTES;
 pub use worker::attempt::StopReason;

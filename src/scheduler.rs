@@ -1,9 +1,11 @@
 //! `Scheduler` runs tasks: handlers by name, settings, start, shutdown. It owns the threads.
 
+pub(crate) mod ended;
 mod ending;
 #[cfg(feature = "postgres")]
 mod on_server;
 mod options;
+mod told;
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -12,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use serde::Serialize;
 
 use crate::client::Client;
@@ -33,6 +35,8 @@ use crate::model::settings::Settings;
 use crate::model::vitals::Vitals;
 #[cfg(feature = "page")]
 use crate::page::{Page, Server};
+use crate::scheduler::ended::Ending;
+use crate::scheduler::told::Told;
 use crate::store::place::Place;
 use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
@@ -51,7 +55,7 @@ use crate::worker::handler::{FutureHandler, HandlerFuture, store_result};
 #[cfg(feature = "tokio")]
 use crate::worker::job::{AsyncJob, future_handler};
 use crate::worker::job::{Job, JobHandler};
-use crate::worker::pool::Pool;
+use crate::worker::pool::{Pool, Unfinished};
 use crate::worker::progress::Waiting;
 
 /// Most problems that an application reports of its scheduler, and most characters of each.
@@ -298,6 +302,8 @@ impl Builder {
         let runtime = runtime?;
         #[cfg(feature = "tokio")]
         let others = runtime.as_ref().map_or(others, |runtime| runtime.limit);
+        let told = (!observers.is_empty()).then(|| Told::start(std::mem::take(&mut observers))).transpose()?;
+        observers.extend(told.iter().map(|told| Arc::new(told.clone()) as Arc<dyn Observer>));
         #[cfg(feature = "page")]
         let page = page.map(|page| page.listen(&mut observers, &clock, &handlers.names())).transpose()?;
         observers.insert(0, Arc::new(|event: &Event| log::log!(event.level(), "{event}")));
@@ -339,7 +345,7 @@ impl Builder {
             pool.end_worker(worker, move || waker.wake());
         }
         let problems: Arc<Mutex<Option<Vec<String>>>> = Arc::default();
-        let (order, orders) = bounded(3);
+        let (order, orders) = unbounded();
         let (report, reports) = bounded(1);
         let client = Client::new(own, clock.clone(), Some(Wake::new(wake.clone(), settings.poll)));
         let client = client.observed_by(poller.observers());
@@ -369,9 +375,11 @@ impl Builder {
             #[cfg(feature = "postgres")]
             keeper,
         };
+        let (unfinished, ending) = (event_loop.pool.unfinished(), Ending::default());
+        let of_thread = ending.clone();
         let thread = thread::Builder::new()
             .name("duly-poller".into())
-            .spawn(move || event_loop.run())
+            .spawn(move || of_thread.after(|| event_loop.run()))
             .map_err(|error| Error::store("start the poller thread", error))?;
         // It reads all tasks, and nothing that is due waits for it. Only a warning depends on it.
         if !is_behind && let Ok(Some(newest)) = client.store().counted_beyond(now.wall) {
@@ -383,6 +391,9 @@ impl Builder {
             reports,
             vitals,
             thread: Some(thread),
+            ending,
+            unfinished,
+            told,
             place,
             handlers: names,
             executors,
@@ -429,6 +440,10 @@ pub struct Scheduler {
     reports: Receiver<usize>,
     vitals: Arc<Vitals>,
     thread: Option<JoinHandle<Result<()>>>,
+    ending: Ending,
+    unfinished: Unfinished,
+    /// The observers of the application.
+    told: Option<Told>,
     place: Place,
     handlers: BTreeSet<String>,
     executors: Vec<Arc<dyn Executor>>,
@@ -436,26 +451,6 @@ pub struct Scheduler {
     problems: Arc<Mutex<Option<Vec<String>>>>,
     #[cfg(feature = "page")]
     page: Option<Server>,
-}
-
-/// The result of a shutdown.
-///
-/// ```
-/// use std::time::Duration;
-/// use duly::Scheduler;
-/// # let home = tempfile::tempdir()?;
-/// # let file = home.path().join("agent.db");
-/// let scheduler = Scheduler::builder(&file).start()?;
-/// // Nothing is running: it does not wait for the deadline.
-/// assert_eq!(scheduler.shutdown(Duration::from_secs(30))?.unfinished, 0);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Shutdown {
-    /// Runs whose handler had not returned by the deadline, or whose end could not be recorded. Each is still recorded when
-    /// that is possible; if the process ends before, the next scheduler recovers the run.
-    pub unfinished: usize,
 }
 
 impl Scheduler {
@@ -535,8 +530,8 @@ impl Scheduler {
 
     /// Returns how many turns its loop has ended. For a watchdog or a liveness probe, which compares two values: while the loop
     /// works, the number grows in every poll interval, also while the loop drains and while the database refuses writes. It does
-    /// not grow while a turn is blocked: by a disk that does not answer, by an observer that does not return, or for up to five
-    /// seconds by the lock of another program; nor after the scheduler has stopped.
+    /// not grow while a turn is blocked: by a disk that does not answer, or for up to five seconds by the lock of another
+    /// program; nor after the scheduler has stopped.
     pub fn turns(&self) -> u64 {
         self.vitals.turns()
     }

@@ -445,7 +445,7 @@ impl<'a> Check<'a> {
             handler.clone(),
             stuck.process.as_deref(),
         )
-        .started_by(&stuck.owner);
+        .started_by(Some(&stuck.owner));
         let declare = format!("duly cancel {run} --gone");
         let seen = orphan.observe();
         let (found, advice) = match (seen.presence, seen.group) {

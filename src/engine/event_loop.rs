@@ -15,6 +15,7 @@ use crate::engine::keeper::Keeper;
 use crate::engine::loop_state::{Act, LoopState, Order};
 use crate::engine::poller::Poller;
 use crate::error::Result;
+use crate::model::event::Event;
 use crate::model::vitals::Vitals;
 use crate::rules::lock_pause::PAUSE;
 use crate::store::turn_io::MAX_OUTCOMES;
@@ -60,10 +61,10 @@ impl EventLoop {
     pub(crate) fn run(mut self) -> Result<()> {
         let _mark = EndMark(self.vitals.clone());
         self.poller.measure_by(self.clock.clone());
-        let drained = self.turn_until_drained();
-        if drained.is_err() {
+        if let Err(error) = self.turn_until_drained() {
+            self.poller.emit(&Event::Stopped { reason: error.to_string() });
             self.pool.abandon(self.clock.now());
-            return drained;
+            return Err(error);
         }
         #[cfg(feature = "postgres")]
         drop(self.keeper.take());

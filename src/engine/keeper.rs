@@ -229,7 +229,7 @@ mod tests {
     use super::{Keeper, News};
     use crate::clock::{Clock, SystemClock, Timestamp};
     use crate::host::owner_lock::OwnerLock;
-    use crate::model::event::Observers;
+    use crate::model::observers::Observers;
     use crate::model::run::Claim;
     use crate::store::fault::{Class, Fault};
     use crate::store::{Beat, OwnerSession};

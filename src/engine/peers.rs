@@ -396,7 +396,7 @@ impl Peers {
         ours.for_each(|dying| dying.orphans.clear());
         let (mut new, mut at_work) = (Vec::new(), Vec::new());
         for Orphaned { owner, lost, doubt } in left {
-            let orphan = lost.orphan(&self.database, owner);
+            let orphan = lost.orphan(&self.database, Some(owner));
             let presence = doubt.clone().map_or(Presence::Alive, Presence::Unknown);
             self.remember(&orphan, &presence, now);
             let reported = if doubt.is_some() { &mut self.doubted } else { &mut self.reported_alive };

@@ -138,19 +138,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_recorded_counts_as_a_group_that_cannot_be_read_and_without_an_input_there_was_nothing() {
-        let unreadable = Group::Unreadable("its process is not recorded".to_owned());
-        for guard in guards().into_iter().filter(|guard| *guard != GuardSeen::SawGone) {
-            for input in inputs() {
-                let expected = match input {
-                    Hold::Missing => NoTrace,
-                    _ => judge(Some(&unreadable), input.clone(), guard.clone(), OwnerEnd::Recent),
-                };
-                assert_eq!(
-                    judge(None, input.clone(), guard.clone(), OwnerEnd::Recent),
-                    expected,
-                    "{input:?}, {guard:?}"
-                );
+    fn what_is_not_recorded_may_be_known_to_the_guard_and_without_an_input_there_was_nothing() {
+        let failed = || unknown("no descriptor is left");
+        let doubt = |what: &str| unknown(&format!("{what}, and its process is not recorded"));
+        let waits = || doubt("the guard of its scheduler waits for it");
+        for (guard, plain, recent) in [
+            (GuardSeen::NoGuard, Gone, Gone),
+            (GuardSeen::SawGone, Gone, Gone),
+            (GuardSeen::Free, Gone, Gone),
+            (GuardSeen::Held, waits(), Alive),
+            (
+                GuardSeen::Unknown("it cannot be read".to_owned()),
+                doubt("it cannot be read"),
+                doubt("it cannot be read"),
+            ),
+        ] {
+            for (end, of_free) in [(OwnerEnd::Plain, plain), (OwnerEnd::Recent, recent)] {
+                for (input, expected) in inputs().into_iter().zip([Alive, of_free, NoTrace, failed()]) {
+                    assert_eq!(
+                        judge(None, input.clone(), guard.clone(), end),
+                        expected,
+                        "{input:?}, {guard:?}, {end:?}"
+                    );
+                }
             }
         }
     }

@@ -18,8 +18,6 @@ use crate::host::platform::{self, Hold};
 
 /// How the name of such a file ends.
 const SUFFIX: &str = ".guard";
-/// The number of no group.
-const UNUSED: u64 = 0;
 /// Longest file that is read, in bytes: some ten thousand groups.
 const MAX_FILE: u64 = 1024 * 1024;
 
@@ -44,8 +42,8 @@ pub struct GuardLock {
 pub struct GuardedGroup {
     /// The owner that gave its file its name.
     owner: String,
-    /// The number by which the guard knows the group.
-    group: u64,
+    /// The name by which the guard knows the group.
+    group: String,
 }
 
 /// What an observer sees of the guard of a command.
@@ -85,7 +83,7 @@ impl GuardPlace {
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.join(format!("{}{SUFFIX}", self.owner))
+        path_of(&self.folder, &self.owner)
     }
 }
 
@@ -103,39 +101,54 @@ impl GuardLock {
         self.file.try_clone()
     }
 
-    /// Returns the group with this number, for the record of its command.
-    pub fn group(&self, number: u64) -> GuardedGroup {
-        GuardedGroup { owner: self.place.owner.clone(), group: number }
+    /// Returns the group with this name, for the record of its command.
+    pub fn group(&self, name: &str) -> GuardedGroup {
+        GuardedGroup { owner: self.place.owner.clone(), group: name.to_owned() }
     }
 
-    /// Removes the file, if the owner has stopped and nothing of it is left to recover.
+    /// Removes all names of the file, if the owner has stopped and nothing of it is left to recover.
     pub fn retire(&self) {
-        if self.place.is_retired.load(Ordering::SeqCst) && self.is_intact() {
-            let _ = std::fs::remove_file(self.place.path());
+        if self.place.is_retired.load(Ordering::SeqCst) {
+            let paths = owners_in(&self.place.folder).into_iter().map(|owner| path_of(&self.place.folder, &owner));
+            paths.filter(|path| owner_lock::names(path, &self.file)).for_each(|path| _ = std::fs::remove_file(path));
         }
     }
 }
 
-/// Writes that a guard has seen that the group with this number is gone. `file`: its lock file.
+impl GuardedGroup {
+    /// Returns the process group of the command of an attempt, as the guard of the owner knows it.
+    pub(crate) fn of_attempt(owner: &str, run: i64, attempt: u32) -> Self {
+        GuardedGroup { owner: owner.to_owned(), group: name_of_attempt(run, attempt) }
+    }
+}
+
+/// The name by which a guard knows the process group of the command of an attempt.
+pub fn name_of_attempt(run: i64, attempt: u32) -> String {
+    format!("{run}-{attempt}")
+}
+
+/// Gives the file of the guard of an owner a second name, under which that owner goes on.
+pub(crate) fn link(folder: &Path, before: &str, owner: &str) {
+    match std::fs::hard_link(path_of(folder, before), path_of(folder, owner)) {
+        // There is no guard.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => log::warn!("the lock file of the guard process has no name of scheduler {owner}: {error}"),
+        Ok(()) => {}
+    }
+}
+
+/// Writes that a guard has seen that the group with this name is gone. `file`: its lock file.
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn record_gone(mut file: &File, group: u64) -> io::Result<()> {
+pub fn record_gone(mut file: &File, group: &str) -> io::Result<()> {
     // On a line of its own, also after a write that failed in the middle.
     file.write_all(format!("\n{}", gone_line(group)).as_bytes())
 }
 
 /// The line of a group. A part of it is the line of no group.
-fn gone_line(group: u64) -> String {
+fn gone_line(group: &str) -> String {
     format!("gone {group}.\n")
-}
-
-/// Observes the guard of an owner, of which no group is recorded. `folder`: that of the lock files.
-pub(crate) fn seen_of(folder: &Path, owner: &str) -> GuardSeen {
-    match seen(folder, Some(&GuardedGroup { owner: owner.to_owned(), group: UNUSED })) {
-        GuardSeen::Missing => GuardSeen::NoGuard,
-        seen => seen,
-    }
 }
 
 /// Observes the guard of a group. `folder`: that of the lock files.
@@ -145,7 +158,7 @@ pub(crate) fn seen(folder: &Path, group: Option<&GuardedGroup>) -> GuardSeen {
     if !owner_lock::is_id(owner) {
         return GuardSeen::Missing;
     }
-    let path = folder.join(format!("{owner}{SUFFIX}"));
+    let path = path_of(folder, owner);
     // The lock first: a guard writes before it ends.
     let hold = platform::held(&path).0;
     let read = match &hold {
@@ -153,7 +166,7 @@ pub(crate) fn seen(folder: &Path, group: Option<&GuardedGroup>) -> GuardSeen {
         _ => read(&path),
     };
     match (read, hold) {
-        (Ok(text), _) if text.split_inclusive('\n').any(|line| line == gone_line(*group)) => GuardSeen::SawGone,
+        (Ok(text), _) if text.split_inclusive('\n').any(|line| line == gone_line(group)) => GuardSeen::SawGone,
         (Err(error), _) => GuardSeen::Unknown(format!("{} cannot be read: {error}", path.display())),
         (_, Hold::Free) => GuardSeen::Free,
         (_, Hold::Held) => GuardSeen::Held,
@@ -171,9 +184,17 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+fn path_of(folder: &Path, owner: &str) -> PathBuf {
+    folder.join(format!("{owner}{SUFFIX}"))
+}
+
 /// Returns the owners that gave such files their names, in the folder of a database.
 pub(crate) fn owners(database: &Path) -> Vec<String> {
-    let files = std::fs::read_dir(owner_lock::folder(database)).into_iter().flatten().flatten();
+    owners_in(&owner_lock::folder(database))
+}
+
+fn owners_in(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(SUFFIX)?.to_owned())).collect()
 }
 
@@ -183,7 +204,7 @@ pub(crate) fn remove_free(database: &Path, owner: &str) {
     if !owner_lock::is_id(owner) {
         return;
     }
-    let path = owner_lock::folder(database).join(format!("{owner}{SUFFIX}"));
+    let path = path_of(&owner_lock::folder(database), owner);
     if matches!(platform::held(&path).0, Hold::Free) {
         let _ = std::fs::remove_file(path);
     }
@@ -195,7 +216,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use crate::host::guard_lock::{
-        GuardPlace, GuardSeen, GuardedGroup, MAX_FILE, owners, record_gone, remove_free, seen, seen_of,
+        GuardPlace, GuardSeen, GuardedGroup, MAX_FILE, link, name_of_attempt, owners, record_gone, remove_free, seen,
     };
     use crate::host::owner_lock::{OwnerLock, folder};
 
@@ -208,11 +229,11 @@ mod tests {
         let owner = OwnerLock::take(&database, "a-1").unwrap();
         let place = GuardPlace::of(&owner);
         let (of_owners, path) = (folder(&database), folder(&database).join("a-1.guard"));
-        let group = |group| GuardedGroup { owner: "a-1".to_owned(), group };
-        let sees = |one: u64| seen(&of_owners, Some(&group(one)));
+        let group = |group: u32| GuardedGroup { owner: "a-1".to_owned(), group: group.to_string() };
+        let sees = |one: u32| seen(&of_owners, Some(&group(one)));
         assert_eq!(seen(&of_owners, None), GuardSeen::NoGuard);
-        assert_eq!((sees(1), seen_of(&of_owners, "a-1")), (GuardSeen::Missing, GuardSeen::NoGuard));
-        let elsewhere = GuardedGroup { owner: "../t".to_owned(), group: 1 };
+        assert_eq!(sees(1), GuardSeen::Missing);
+        let elsewhere = GuardedGroup { owner: "../t".to_owned(), group: "1".to_owned() };
         assert_eq!(seen(&of_owners, Some(&elsewhere)), GuardSeen::Missing);
 
         let outside = home.path().join("t.guard");
@@ -221,14 +242,14 @@ mod tests {
         assert!(outside.exists(), "no other folder is touched");
 
         let lock = place.lock().unwrap();
-        assert_eq!(lock.group(1), group(1));
+        assert_eq!(lock.group("1"), group(1));
         assert_eq!(sees(1), GuardSeen::Held);
-        record_gone(&lock.share().unwrap(), 12).unwrap();
+        record_gone(&lock.share().unwrap(), "12").unwrap();
         assert_eq!((sees(12), sees(1), sees(2)), (GuardSeen::SawGone, GuardSeen::Held, GuardSeen::Held));
-        assert_eq!(seen_of(&of_owners, "a-1"), GuardSeen::Held, "what it has seen of others says nothing");
+        assert_eq!(name_of_attempt(12, 3), "12-3", "a group of its own");
         // A write that failed in the middle names no group.
         std::io::Write::write_all(&mut lock.share().unwrap(), b"gone 3").unwrap();
-        record_gone(&lock.share().unwrap(), 4).unwrap();
+        record_gone(&lock.share().unwrap(), "4").unwrap();
         assert_eq!((sees(3), sees(4)), (GuardSeen::Held, GuardSeen::SawGone));
 
         // It is held while one copy is open, and stays as long as it is held.
@@ -240,7 +261,6 @@ mod tests {
         assert_eq!(sees(1), GuardSeen::Held);
         drop(copy);
         assert_eq!((sees(1), sees(12)), (GuardSeen::Free, GuardSeen::SawGone));
-        assert_eq!(seen_of(&of_owners, "a-1"), GuardSeen::Free);
 
         // Another file of this name is not the locked one. A link, and a file without an end, are not read.
         let lock = place.lock().unwrap();
@@ -252,9 +272,16 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         File::create(&path).unwrap().set_len(MAX_FILE + 1).unwrap();
         assert!(matches!(sees(12), GuardSeen::Unknown(reason) if reason.contains("more than")));
+        // The owner goes on under another id.
         let lock = place.lock().unwrap();
+        link(&of_owners, "a-1", "a-2");
+        let of_next = GuardedGroup::of_attempt("a-2", 12, 3);
+        assert_eq!(seen(&of_owners, Some(&of_next)), GuardSeen::Held);
+        record_gone(&lock.share().unwrap(), "12-3").unwrap();
+        assert_eq!(seen(&of_owners, Some(&of_next)), GuardSeen::SawGone);
         owner.retire();
         lock.retire();
-        assert_eq!(sees(12), GuardSeen::Missing);
+        assert_eq!((sees(12), seen(&of_owners, Some(&of_next))), (GuardSeen::Missing, GuardSeen::Missing));
+        link(&of_owners, "a-1", "a-2");
     }
 }

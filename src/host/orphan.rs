@@ -41,8 +41,8 @@ pub struct Orphan {
     record: Option<Record>,
     database: PathBuf,
     input: PathBuf,
-    /// The scheduler that started it. Empty: unknown.
-    owner: String,
+    /// The scheduler that started it, if that is known.
+    owner: Option<String>,
 }
 
 /// What a run records of its command, as JSON. A field is absent where the system does not report it.
@@ -105,13 +105,13 @@ pub(crate) struct Observation {
 impl Orphan {
     /// Returns a command of which only these values are known, for an event that is read from JSON.
     pub(crate) fn described(run: i64, attempt: u32, task: String, handler: String) -> Self {
-        let (database, input, owner) = (PathBuf::new(), PathBuf::new(), String::new());
-        Orphan { run, attempt, task, handler, record: None, database, input, owner }
+        let (database, input) = (PathBuf::new(), PathBuf::new());
+        Orphan { run, attempt, task, handler, record: None, database, input, owner: None }
     }
 
     /// Names the scheduler that started it, whose guard counts where nothing is recorded of the command.
-    pub(crate) fn started_by(self, owner: &str) -> Self {
-        Orphan { owner: owner.to_owned(), ..self }
+    pub(crate) fn started_by(self, owner: Option<&str>) -> Self {
+        Orphan { owner: owner.map(str::to_owned), ..self }
     }
 
     /// Returns the command that an attempt may have left. `process`: its record.
@@ -268,7 +268,14 @@ impl Orphan {
         let folder = owner_lock::folder(&self.database);
         match &self.record {
             Some(record) => guard_lock::seen(&folder, record.guard.as_ref()),
-            None => guard_lock::seen_of(&folder, &self.owner),
+            // Only the guard that knows of this attempt is one.
+            None => {
+                let of_attempt = |owner: &String| GuardedGroup::of_attempt(owner, self.run, self.attempt);
+                match guard_lock::seen(&folder, self.owner.as_ref().map(of_attempt).as_ref()) {
+                    GuardSeen::Missing => GuardSeen::NoGuard,
+                    seen => seen,
+                }
+            }
         }
     }
 

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{Timestamp, millis};
 use crate::host::orphan::Orphan;
-use crate::host::panics;
 use crate::model::attempt_json::{attempt, orphan};
 use crate::model::json;
 use crate::model::one_line::OneLine;
@@ -288,6 +287,11 @@ pub enum Event {
     },
     /// Attempts can be started again.
     StartsAgain,
+    /// The scheduler has stopped by itself, because going on would be wrong: see [`Scheduler::wait`](crate::Scheduler::wait).
+    Stopped {
+        /// Why.
+        reason: String,
+    },
     /// A newer duly has migrated the tables. No further run starts; after the running ones have ended and are recorded,
     /// the scheduler stops.
     NewerSchema {
@@ -300,8 +304,9 @@ pub enum Event {
 
 /// Receives events. [`Event::Started`] is emitted by the worker that begins the attempt; [`Event::Cancelled`], for a
 /// run that a client of this scheduler cancels, by the thread that calls [`Client::cancel`](crate::Client::cancel);
-/// every other event by the scheduler's own thread. The emitting thread waits until the observer returns, so the
-/// observer should be fast.
+/// every other event by the scheduler's own thread. The observers of a [`Scheduler`](crate::Scheduler) are called by a thread of their own, in
+/// this order: 10 000 events wait for them at most, further ones are dropped, and the log says how many. Those of a
+/// [`Stepper`](crate::testing::Stepper) are called by the emitting thread.
 ///
 /// ```
 /// # let home = tempfile::tempdir()?;
@@ -326,32 +331,6 @@ impl<F: Fn(&Event) + Send + Sync + 'static> Observer for F {
     }
 }
 
-/// All observers of a scheduler.
-pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
-
-impl Observers {
-    pub(crate) fn notify(&self, event: &Event) {
-        for observer in &self.0 {
-            // An observer is the user's code: its panic must not stop the loop.
-            if let Err(panic) = panics::contained(|| observer.observe(event)) {
-                log::error!("an observer panicked: {}; the other observers still receive the event", OneLine(&panic));
-            }
-        }
-    }
-}
-
-impl Drop for Observers {
-    fn drop(&mut self) {
-        self.0.drain(..).for_each(|observer| panics::dispose("an observer", observer));
-    }
-}
-
-impl fmt::Debug for Observers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Observers").field(&self.0.len()).finish()
-    }
-}
-
 impl Event {
     /// Returns the log level of the event.
     pub fn level(&self) -> log::Level {
@@ -367,6 +346,7 @@ impl Event {
             | Event::CannotStart { .. }
             | Event::SetAside { .. }
             | Event::WorkerEnded { .. }
+            | Event::Stopped { .. }
             | Event::NewerSchema { .. } => log::Level::Error,
             Event::Finished { error: Some(_), .. } => log::Level::Warn,
             Event::Finished { .. } | Event::PassedOver { status: RunStatus::Skipped, .. } => log::Level::Info,
@@ -550,6 +530,7 @@ impl fmt::Display for Event {
                 )
             }
             Event::StartsAgain => f.write_str("attempts can be started again"),
+            Event::Stopped { reason } => write!(f, "the scheduler has stopped: {}", OneLine(reason)),
             Event::NewerSchema { reason, running } => {
                 write!(f, "{}; no further run starts; waiting for {running} running", OneLine(reason))
             }

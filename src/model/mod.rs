@@ -14,6 +14,7 @@ pub(crate) mod json;
 pub(crate) mod json_value;
 pub(crate) mod limit;
 pub(crate) mod new_task;
+pub(crate) mod observers;
 mod one_line;
 pub(crate) mod progress_meter;
 pub(crate) mod recorded;

@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
 
+use crate::clock::instant;
 use crate::engine::loop_state::Order;
 use crate::error::{Error, Result};
 use crate::host::panics;
-use crate::scheduler::{Scheduler, Shutdown};
+use crate::scheduler::Scheduler;
+use crate::scheduler::ended::{Ending, Shutdown};
 
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
+/// How long the loop may take to say what is unfinished. If it is blocked, the count is that of the workers.
+const ANSWER: Duration = Duration::from_millis(250);
 
 impl Scheduler {
     /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
@@ -92,7 +96,13 @@ impl Scheduler {
         let _ = self.order.send(Order::Interrupt);
     }
 
-    /// Waits until the scheduler stops by itself, which it does only when going on would be wrong.
+    /// Returns what waits for the end of this scheduler on another thread, while this one may shut it down.
+    pub fn ending(&self) -> Ending {
+        self.ending.clone()
+    }
+
+    /// Waits until the scheduler stops by itself, which it does only when going on would be wrong. The event
+    /// [`Event::Stopped`](crate::Event::Stopped) says it, too.
     ///
     /// ```no_run
     /// let scheduler = duly::Scheduler::builder("agent.db").start()?;
@@ -109,24 +119,36 @@ impl Scheduler {
     /// migrated its tables, and all runs of this scheduler have ended. Drop the scheduler and all its clients before you open
     /// the database again.
     pub fn wait(mut self) -> Result<()> {
-        self.thread.take().map_or(Ok(()), joined)
+        let ended = self.thread.take().map_or(Ok(()), joined);
+        self.flush(DRAIN);
+        ended
+    }
+
+    /// Waits until the observers have the last events.
+    fn flush(&self, limit: Duration) {
+        self.told.iter().for_each(|told| told.flush(limit));
     }
 
     fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
         let Some(thread) = self.thread.take() else { return Ok(Shutdown { unfinished: 0 }) };
+        let began = instant();
         let _ = self.order.send(order);
-        let reported = match self.reports.recv_timeout(deadline) {
-            Err(RecvTimeoutError::Timeout) => {
-                let _ = self.order.send(Order::Cut);
-                self.reports.recv().ok()
-            }
-            reported => reported.ok(),
-        };
+        let mut reported = self.reports.recv_timeout(deadline);
+        if reported == Err(RecvTimeoutError::Timeout) {
+            let _ = self.order.send(Order::Cut);
+            reported = self.reports.recv_timeout(ANSWER);
+        }
         match reported {
             // The thread continues, with its heartbeat, for the handlers that have not returned.
-            Some(unfinished) => Ok(Shutdown { unfinished }),
+            Ok(unfinished) => Ok(Shutdown { unfinished }),
+            // So it does when it can: the lock of another program, or code of the application, holds it.
+            Err(RecvTimeoutError::Timeout) => Ok(Shutdown { unfinished: self.unfinished.count() }),
             // The thread dropped its sender: it has stopped, in order or by itself.
-            None => joined(thread).map(|()| Shutdown { unfinished: 0 }),
+            Err(RecvTimeoutError::Disconnected) => {
+                let ended = joined(thread).map(|()| Shutdown { unfinished: 0 });
+                self.flush(deadline.saturating_sub(began.elapsed()));
+                ended
+            }
         }
     }
 }

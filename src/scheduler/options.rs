@@ -94,7 +94,8 @@ impl Builder {
         self
     }
 
-    /// Adds an observer, which receives all events beside the log.
+    /// Adds an observer, which receives all events beside the log, on a thread of its own. A shutdown waits until it has them, but not for
+    /// longer than its deadline.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -107,8 +108,8 @@ impl Builder {
     ///     .start()?;
     /// scheduler.add(NewTask::manual("export").handler("export"))?;
     /// scheduler.cancel(scheduler.trigger("export")?)?;
-    /// // Emitted on the thread that cancels: it is here already.
-    /// assert!(events.try_iter().any(|event| event.contains(r#"run 1 of "export""#)));
+    /// assert!(events.recv()?.contains(r#"run 1 of "export""#));
+    /// // An observer that takes its time holds up no run.
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn observe(mut self, observer: impl Observer) -> Self {

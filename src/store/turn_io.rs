@@ -180,7 +180,7 @@ pub(crate) struct Lost {
 
 impl Lost {
     /// Returns the command of the run. `database`: the file that the lock and input files are beside. `owner`: its scheduler.
-    pub(crate) fn orphan(&self, database: &Path, owner: &str) -> Orphan {
+    pub(crate) fn orphan(&self, database: &Path, owner: Option<&str>) -> Orphan {
         let Lost { run, attempt, task, handler, process, .. } = self;
         Orphan::new(database, *run, *attempt, task.clone(), handler.clone(), process.as_deref()).started_by(owner)
     }

@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use crate::error::excerpt;
 use crate::host::fault_points;
 #[doc(hidden)]
-pub use crate::host::guard_lock::{GuardLock, GuardPlace, GuardedGroup, record_gone};
+pub use crate::host::guard_lock::{GuardLock, GuardPlace, GuardedGroup, name_of_attempt, record_gone};
 pub use crate::host::orphan::Orphan;
 use crate::host::orphan::{self, Input, PayloadFile};
 #[doc(hidden)]

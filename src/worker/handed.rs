@@ -9,8 +9,9 @@ use crate::error::{BoxError, Error};
 use crate::host::attempt_slots::Place;
 use crate::host::orphan::Input;
 use crate::host::panics;
-use crate::model::event::{Event, Observers};
+use crate::model::event::Event;
 use crate::model::finished::{Finished, Report, ReportKind};
+use crate::model::observers::Observers;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::store::turn_io::MAX_OUTCOMES;
@@ -100,6 +101,11 @@ impl Attempts {
         }
         self.observers.notify(&Event::Started { claim: claim.clone() });
         Some(place)
+    }
+
+    /// Returns how many attempts are handed over and have not ended.
+    pub(crate) fn handed_over(&self) -> usize {
+        self.flags().len()
     }
 
     /// Removes an attempt that has ended.
@@ -267,7 +273,7 @@ mod tests {
     use super::Attempts;
     use crate::clock::{Clock, SystemClock, Timestamp};
     use crate::host::owner_lock::OwnerLock;
-    use crate::model::event::Observers;
+    use crate::model::observers::Observers;
     use crate::model::run::Claim;
     use crate::worker::attempt::{Link, StopReason};
 

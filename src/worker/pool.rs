@@ -13,8 +13,8 @@ use crate::host::orphan::Orphan;
 use crate::host::owner_lock::OwnerLock;
 use crate::host::panics;
 use crate::host::shared_input;
-use crate::model::event::Observers;
 use crate::model::finished::{AtWork, Finished, WorkerEnded};
+use crate::model::observers::Observers;
 use crate::model::run::{Claim, Outcome};
 use crate::worker::attempt::{Link, Notice, StopFlag, StopReason, Tools};
 use crate::worker::connection::{ConnectionSettings, WorkerConnection};
@@ -102,6 +102,19 @@ struct Worker {
     attempts: Attempts,
     limited: Limited,
     connections: ConnectionSettings,
+}
+
+/// Counts the attempts that have no outcome in the database.
+pub(crate) struct Unfinished {
+    attempts: Attempts,
+    /// Those that have ended, and wait for the loop.
+    ended: Receiver<Finished>,
+}
+
+impl Unfinished {
+    pub(crate) fn count(&self) -> usize {
+        self.attempts.handed_over() + self.ended.len()
+    }
 }
 
 impl Pool {
@@ -277,6 +290,11 @@ impl Pool {
     pub(crate) fn returned(&mut self, finished: &[Finished]) -> Returned {
         let mut is_beside = |finished: &Finished| self.lanes.iter_mut().any(|lane| lane.returned(&finished.claim));
         finished.iter().filter(|finished| !is_beside(finished)).fold(Returned::default(), Returned::add)
+    }
+
+    /// Returns what counts the attempts that have no outcome in the database, for another thread.
+    pub(crate) fn unfinished(&self) -> Unfinished {
+        Unfinished { attempts: self.attempts().clone(), ended: self.finished.clone() }
     }
 
     /// Returns the channel of outcomes.

@@ -90,6 +90,9 @@ mod guard;
 /// Commands whose group cannot be read: the lock that they inherit, and the word of their guard.
 #[cfg(feature = "cli")]
 mod guard_evidence;
+/// The process of the guard by itself.
+#[cfg(feature = "cli")]
+mod guard_lines;
 /// The snippets of the guides in `docs/`, and the examples in the help of each command.
 #[cfg(feature = "cli")]
 mod guides;

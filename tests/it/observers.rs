@@ -1,10 +1,12 @@
-//! Actions of a scheduler's own client are reported to the scheduler's observers, as its own actions are.
+//! What observers are told, and that code of the application on the threads of a scheduler holds up no shutdown.
 
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
-use duly::{Cancel, Context, Error, Event, NewTask, Scheduler};
+use duly::{Cancel, Clock, Context, Error, Event, NewTask, Now, Scheduler, SystemClock};
 
-use crate::fixtures::{NOON, TestDb, eventually, once};
+use crate::fixtures::{NOON, TestDb, eventually, is_of_sqlite, once, patience, receive};
 
 /// Returns an observer that records the runs cancelled before they began.
 fn cancellation_observer() -> (impl Fn(&Event) + Send + Sync + 'static, Arc<Mutex<Vec<i64>>>) {
@@ -58,4 +60,119 @@ fn a_running_scheduler_reports_what_its_client_cancels() {
     let run = scheduler.trigger("waits").unwrap();
     assert_eq!(scheduler.client().clone().cancel(run).unwrap(), Cancel::Done);
     eventually("the observer receives it", || *reported.lock().unwrap() == [run]);
+}
+
+/// A gate at which code of the application waits until it is opened.
+#[derive(Clone, Default)]
+pub(crate) struct Gate(Arc<(Mutex<(bool, bool)>, Condvar)>);
+
+impl Gate {
+    fn set(&self, change: impl FnOnce(&mut (bool, bool))) {
+        change(&mut self.0.0.lock().unwrap());
+        self.0.1.notify_all();
+    }
+
+    pub(crate) fn close(&self) {
+        self.set(|(closed, _)| *closed = true);
+    }
+
+    pub(crate) fn open(&self) {
+        self.set(|(closed, _)| *closed = false);
+    }
+
+    fn pass(&self) {
+        let (state, changed) = &*self.0;
+        let mut state = state.lock().unwrap();
+        state.1 |= state.0;
+        changed.notify_all();
+        drop(changed.wait_timeout_while(state, patience(), |(closed, _)| *closed).unwrap());
+    }
+
+    /// Waits until somebody waits at it.
+    pub(crate) fn holds_one(&self) {
+        let (state, changed) = &*self.0;
+        let waited = changed.wait_timeout_while(state.lock().unwrap(), patience(), |(_, held)| !*held).unwrap();
+        assert!(waited.0.1, "nobody has come");
+    }
+}
+
+#[test]
+fn an_observer_that_waits_holds_up_neither_runs_nor_a_shutdown() {
+    let (db, gate) = (TestDb::new(), Gate::default());
+    gate.close();
+    let (at_observer, (sender, ends)) = (gate.clone(), channel());
+    let scheduler = Scheduler::builder(db.address())
+        .observe(move |_: &Event| at_observer.pass())
+        .handler("work", move |_: &Context| sender.send(()))
+        .start()
+        .unwrap();
+    scheduler.add(NewTask::manual("works").handler("work")).unwrap();
+    scheduler.trigger("works").unwrap();
+    gate.holds_one();
+    scheduler.trigger("works").unwrap();
+    for _ in 0..2 {
+        receive(&ends, "the end of a run");
+    }
+    let ending = scheduler.ending();
+    assert_eq!(scheduler.shutdown(Duration::from_millis(500)).unwrap().unfinished, 0);
+    assert_eq!(ending.wait(), Ok(()), "the loop has ended, and the observer has not");
+    gate.open();
+}
+
+/// A clock at which the loop waits.
+pub(crate) struct Held(pub(crate) SystemClock, pub(crate) Gate);
+
+impl Clock for Held {
+    fn now(&self) -> Now {
+        if std::thread::current().name() == Some("duly-poller") {
+            self.1.pass();
+        }
+        self.0.now()
+    }
+}
+
+#[test]
+fn a_shutdown_returns_at_its_deadline_while_code_of_the_application_holds_the_loop() {
+    let (db, gate, (sender, begins)) = (TestDb::new(), Gate::default(), channel());
+    let scheduler = Scheduler::builder(db.address())
+        .clock(Held(SystemClock::new(), gate.clone()))
+        .handler("work", move |run: &Context| {
+            sender.send(()).unwrap();
+            run.wait_cancelled(patience());
+            Ok::<_, Error>(())
+        })
+        .start()
+        .unwrap();
+    scheduler.add(NewTask::manual("works").handler("work")).unwrap();
+    scheduler.trigger("works").unwrap();
+    receive(&begins, "a start");
+    gate.close();
+    scheduler.wake();
+    gate.holds_one();
+    let ending = scheduler.ending();
+    assert_eq!(scheduler.shutdown(Duration::from_millis(1)).unwrap().unfinished, 1);
+    assert_eq!(ending.wait_timeout(Duration::ZERO), None, "it goes on when it can");
+    gate.open();
+    assert_eq!(ending.wait_timeout(patience()), Some(Ok(())));
+}
+
+#[test]
+fn a_scheduler_that_stops_by_itself_is_an_event_and_can_be_waited_for() {
+    if is_of_sqlite("it removes the file") {
+        return;
+    }
+    let (db, (sender, events)) = (TestDb::new(), channel());
+    let observer = move |event: &Event| {
+        if let Event::Stopped { reason } = event {
+            sender.send(reason.clone()).unwrap();
+        }
+    };
+    let scheduler = Scheduler::builder(db.address()).observe(observer).start().unwrap();
+    let ending = scheduler.ending();
+    std::fs::remove_file(db.file()).unwrap();
+    scheduler.wake();
+    let reason = ending.wait_timeout(patience()).expect("it stops").unwrap_err();
+    assert!(reason.contains("it was removed"), "{reason}");
+    assert_eq!(receive(&events, "the event"), reason);
+    assert_eq!(scheduler.wait().unwrap_err().to_string(), reason);
 }

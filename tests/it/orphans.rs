@@ -172,7 +172,7 @@ fn without_a_process_record_the_input_lock_decides() {
 /// The group cannot be read, its guard cannot be asked, and nothing holds the input.
 #[test]
 fn what_ended_with_the_first_process_of_its_namespace_is_gone_two_seconds_later() {
-    let guard = json!({ "owner": "a-1", "group": 1 });
+    let guard = json!({ "owner": "a-1", "group": "1" });
     for (record, recovered_after) in [
         (json!({ "init": true }), Some(0)),
         (json!({ "guard": guard, "init": true }), Some(3)),

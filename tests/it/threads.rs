@@ -5,12 +5,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{BoxError, Context, Error, Event, Failure, RetryPolicy, RunStatus, Scheduler};
+use duly::{BoxError, Context, Error, Event, Failure, RetryPolicy, RunStatus, Scheduler, SystemClock};
 
 use crate::fixtures::{
     TestDb, eventually, eventually_counts, held, is_of_sqlite, joined, listen, overdue, patience, receive, seconds,
     wait_for_status,
 };
+use crate::observers::{Gate, Held};
 
 /// A handler that reports that it has begun, and returns when it receives a message.
 fn gated_handler() -> (impl Fn(&Context) -> Result<(), Error> + Send + Sync, Receiver<i64>, Sender<()>) {
@@ -206,19 +207,10 @@ fn invalid_settings_are_refused_by_name() {
 
 #[test]
 fn the_number_of_turns_grows_unless_the_loop_is_blocked() {
-    let (db, client) = TestDb::with_client();
-    let (begun, started) = channel();
-    let (release, blocked) = channel::<()>();
-    let blocked = Mutex::new(blocked);
+    let (db, gate) = (TestDb::new(), Gate::default());
     let scheduler = Scheduler::builder(db.address())
         .poll(Duration::from_millis(10))
-        .handler("work", |_: &Context| Ok::<_, BoxError>(()))
-        .observe(move |event: &Event| {
-            if matches!(event, Event::Finished { .. }) {
-                let _ = begun.send(());
-                let _ = held(&*blocked.lock().expect("a lock"));
-            }
-        })
+        .clock(Held(SystemClock::new(), gate.clone()))
         .start()
         .expect("a scheduler");
     let grows = || {
@@ -226,13 +218,13 @@ fn the_number_of_turns_grows_unless_the_loop_is_blocked() {
         eventually("a turn", || scheduler.turns() > before + 2);
     };
     grows();
-    client.add(overdue("now")).expect("a task");
-    receive(&started, "the event");
+    gate.close();
+    gate.holds_one();
     let before = scheduler.turns();
     // Ten poll intervals, in which nothing happens: there is no event to wait for.
-    assert!(started.recv_timeout(Duration::from_millis(100)).is_err());
-    assert_eq!(scheduler.turns(), before, "the loop waits for the observer");
-    drop(release);
+    assert_eq!(scheduler.ending().wait_timeout(Duration::from_millis(100)), None);
+    assert_eq!(scheduler.turns(), before, "the loop waits for the clock");
+    gate.open();
     grows();
     scheduler.drain();
     eventually("it stops", || scheduler.has_stopped());

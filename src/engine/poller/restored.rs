@@ -10,7 +10,7 @@ use crate::engine::peers::Peers;
 use crate::engine::poller::{Poller, Turn};
 use crate::engine::wake_time::WakeTime;
 use crate::error::Result;
-use crate::host::owner_lock;
+use crate::host::{guard_lock, owner_lock};
 use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::store::turn_io::{Registered, Registration, Slots, Stray};
@@ -47,7 +47,9 @@ impl Poller {
     pub(super) fn change_id(&mut self, now: Now) -> Result<()> {
         let mut random = fastrand::Rng::new();
         let registration = Registration { owner: owner_lock::new_owner(&mut random), ..self.registration.clone() };
+        let before = self.lock.id();
         self.lock.change_owner(&registration.owner, &self.registration.owner)?;
+        guard_lock::link(self.lock.folder(), &before, &registration.owner);
         let Registered { others, not_stopped, cookie, .. } = self.store.register(&registration, random, now.wall)?;
         cookie.iter().for_each(|cookie| self.lock.compared(*cookie));
         let mut peers = Peers::new(self.peers.database().to_owned(), registration.owner.clone(), self.settings.lease);

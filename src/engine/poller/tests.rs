@@ -9,8 +9,9 @@ use rusqlite::Connection;
 use crate::clock::{Clock, ManualClock, Now};
 use crate::engine::poller::testing::{NOON, poller, store, with_owner};
 use crate::engine::poller::{Poller, Turn};
-use crate::model::event::{Event, Observers};
+use crate::model::event::Event;
 use crate::model::finished::Finished;
+use crate::model::observers::Observers;
 use crate::model::run::Outcome;
 use crate::store::turn_io::{MAX_ITEMS, MAX_OUTCOMES, Slots};
 

@@ -390,7 +390,9 @@ impl<'a> Turning<'a> {
             let is_restored = matches!(dead.proof, Proof::Restored);
             let presence = match is_restored {
                 true => Presence::Gone,
-                false => presence(&lost.orphan(self.work.database, owner), doubt.map(String::as_str), dead.dead_for),
+                false => {
+                    presence(&lost.orphan(self.work.database, Some(owner)), doubt.map(String::as_str), dead.dead_for)
+                }
             };
             // The slots count only where nothing else shows that the attempt began.
             let never_began = presence == Presence::NoTrace && lost.process.is_none() && dead.never_began(&lost);

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use duly::command::{CommandContext, Orphan};
+use duly::command::{CommandContext, Orphan, name_of_attempt};
 use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 
 use crate::exec::environment::Environment;
@@ -202,11 +202,12 @@ impl Handler for Commands {
         let of_stderr = self.drain(context, Stream::Stderr, &sender)?;
         let command = CommandContext::of(context);
         let variables = identity(context).map(|(name, value)| format!("{name}={value}"));
-        let watched = self.guard.announce(variables.into());
+        let name = name_of_attempt(context.run_id(), context.attempt());
+        let watched = self.guard.announce(Some(name), variables.into(), TERM);
         let started = start(context, &payload, self.environment);
         let mut group = started.inspect_err(|_| watched.iter().for_each(Watched::end))?;
         // Before the process is recorded: the guard knows every recorded command.
-        watched.iter().for_each(|watched| watched.identify(group.id(), TERM));
+        watched.iter().for_each(|watched| watched.identify(group.id()));
         command.record_guarded_process(group.id(), watched.as_ref().and_then(Watched::group));
         let drains = match group.pipes() {
             (Some(stdout), Some(stderr)) => [of_stdout.read(stdout), of_stderr.read(stderr)],

@@ -219,8 +219,8 @@ impl Supervisor {
             let database = self.place.database.to_str().map(|path| format!("DULY_DB={path}"));
             let variables = process::variables(&self.options, self.copy).map(|(name, value)| format!("{name}={value}"));
             let variables = variables.into_iter().chain(database).collect();
-            let watched = self.place.guard.announce(variables);
-            watched.iter().for_each(|watched| watched.identify(started.group.id(), self.times.term));
+            let watched = self.place.guard.announce(None, variables, self.times.term);
+            watched.iter().for_each(|watched| watched.identify(started.group.id()));
             // From here on, only the process has the file.
             drop(locked);
             input.record_guarded_process(started.group.id(), watched.as_ref().and_then(Watched::group));

@@ -248,7 +248,7 @@ impl FormerOwner {
         // Without the slots, the inputs of commands show what may run.
         let known = self.attempts.take().or(begun).or_else(|| (!any_unaccounted(database)).then(Vec::new));
         self.attempts =
-            known.map(|known| known.into_iter().filter(|claimed| may_run(*claimed, database, owner)).collect());
+            known.map(|known| known.into_iter().filter(|claimed| may_run(*claimed, database, Some(owner))).collect());
         Ok(())
     }
 }
@@ -261,8 +261,8 @@ fn is_dead(tx: &Transaction<'_>, database: &Path, owner: &str) -> rusqlite::Resu
     }
 }
 
-/// Returns whether the command of an attempt of a dead owner is not known to be gone. `owner`: empty if it is not known.
-pub(crate) fn may_run(claimed: ClaimedAttempt, database: &Path, owner: &str) -> bool {
+/// Returns whether the command of an attempt of a dead owner is not known to be gone. `owner`: its id, if it is known.
+pub(crate) fn may_run(claimed: ClaimedAttempt, database: &Path, owner: Option<&str>) -> bool {
     let ClaimedAttempt { run, attempt, task: task_id, .. } = claimed;
     let (task, handler, process) = (String::new(), String::new(), None);
     let lost = Lost { run, attempt, task_id, task, handler, process };
@@ -274,7 +274,7 @@ fn any_unaccounted(database: &Path) -> bool {
     let begun: HashSet<_> = owner_lock::begun(database).into_iter().flat_map(|(_, begun)| begun.into_keys()).collect();
     let unaccounted = orphan::inputs(database).into_iter().filter(|attempt| !begun.contains(attempt));
     let claimed = |(run, attempt)| ClaimedAttempt { run, attempt, task: 0, key: None };
-    unaccounted.map(claimed).any(|claimed| may_run(claimed, database, ""))
+    unaccounted.map(claimed).any(|claimed| may_run(claimed, database, None))
 }
 
 fn has_stopped(tx: &Transaction<'_>, owner: &str) -> rusqlite::Result<bool> {

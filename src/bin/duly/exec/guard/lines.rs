@@ -5,11 +5,24 @@ use std::time::Duration;
 use duly::command::Leader;
 use serde::{Deserialize, Serialize};
 
+/// A process group that is about to be started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Starting {
+    pub(super) name: String,
+    /// Since the boot: its leader will have begun later.
+    #[serde(with = "millis")]
+    pub(super) at: Duration,
+    /// From SIGTERM to SIGKILL.
+    #[serde(with = "millis")]
+    pub(super) kill_after: Duration,
+    /// Its processes will have these variables.
+    pub(super) variables: Vec<String>,
+}
+
 /// A process group of the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Group {
-    /// By which the lines name it.
-    pub(super) number: u64,
+    pub(super) name: String,
     pub(super) pid: u32,
     /// `None` where its leader cannot be distinguished from other processes.
     pub(super) leader: Option<Leader>,
@@ -23,14 +36,10 @@ pub(super) struct Group {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
-    /// A process group is about to be started. Its processes will have these variables.
-    Starting {
-        number: u64,
-        variables: Vec<String>,
-    },
+    Starting(Starting),
     Start(Group),
-    /// The group with this number is gone.
-    End(u64),
+    /// The group with this name is gone.
+    End(String),
     /// When the groups are ended although the pipe is open, in milliseconds since the boot.
     Deadline {
         #[serde(with = "millis")]

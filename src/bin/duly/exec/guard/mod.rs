@@ -4,8 +4,8 @@
 //! start and end. The kernel closes the pipe when the scheduler dies, however it dies; the guard then ends what is left, and exits.
 //! What runs already is written to the pipe before its guard is started, as much as fits: a guard knows of it from its start.
 //! A group is announced before its process is started, and identified right after that, before the process is recorded with the run. If
-//! the scheduler is killed between the two, the guard does not know for certain which processes are those of the group, and ends none of
-//! them: it waits until they are gone.
+//! the scheduler is killed between the two, the guard looks for the children that it may have started, waits until they are gone, and ends
+//! those that have the variables of the group.
 //!
 //! A guard is also evidence for a scheduler that cannot read these groups. It holds the lock of a file ([`GuardLock`]), which this
 //! process took before its first attempt, until all of them are gone, and writes there which are gone.
@@ -26,7 +26,7 @@ use duly::command::{GuardLock, GuardPlace, GuardedGroup, Leader};
 use duly::{Clock, SystemClock};
 
 use crate::exec::children::Own;
-use crate::exec::guard::lines::{Group, Line};
+use crate::exec::guard::lines::{Group, Line, Starting};
 use crate::exec::system;
 
 /// Life after which the end of a guard is reported again, and the longest delay before the next start.
@@ -57,7 +57,7 @@ pub(crate) struct Guard(Option<Arc<Mutex<Keeper>>>);
 #[derive(Debug)]
 pub(crate) struct Watched {
     guard: Arc<Mutex<Keeper>>,
-    number: u64,
+    name: String,
     group: Option<GuardedGroup>,
 }
 
@@ -88,18 +88,25 @@ impl Guard {
         }
     }
 
-    /// Announces a group that is about to be started, with the variables that its processes will have. `None`: there are no guards.
-    pub(crate) fn announce(&self, variables: Vec<String>) -> Option<Watched> {
+    /// Announces a group that is about to be started, with the variables that its processes will have. `name`: that of its attempt; without
+    /// one it gets another. `None`: there are no guards.
+    pub(crate) fn announce(
+        &self,
+        name: Option<String>,
+        variables: Vec<String>,
+        kill_after: Duration,
+    ) -> Option<Watched> {
         let guard = self.0.clone()?;
         let mut keeper = lock(&guard);
         keeper.last += 1;
-        let number = keeper.last;
-        keeper.groups.insert(number, Line::Starting { number, variables });
-        keeper.tell(number);
+        let name = name.unwrap_or_else(|| keeper.last.to_string());
+        let starting = Starting { name: name.clone(), at: process::since_boot(), kill_after, variables };
+        keeper.groups.insert(name.clone(), Line::Starting(starting));
+        keeper.tell(&name);
         // Also while no guard lives: this process holds the lock, and the next guard is told of the group.
-        let group = keeper.lock.as_ref().map(|held| held.group(number));
+        let group = keeper.lock.as_ref().map(|held| held.group(&name));
         drop(keeper);
-        Some(Watched { guard, number, group })
+        Some(Watched { guard, name, group })
     }
 
     /// Sets when the guard ends the groups although this process lives: SIGTERM at `term`, SIGKILL at `kill`, both as
@@ -147,12 +154,12 @@ impl Guard {
 impl Watched {
     /// Tells the guard which child leads the group. The child was not waited for. If it cannot be distinguished from other processes, the
     /// guard signals nothing, and only sees when the group is gone.
-    pub(crate) fn identify(&self, pid: u32, kill_after: Duration) {
-        let (number, leader) = (self.number, Leader::identify(pid));
+    pub(crate) fn identify(&self, pid: u32) {
+        let leader = Leader::identify(pid);
         let mut keeper = lock(&self.guard);
-        if let Some(Line::Starting { variables, .. }) = keeper.groups.remove(&number) {
-            keeper.groups.insert(number, Line::Start(Group { number, pid, leader, kill_after, variables }));
-            keeper.tell(number);
+        if let Some(Line::Starting(Starting { name, kill_after, variables, .. })) = keeper.groups.remove(&self.name) {
+            keeper.groups.insert(name.clone(), Line::Start(Group { name, pid, leader, kill_after, variables }));
+            keeper.tell(&self.name);
         }
     }
 
@@ -164,8 +171,8 @@ impl Watched {
     /// Tells the guard that the group is gone. Called before its leader is waited for: until then, no other process can have its number.
     pub(crate) fn end(&self) {
         let mut keeper = lock(&self.guard);
-        keeper.groups.remove(&self.number);
-        keeper.tell(self.number);
+        keeper.groups.remove(&self.name);
+        keeper.tell(&self.name);
     }
 }
 
@@ -183,12 +190,12 @@ struct Keeper {
     /// The locked file is no longer in its place.
     is_lock_lost: bool,
     next_look: Duration,
-    /// What the guard is told of each, by number; and the last number.
-    groups: BTreeMap<u64, Line>,
+    /// What the guard is told of each, by name; and how many there were.
+    groups: BTreeMap<String, Line>,
     last: u64,
     deadline: Option<(Duration, Duration)>,
-    /// Groups of which the guard does not know whether they run, by their numbers.
-    untold: BTreeSet<u64>,
+    /// The names of groups of which the guard does not know whether they run.
+    untold: BTreeSet<String>,
     is_deadline_untold: bool,
     clock: SystemClock,
     is_finished: bool,
@@ -290,7 +297,7 @@ impl Keeper {
         match system::pipe() {
             Ok((reader, pipe)) => {
                 self.live = Some(Live { pipe, rest: Vec::new(), full_since: None, process: None });
-                self.untold = self.groups.keys().copied().collect();
+                self.untold = self.groups.keys().cloned().collect();
                 // Told when the guard has started: if the start took long, this one would be out of date.
                 self.is_deadline_untold = false;
                 self.flush();
@@ -325,9 +332,9 @@ impl Keeper {
     }
 
     /// Tells the guard whether a group runs.
-    fn tell(&mut self, number: u64) {
+    fn tell(&mut self, name: &str) {
         if self.live.is_some() {
-            self.untold.insert(number);
+            self.untold.insert(name.to_owned());
             self.flush();
         }
     }
@@ -338,8 +345,8 @@ impl Keeper {
         {
             return Some(Line::Deadline { term, kill });
         }
-        let number = self.untold.pop_first()?;
-        Some(self.groups.get(&number).cloned().unwrap_or(Line::End(number)))
+        let name = self.untold.pop_first()?;
+        Some(self.groups.get(&name).cloned().unwrap_or(Line::End(name)))
     }
 
     /// Writes what the guard was not told, as far as its pipe takes it. The rest follows with the next line or [`Keeper::check`].
@@ -512,18 +519,24 @@ mod tests {
     fn what_runs_is_in_the_pipe_before_the_guard_is_started() {
         let pid = std::process::id();
         let leader = Leader::identify(pid).expect("this process");
-        let group = Group { number: 7, pid, leader: Some(leader), kill_after: Duration::ZERO, variables: Vec::new() };
+        let group = Group {
+            name: "7".to_owned(),
+            pid,
+            leader: Some(leader),
+            kill_after: Duration::ZERO,
+            variables: Vec::new(),
+        };
         let deadline = Some((Duration::ZERO, Duration::ZERO));
-        let groups = BTreeMap::from([(7, Line::Start(group))]);
+        let groups = BTreeMap::from([("7".to_owned(), Line::Start(group))]);
         let mut keeper = Keeper { groups, deadline, ..Keeper::default() };
         let mut pipe = keeper.open().expect("a pipe");
         // It ends while the guard is being started.
         keeper.groups.clear();
-        keeper.tell(7);
+        keeper.tell("7");
         keeper.live = None;
         let mut text = String::new();
         pipe.read_to_string(&mut text).expect("its lines");
         let lines: Vec<Line> = text.lines().filter_map(Line::parse).collect();
-        assert!(matches!(lines[..], [Line::Start(_), Line::End(7)]), "{text}");
+        assert!(matches!(&lines[..], [Line::Start(_), Line::End(name)] if name == "7"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! The process of the guard: its start, and what it does. It opens no database, and only ends processes that are certainly those of
 //! its scheduler. Its standard output is its lock file.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader};
@@ -15,7 +15,7 @@ use duly::command::{Leader, Process, processes, record_gone, was_started_with};
 use duly::{Clock, SystemClock};
 
 use crate::exec::children::{self, Own};
-use crate::exec::guard::lines::{Group, Line};
+use crate::exec::guard::lines::{Group, Line, Starting};
 use crate::exec::system::{self, KILL};
 use crate::exec::user;
 
@@ -65,15 +65,19 @@ pub(crate) fn is_guard(mut words: impl Iterator<Item = OsString>) -> bool {
     // Not before: a path of the loader may be relative.
     let _ = std::env::set_current_dir("/");
     ignore_signals();
+    let scheduler = parent();
     let (sender, lines) = sync_channel(AHEAD);
     let is_abroad = is_abroad();
     let read = move || {
         let lines = BufReader::new(io::stdin()).lines().map_while(Result::ok);
         let of_here = |line| if is_abroad { unnamed(line) } else { line };
-        let _ = lines.filter_map(|line| Line::parse(&line)).map(of_here).try_for_each(|line| sender.send(line));
+        let _ = lines
+            .filter_map(|line| Line::parse(&line))
+            .map(of_here)
+            .try_for_each(|line| sender.send(line).map_err(drop));
     };
     if thread::Builder::new().stack_size(STACK).spawn(read).is_ok() {
-        let mut told = Told::default();
+        let mut told = Told { scheduler, ..Told::default() };
         told.collect(&lines);
         take_name(ENDING);
         told.end(&lines);
@@ -95,6 +99,23 @@ fn unnamed(line: Line) -> Line {
         Line::Start(group) => Line::Start(Group { pid: 0, leader: None, ..group }),
         line => line,
     }
+}
+
+/// Returns the parent of this process; 0: one that is not visible here.
+fn parent() -> u32 {
+    #[cfg(unix)]
+    return rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
+    #[cfg(not(unix))]
+    0
+}
+
+/// Returns the end of the tick, one of the kernel's since the boot, that this number has.
+fn ticks(count: u64) -> Duration {
+    #[cfg(unix)]
+    let a_second = rustix::param::clock_ticks_per_second();
+    #[cfg(not(unix))]
+    let a_second = 100;
+    Duration::from_millis(count.saturating_add(1).saturating_mul(1000) / a_second.max(1))
 }
 
 /// Sets its name in the list of processes.
@@ -137,12 +158,14 @@ fn ignore_signals() {
 /// What the scheduler has told.
 #[derive(Default)]
 struct Told {
-    /// By number.
-    groups: BTreeMap<u64, Group>,
-    /// The variables of groups that are about to be started, by number.
-    starting: BTreeMap<u64, Vec<String>>,
-    /// Numbers of the last groups that have ended.
-    ended: VecDeque<u64>,
+    /// The parent of its groups, if it has not died before this process asked.
+    scheduler: u32,
+    /// By name.
+    groups: BTreeMap<String, Group>,
+    /// Those that are about to be started, by name.
+    starting: BTreeMap<String, Starting>,
+    /// Names of the last groups that have ended.
+    ended: VecDeque<String>,
     deadline: Option<(Duration, Duration)>,
     /// The scheduler has died.
     is_closed: bool,
@@ -170,15 +193,19 @@ impl Told {
 
     fn take(&mut self, line: Line) {
         match line {
-            Line::Starting { number, variables } => drop(self.starting.insert(number, variables)),
-            Line::Start(group) => {
-                self.starting.remove(&group.number);
-                self.groups.insert(group.number, group);
+            Line::Starting(starting) => {
+                // An attempt that was not started is tried again.
+                self.ended.retain(|name| *name != starting.name);
+                self.starting.insert(starting.name.clone(), starting);
             }
-            Line::End(number) => {
-                self.starting.remove(&number);
-                self.groups.remove(&number);
-                self.ended.push_back(number);
+            Line::Start(group) => {
+                self.starting.remove(&group.name);
+                self.groups.insert(group.name.clone(), group);
+            }
+            Line::End(name) => {
+                self.starting.remove(&name);
+                self.groups.remove(&name);
+                self.ended.push_back(name);
                 if self.ended.len() > ENDED {
                     self.ended.pop_front();
                 }
@@ -207,9 +234,35 @@ impl Told {
     /// Takes the groups that are to be ended, and the time from SIGTERM to the end of the last.
     fn take_groups(&mut self) -> (Vec<Ending>, Duration) {
         let groups = std::mem::take(&mut self.groups).into_values();
-        let left: Vec<Ending> = groups.map(|group| Ending { group, members: Vec::new(), grace: None }).collect();
-        let longest = left.iter().map(|ending| ending.group.kill_after).max().unwrap_or_default();
+        let left: Vec<Ending> = groups.map(|group| Ending::of(group, true)).collect();
+        let starting = self.starting.values().map(|starting| starting.kill_after);
+        let longest = left.iter().map(|ending| ending.group.kill_after).chain(starting).max().unwrap_or_default();
         (left, longest + KILL)
+    }
+
+    /// Returns what the dead scheduler may have started of the groups that it did not identify, and the names of groups of which nothing
+    /// runs. Each child has executed its program by now, or has ended: until then it keeps the pipe open. `left`: the groups that are known.
+    fn take_starting(&mut self, visible: &[Process], left: &[Ending]) -> (Vec<Ending>, Vec<String>) {
+        let parents = [self.scheduler, parent()];
+        let is_known = |group: u32| left.iter().any(|ending| ending.group.pid == group);
+        let has_begun = |one: &Process, at: Duration| {
+            let leads = one.pid == one.session || !visible.iter().any(|other| other.pid == one.session);
+            let is_child = one.pid != std::process::id() && parents.contains(&one.parent);
+            is_child && leads && one.group == one.session && ticks(one.started) >= at
+        };
+        let (mut found, mut none) = (Vec::new(), Vec::new());
+        for Starting { name, at, kill_after, variables } in std::mem::take(&mut self.starting).into_values() {
+            let begun = visible.iter().filter(|one| has_begun(one, at) && !is_known(one.group));
+            let groups: BTreeSet<u32> = begun.map(|one| one.group).collect();
+            if groups.is_empty() {
+                none.push(name.clone());
+            }
+            found.extend(groups.into_iter().map(|pid| {
+                let (name, variables, leader) = (name.clone(), variables.clone(), Leader::identify(pid));
+                Ending::of(Group { name, pid, leader, kill_after, variables }, false)
+            }));
+        }
+        (found, none)
     }
 
     /// Sends SIGTERM to the groups, and SIGKILL to those that are left, by the deadline at the latest: a lease ends for all hosts when its
@@ -221,7 +274,7 @@ impl Told {
         let (mut left, mut until) = self.take_groups();
         let clock = SystemClock::new();
         let mut poll = POLL;
-        let mut unwritten: Vec<u64> = Vec::new();
+        let mut unwritten: Vec<String> = Vec::new();
         loop {
             let now = clock.now().monotonic;
             if self.read_on(lines) {
@@ -230,29 +283,30 @@ impl Told {
                 left.extend(more);
                 until = now + limit;
             }
-            left.retain(|ending| !self.ended.contains(&ending.group.number));
+            left.retain(|ending| !self.ended.contains(&ending.group.name));
             unwritten.extend(self.ended.drain(..));
             let is_late = latest.is_some_and(|latest| since_boot() >= latest);
             // A failed look proves nothing: the next one may succeed.
             let visible = processes();
+            if let (true, Ok(visible)) = (self.is_closed, &visible) {
+                let (found, none) = self.take_starting(visible, &left);
+                left.extend(found);
+                unwritten.extend(none);
+            }
+            let mut gone = Vec::new();
             left.retain_mut(|ending| {
                 let is_gone = ending.is_gone(visible.as_deref().ok());
                 if is_gone {
-                    unwritten.push(ending.group.number);
+                    gone.push(ending.group.name.clone());
                 } else if let Ok(visible) = &visible {
                     ending.proceed(visible, now, is_late);
                 }
                 !is_gone
             });
-            if self.is_closed {
-                // What was about to be started has its variables by now, if it was: until then, it keeps the pipe open.
-                self.starting.retain(|_, variables| {
-                    let is_one = |one: &Process| !one.is_dead && is_started_with(one.pid, variables);
-                    visible.as_ref().map_or(true, |visible| visible.iter().any(is_one))
-                });
-            }
+            // Several groups may be the one of a name.
+            unwritten.extend(gone.into_iter().filter(|name| !left.iter().any(|ending| ending.group.name == *name)));
             // What cannot be written is tried again as long as this process waits. Its end shows the same.
-            unwritten.retain(|group| locked.as_ref().is_some_and(|file| record_gone(file, *group).is_err()));
+            unwritten.retain(|group| locked.as_ref().is_some_and(|file| record_gone(file, group).is_err()));
             let is_over = now >= until;
             if left.is_empty() && (self.starting.is_empty() || !self.is_closed) || is_over && !self.is_closed {
                 return;
@@ -270,6 +324,8 @@ impl Told {
 /// A group that is being ended.
 struct Ending {
     group: Group,
+    /// Whether it is certainly one of the scheduler's. Otherwise it is waited for.
+    is_certain: bool,
     /// Its members when it was last certain that it is the scheduler's: pid and start.
     members: Vec<(u32, u64)>,
     /// When its grace ends, by the monotonic clock: without the time in which the machine is suspended, in which it cannot end
@@ -291,6 +347,10 @@ fn lock_file() -> Option<File> {
 }
 
 impl Ending {
+    fn of(group: Group, is_certain: bool) -> Self {
+        Ending { group, is_certain, members: Vec::new(), grace: None }
+    }
+
     /// Whether the group is certainly gone. `visible`: the processes that this one sees, if they could be read.
     fn is_gone(&self, visible: Option<&[Process]>) -> bool {
         let Group { pid, leader, .. } = &self.group;
@@ -310,6 +370,11 @@ impl Ending {
 
     /// Signals the group, if it is certainly the one that was announced. `is_late`: nothing may be left.
     fn proceed(&mut self, visible: &[Process], now: Duration, is_late: bool) {
+        // A command that has just executed its program may not show its variables yet.
+        self.is_certain |= is_started_with(self.group.pid, &self.group.variables);
+        if !self.is_certain {
+            return;
+        }
         let Some(members) = members(&self.group, &self.members, visible) else { return };
         self.members = members;
         match self.grace {
