@@ -341,27 +341,6 @@ pub(crate) fn instant() -> Instant {
     Instant::now()
 }
 
-/// Measures how long something takes. The default measures nothing, and reads zero: so does a test whose clock moves by hand.
-#[derive(Clone, Default)]
-pub(crate) struct Stopwatch(Option<Arc<dyn Clock>>);
-
-impl Stopwatch {
-    pub(crate) fn of(clock: Arc<dyn Clock>) -> Self {
-        Stopwatch(Some(clock))
-    }
-
-    /// Returns the time since a fixed moment.
-    pub(crate) fn read(&self) -> Duration {
-        self.0.as_ref().map_or(Duration::ZERO, |clock| clock.now().monotonic)
-    }
-}
-
-impl fmt::Debug for Stopwatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stopwatch").finish_non_exhaustive()
-    }
-}
-
 /// Returns the time since the machine was started, with the time in which it was suspended where the system counts that. For the end of
 /// leases, which other machines count.
 #[cfg(feature = "postgres")]

@@ -309,6 +309,7 @@ pub use clock::{Clock, Now, SystemClock, Timestamp};
 pub use error::{BoxError, Error, Result};
 pub use model::alarm::{AlarmItem, AlarmKind, AlarmMessage, AlarmOutage, AlarmPace, AlarmState, AlarmTurn};
 pub use model::bulk::{BulkAction, BulkItem, BulkLeft, BulkReport};
+pub use model::ended::{Ending, Shutdown};
 pub use model::event::{Event, Observer};
 pub use model::filter::{Filter, NamePattern};
 pub use model::finished::Finished;
@@ -348,7 +349,6 @@ pub use rules::forecast::{Outage, Projection, Upcoming};
 /// ```
 pub use rusqlite;
 pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, ZoneName, duration_text, parse_duration, zone_data};
-pub use scheduler::ended::{Ending, Shutdown};
 pub use scheduler::{Builder, Scheduler};
 pub use store::sqlite::file::Durability;
 pub use store::sqlite::settle::MAX_RESULT_BYTES;

@@ -1,11 +1,9 @@
 //! `Scheduler` runs tasks: handlers by name, settings, start, shutdown. It owns the threads.
 
-pub(crate) mod ended;
 mod ending;
 #[cfg(feature = "postgres")]
 mod on_server;
 mod options;
-mod told;
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -27,22 +25,22 @@ use crate::engine::lanes::Lanes;
 use crate::engine::loop_state::{LoopState, Order};
 use crate::engine::peers;
 use crate::engine::poller::{Parts, Poller};
+use crate::engine::told::Told;
 use crate::error::{BoxError, Error, Result};
 use crate::host::guard_lock::GuardPlace;
 use crate::host::{folder, owner_lock};
+use crate::model::ended::Ending;
 use crate::model::event::{Event, Observer};
 use crate::model::settings::Settings;
 use crate::model::vitals::Vitals;
 #[cfg(feature = "page")]
 use crate::page::{Page, Server};
-use crate::scheduler::ended::Ending;
-use crate::scheduler::told::Told;
 use crate::store::place::Place;
 use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::text::database_name::shown;
 use crate::worker::backoff::FailedAttempt;
-use crate::worker::connection::{ConnectionSettings, WriteQueue};
+use crate::worker::connection::{ConnectionSettings, WorkerQueue};
 use crate::worker::executor::{Executor, Waker};
 use crate::worker::executor_lane;
 #[cfg(feature = "postgres")]
@@ -328,7 +326,7 @@ impl Builder {
         let since = since_boot();
         #[cfg_attr(not(feature = "postgres"), expect(unused_mut))]
         let mut poller = Poller::new(parts, clock.now())?;
-        let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
+        let connections = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WorkerQueue::new() };
         let (lock, observers) = (poller.lock(), poller.observers());
         // Before the first attempt.
         take_guard.into_iter().for_each(|take| take(GuardPlace::of(&lock)));

@@ -42,7 +42,7 @@ use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::Slots;
 use crate::text::database_name::shown;
 use crate::worker::backoff::FailedAttempt;
-use crate::worker::connection::{ConnectionSettings, WorkerConnection, WriteQueue};
+use crate::worker::connection::{ConnectionSettings, WorkerConnection, WorkerQueue};
 use crate::worker::handler::{Context, Handler, Handlers};
 #[cfg(feature = "tokio")]
 use crate::worker::job::{AsyncJob, future_handler};
@@ -325,7 +325,7 @@ impl StepperBuilder {
         let client = client.observed_by(poller.observers());
         let workers = settings.workers;
         let open = place.opener(file.clone(), durability, prepare)?;
-        let settings = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WriteQueue::new() };
+        let settings = ConnectionSettings { file, owner: poller.owner().into(), open, queue: WorkerQueue::new() };
         let connection = Arc::new(Mutex::new(WorkerConnection::new(settings)));
         let (running, finished, stopped) = (Vec::new(), Vec::new(), Vec::new());
         let (wake_at, quiet_until, begun) = (Duration::ZERO, None, HashMap::new());

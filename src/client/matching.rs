@@ -1,10 +1,10 @@
 //! Operations on all runs or tasks that a filter selects: cancel, retry, remove, pause, resume.
 
 use crate::client::Client;
-use crate::client::batches::Batches;
 use crate::error::Result;
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
 use crate::model::filter::Filter;
+use crate::rules::turn_size::TurnSize;
 
 impl Client {
     /// Cancels the selected unfinished runs as [`Client::cancel`] does. [`Filter::status`] may be `queued`, `running` or `failed`.
@@ -128,17 +128,17 @@ impl Client {
     /// As [`Client::cancel_matching`].
     pub fn change_matching(&self, action: BulkAction, filter: &Filter) -> Result<BulkReport> {
         let selection = filter.selection(action, self.now())?;
-        let (mut pass, mut report) = (BulkPass::new(self.stopwatch()), BulkReport::default());
-        let mut batches = Batches::of(self);
+        let (mut pass, mut report, mut size) = (BulkPass::default(), BulkReport::default(), TurnSize::default());
         while !pass.is_over() {
-            pass.most = Some(batches.size());
+            let began = self.monotonic();
+            pass.most = Some(size.items());
             let events = self.write(|store, now| store.change_matching(&selection, &mut pass, &mut report, now))?;
             self.emit(&events);
             if !pass.is_over() {
                 // The last of what a snapshot has selected may be few.
-                let items = if pass.selected.is_empty() { 0 } else { batches.size() };
-                batches.wrote(items, pass.held);
-                batches.rest(self, 1);
+                let items = if pass.selected.is_empty() { 0 } else { size.items() };
+                size.wrote(items, pass.held);
+                self.rest(began, 1);
             }
         }
         Ok(report)

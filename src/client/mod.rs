@@ -7,7 +7,6 @@ pub(crate) mod apply;
 #[cfg(feature = "tokio")]
 pub(crate) mod async_client;
 pub(crate) mod backup;
-mod batches;
 pub(crate) mod check;
 pub(crate) mod details;
 pub(crate) mod doctor;
@@ -31,10 +30,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use crate::client::wake::Wake;
-use crate::clock::{Clock, Stopwatch, SystemClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
 use crate::model::event::Event;
 use crate::model::new_task::NewTask;
@@ -42,6 +42,7 @@ use crate::model::observers::Observers;
 use crate::model::request::{Added, Existing};
 use crate::model::run::{Attempt, Effect, Run, RunFilter};
 use crate::model::task::Task;
+use crate::rules::lock_pause::PAUSE;
 use crate::store::Store;
 use crate::store::place::Place;
 use crate::store::sqlite::file::{Durability, Missing};
@@ -547,12 +548,14 @@ impl Client {
         self.clock.now().wall
     }
 
-    pub(crate) fn monotonic(&self) -> Duration {
+    fn monotonic(&self) -> Duration {
         self.clock.now().monotonic
     }
 
-    fn stopwatch(&self) -> Stopwatch {
-        Stopwatch::of(self.clock.clone())
+    /// Rests between two transactions of many, for this many times as long as the last one took: the scheduler of another process looks only
+    /// now and then whether the lock is free.
+    fn rest(&self, began: Duration, times: u32) {
+        thread::sleep((self.monotonic().saturating_sub(began) * times).min(PAUSE));
     }
 
     pub(crate) fn store(&self) -> MutexGuard<'_, Box<dyn Store>> {

@@ -1,7 +1,6 @@
 //! `Client::prune`: applies retention on request.
 
 use crate::client::Client;
-use crate::client::batches::Batches;
 use crate::error::Result;
 use crate::model::progress_meter::Progress;
 use crate::model::report::{Pass, Pruned};
@@ -40,7 +39,7 @@ impl Client {
     pub fn prune_watched(&self, keep: Retention, progress: &Progress) -> Result<Pruned> {
         keep.check()?;
         let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
-        let (mut at_begin, mut batches) = (None, Batches::of(self));
+        let mut at_begin = None;
         loop {
             if pass.after == 0 {
                 // A pass that deletes nothing is the last: the next pass deletes what did not fit into a batch.
@@ -50,11 +49,12 @@ impl Client {
                 }
                 at_begin = Some(pruned);
             }
+            let began = self.monotonic();
             let newest = self.write(|store, now| store.prune(&keep, &mut pass, &mut pruned, now))?;
             // The last pass deletes nothing, and is fast: the count does not begin again.
             progress.set_total(newest.unsigned_abs());
             progress.set_done(progress.done().max(pass.after.unsigned_abs()));
-            batches.rest(self, 2);
+            self.rest(began, 2);
         }
     }
 

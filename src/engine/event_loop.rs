@@ -4,7 +4,6 @@
 mod carry_out;
 
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select};
@@ -17,7 +16,6 @@ use crate::engine::poller::Poller;
 use crate::error::Result;
 use crate::model::event::Event;
 use crate::model::vitals::Vitals;
-use crate::rules::lock_pause::PAUSE;
 use crate::store::turn_io::MAX_OUTCOMES;
 use crate::worker::attempt::{Notice, StopReason};
 use crate::worker::pool::Pool;
@@ -60,7 +58,7 @@ impl EventLoop {
     /// what has not begun does not begin.
     pub(crate) fn run(mut self) -> Result<()> {
         let _mark = EndMark(self.vitals.clone());
-        self.poller.measure_by(self.clock.clone());
+        self.poller.adapt_size();
         if let Err(error) = self.turn_until_drained() {
             self.poller.emit(&Event::Stopped { reason: error.to_string() });
             self.pool.abandon(self.clock.now());
@@ -93,7 +91,6 @@ impl EventLoop {
                 Act::StopAll => self.pool.stop_all(StopReason::Shutdown),
                 Act::Report(unfinished) => _ = self.unfinished.try_send(unfinished),
                 Act::Wait(until) => self.wait(until),
-                Act::Pause(until) => thread::sleep(self.clock.until(until).min(PAUSE)),
                 Act::End => return Ok(()),
             }
             sight = self.sight();

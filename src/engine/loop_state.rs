@@ -15,7 +15,6 @@ use crate::engine::poller::Turn;
 use crate::host::orphan::Orphan;
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
-use crate::rules::lock_pause::LockPause;
 use crate::store::turn_io::Slots;
 use crate::worker::pool::{QUEUE, Returned};
 
@@ -25,7 +24,9 @@ pub(crate) const UNSTARTED: Duration = Duration::from_millis(500);
 const GATHER: Duration = Duration::from_millis(1);
 /// How long outcomes are gathered in all.
 const GATHER_ALL: Duration = Duration::from_millis(10);
-/// How long the workers may need for what is read ahead beyond four times what has finished.
+/// How long the workers may need for what is read ahead: what a host that dies had claimed and not begun, or not stored.
+const AHEAD: Duration = Duration::from_millis(200);
+/// How long they may need for what is read ahead beyond four times what has finished.
 const BRIEF: Duration = Duration::from_millis(10);
 /// How long handlers may take to stop before the scheduler registers again under another id.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -94,8 +95,6 @@ pub(crate) enum Act {
     Report(usize),
     /// Wait for an outcome, a notice, a wake-up or an order, at most until this time of the monotonic clock.
     Wait(Duration),
-    /// Leave the lock of the file to other writers until this time. Nothing is taken meanwhile, as during a turn.
-    Pause(Duration),
     /// The scheduler has drained.
     End,
 }
@@ -190,8 +189,6 @@ pub(crate) struct LoopState {
     /// When the loop next looks for attempts that were read ahead and still run: once every poll interval.
     next_look: Duration,
     drain: Drain,
-    /// When the lock of a file is left to other writers.
-    pause: LockPause,
     /// Since when the owner must register again.
     lost_since: Option<Duration>,
     /// What orders ask for.
@@ -233,12 +230,13 @@ impl Gathering {
 /// Returns how many runs to read ahead. `finished`: how many attempts that had begun the workers have just finished; `busy`: the sum of
 /// their durations.
 ///
-/// No other process can take a claim that waits un-started, so what has finished is the limit: four times that. It is up to sixteen
-/// times, if at this pace the workers need no longer than [`BRIEF`] for all of them.
+/// No other process can take a claim that waits un-started, so what has finished is the limit: four times that, as far as the workers need no
+/// longer than [`AHEAD`] for all of them at this pace. It is up to sixteen times, if they need no longer than [`BRIEF`].
 fn read_ahead(finished: usize, busy: Duration, workers: usize) -> usize {
     let of_each = busy.as_nanos() / finished.max(1) as u128;
-    let within = BRIEF.as_nanos() * workers as u128 / of_each.max(1);
-    (finished * 4).max((finished * 16).min(usize::try_from(within).unwrap_or(usize::MAX))).min(QUEUE)
+    let within =
+        |limit: Duration| usize::try_from(limit.as_nanos() * workers as u128 / of_each.max(1)).unwrap_or(QUEUE);
+    (finished * 4).min(within(AHEAD)).max((finished * 16).min(within(BRIEF))).min(QUEUE)
 }
 
 impl LoopState {
@@ -260,7 +258,6 @@ impl LoopState {
             handed: VecDeque::new(),
             next_look: Duration::ZERO,
             drain: Drain::default(),
-            pause: LockPause::default(),
             lost_since: None,
             asked: Asked::default(),
         }
@@ -272,12 +269,6 @@ impl LoopState {
             if let Some(act) = self.take_asked(sight) {
                 return act;
             }
-            // Before outcomes are gathered, which is done once for each turn.
-            if matches!(self.phase, Phase::Prepare | Phase::Wait { .. })
-                && let Some(until) = self.pause.take(sight.now.monotonic)
-            {
-                return Act::Pause(until);
-            }
             match std::mem::replace(&mut self.phase, Phase::Prepare) {
                 Phase::Prepare => return Act::Prepare(self.prepare(sight)),
                 Phase::Register => {
@@ -287,10 +278,6 @@ impl LoopState {
                     }
                 }
                 Phase::Turn => return Act::Turn(self.next_turn(sight)),
-                Phase::Turned(turn) if turn.locked => {
-                    self.pause.used(self.now.monotonic, sight.now.monotonic);
-                    self.phase = Phase::Turned(Turn { locked: false, ..turn });
-                }
                 // The turn may have claimed what was added after an order to drain.
                 Phase::Turned(turn) if !turn.claims.is_empty() && !self.drain.begun => {
                     self.phase = Phase::Turned(turn);

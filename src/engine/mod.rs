@@ -10,5 +10,6 @@ pub(crate) mod loop_state;
 pub(crate) mod peers;
 pub(crate) mod poller;
 mod start_backoff;
+pub(crate) mod told;
 pub(crate) mod wake_time;
 pub(crate) mod wall_clock;

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Now, Stopwatch, Timestamp};
+use crate::clock::{Now, Timestamp};
 use crate::engine::former::Former;
 use crate::engine::log_once::LogOnce;
 use crate::engine::peers::Peers;
@@ -69,8 +69,6 @@ pub(crate) struct Turn {
     pub(crate) leaves: bool,
     /// Why it wrote nothing, if it tried.
     pub(crate) refused: Option<Refused>,
-    /// Whether it held the lock of a file, which other writers wait for.
-    pub(crate) locked: bool,
 }
 
 /// What a look has shown.
@@ -110,7 +108,8 @@ pub(crate) struct Poller {
     /// How many of them a turn writes at most, if a test limits it.
     limit: Option<usize>,
     size: TurnSize,
-    stopwatch: Stopwatch,
+    /// Whether turns are smaller after those that held the lock of a file for long.
+    adapts: bool,
     /// Those of them that were set aside. Only full turns try them again.
     aside: Vec<Finished>,
     /// The attempts that this owner has claimed and not settled, by run.
@@ -186,7 +185,7 @@ impl Poller {
             outbox: VecDeque::new(),
             limit: None,
             size: TurnSize::default(),
-            stopwatch: Stopwatch::default(),
+            adapts: false,
             aside: Vec::new(),
             claimed: HashMap::new(),
             former: Former::default(),
@@ -287,7 +286,7 @@ impl Poller {
         if self.draining {
             self.peers.release_all();
         }
-        let slots = slots.unwrap_or_default();
+        let slots = slots.map(|slots| self.less_what_is_unwritten(slots)).unwrap_or_default();
         if self.refused.until().is_some_and(|at| now.monotonic < at) {
             return Ok(self.idle_turn(now, slots));
         }
@@ -445,7 +444,6 @@ impl Poller {
             prune: input.prune,
             slots,
             most: self.size.items(),
-            stopwatch: &self.stopwatch,
             ahead: if input.behind { MAX_ITEMS } else { RESOLVE_AHEAD },
         };
         match self.store.turn(&work) {
@@ -477,7 +475,7 @@ impl Poller {
     /// Applies the result of a turn that was committed.
     fn apply(&mut self, now: Now, input: &Input, mut done: Done) -> Result<Turn> {
         self.clear_written(now, input, &mut done);
-        self.size.wrote(done.items, done.held);
+        self.measure(&done);
         self.compared(now, &mut done);
         self.sign(&mut done.claims);
         self.remember(&done, now);
@@ -525,8 +523,8 @@ impl Poller {
             self.log_once.log("the log stays long", file.shrink_log());
         }
         let (wake_at, rest) = self.next_after(now, input, &done);
-        let (leaves, locked) = (self.newer.is_some(), self.store.as_file().is_some());
-        Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, rest, leaves, refused: None, locked })
+        let leaves = self.newer.is_some();
+        Ok(Turn { claims: done.claims, stop: done.stop, orphans, wake_at, rest, leaves, refused: None })
     }
 
     /// Forgets what a turn has written.

@@ -257,6 +257,19 @@ pub fn processes() -> io::Result<Vec<Process>> {
     }
 }
 
+/// Returns all processes of the PID namespace of this process.
+///
+/// # Errors
+/// If some may be hidden, or could not be read: then nothing shows that there is no other.
+pub fn every_process() -> io::Result<Vec<Process>> {
+    own_namespace().map_err(io::Error::other)?;
+    match (all()?, hidden()) {
+        ((visible, None), None) => Ok(visible),
+        ((_, Some(error)), _) => Err(error),
+        (_, Some(reason)) => Err(io::Error::other(reason)),
+    }
+}
+
 /// Returns the visible processes, and the first error for the others; an error other than missing permission wins.
 fn all() -> io::Result<(Vec<Process>, Option<io::Error>)> {
     let (mut visible, mut unread) = (Vec::new(), None::<io::Error>);

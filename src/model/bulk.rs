@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::clock::Stopwatch;
 use crate::model::run::{RunStatus, text_enum};
 use crate::model::task::TaskStatus;
 
@@ -213,19 +212,13 @@ pub(crate) struct BulkPass {
     pub(crate) is_read: bool,
     /// How many of them the next transaction on a file changes at most. `None`: all that are selected.
     pub(crate) most: Option<usize>,
-    /// Measures how long a transaction on a file holds the lock.
-    pub(crate) stopwatch: Stopwatch,
-    /// How long the last one held it before its commit.
+    /// How long the last one held the lock before its commit.
     pub(crate) held: Duration,
     /// Ids that were selected, and are not yet changed.
     pub(crate) selected: Vec<i64>,
 }
 
 impl BulkPass {
-    pub(crate) fn new(stopwatch: Stopwatch) -> Self {
-        BulkPass { stopwatch, ..BulkPass::default() }
-    }
-
     pub(crate) fn is_over(&self) -> bool {
         self.is_read && self.selected.is_empty()
     }

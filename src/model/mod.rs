@@ -6,6 +6,7 @@ pub(crate) mod alarm;
 mod attempt_json;
 pub(crate) mod bulk;
 pub(crate) mod declared;
+pub(crate) mod ended;
 pub(crate) mod event;
 pub(crate) mod filter;
 pub(crate) mod finished;

@@ -81,6 +81,9 @@ pub(crate) struct Tally {
     pub(crate) counted: u32,
     /// How many interruptions in a row; 0 if this attempt was not interrupted.
     pub(crate) interrupted: u32,
+    /// Whether the host of this attempt died, nothing shows that it began, and none before was forgiven: so the run begins at most one
+    /// attempt more than it may.
+    pub(crate) unannounced: bool,
 }
 
 /// What happens to a run whose attempt has failed.
@@ -96,7 +99,7 @@ pub(crate) enum Verdict {
 impl RetryPolicy {
     /// Decides about a run whose attempt has failed. The wait is never zero.
     pub(crate) fn judge(&self, tally: Tally, advice: Retry, random: &mut fastrand::Rng) -> Verdict {
-        let Tally { counted, interrupted } = tally;
+        let Tally { counted, interrupted, unannounced } = tally;
         let may_start_again = self.max_attempts > 1;
         let mut wait_after = |failures| match advice {
             Retry::After(wait) if interrupted == 0 => wait.max(Duration::from_millis(1)),
@@ -109,6 +112,7 @@ impl RetryPolicy {
             _ if may_start_again && (1..=FORGIVEN_INTERRUPTIONS).contains(&interrupted) => {
                 Verdict::Forgive(wait_after(interrupted))
             }
+            _ if may_start_again && unannounced => Verdict::Forgive(wait_after(counted)),
             _ if counted >= self.max_attempts => Verdict::Dead,
             _ => Verdict::TryAgainIn(wait_after(counted)),
         }
@@ -130,7 +134,11 @@ mod tests {
     use std::time::Duration;
 
     fn wait(policy: RetryPolicy, counted: u32, advice: Retry, seed: u64) -> Option<u64> {
-        match policy.judge(Tally { counted, interrupted: 0 }, advice, &mut fastrand::Rng::with_seed(seed)) {
+        match policy.judge(
+            Tally { counted, interrupted: 0, unannounced: false },
+            advice,
+            &mut fastrand::Rng::with_seed(seed),
+        ) {
             Verdict::TryAgainIn(wait) | Verdict::Forgive(wait) => Some(u64::try_from(wait.as_millis()).unwrap()),
             Verdict::Cancel | Verdict::Dead => None,
         }
@@ -175,7 +183,11 @@ mod tests {
         let hour = Duration::from_secs(3600);
         for advice in [Retry::Interrupted, Retry::Backoff, Retry::After(hour)] {
             let judge = |policy: RetryPolicy, counted, interrupted| {
-                policy.judge(Tally { counted, interrupted }, advice, &mut fastrand::Rng::with_seed(7))
+                policy.judge(
+                    Tally { counted, interrupted, unannounced: false },
+                    advice,
+                    &mut fastrand::Rng::with_seed(7),
+                )
             };
             for (interrupted, full) in (1..=FORGIVEN_INTERRUPTIONS).zip([10, 20, 40]) {
                 let Verdict::Forgive(wait) = judge(policy, 2, interrupted) else { panic!("{interrupted}") };
@@ -189,10 +201,22 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_that_nothing_shows_to_have_begun_is_forgiven_unless_the_run_may_start_only_once() {
+        let judge = |max_attempts, counted| {
+            let policy = RetryPolicy { max_attempts, ..RetryPolicy::default() };
+            let tally = Tally { counted, interrupted: 0, unannounced: true };
+            policy.judge(tally, Retry::Backoff, &mut fastrand::Rng::new())
+        };
+        assert!(matches!(judge(2, 1), Verdict::Forgive(wait) if (5..=10).contains(&wait.as_secs())));
+        assert!(matches!(judge(2, 2), Verdict::Forgive(wait) if (10..=20).contains(&wait.as_secs())));
+        assert_eq!(judge(1, 1), Verdict::Dead);
+    }
+
+    #[test]
     fn a_snooze_is_forgiven_unless_the_run_may_start_only_once() {
         let policy = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
         let judge = |policy: RetryPolicy, counted, advice| {
-            policy.judge(Tally { counted, interrupted: 0 }, advice, &mut fastrand::Rng::new())
+            policy.judge(Tally { counted, interrupted: 0, unannounced: false }, advice, &mut fastrand::Rng::new())
         };
         let hour = Duration::from_secs(3600);
         for counted in [1, 2, 9] {

@@ -535,9 +535,9 @@ impl Claim {
     }
 
     /// Returns the attempts after this one has failed, or was interrupted.
-    pub(crate) fn tally(&self, is_interrupted: bool) -> Tally {
+    pub(crate) fn tally(&self, is_interrupted: bool, unannounced: bool) -> Tally {
         let interrupted = if is_interrupted { self.interrupted.saturating_add(1) } else { 0 };
-        Tally { counted: self.counted(), interrupted }
+        Tally { counted: self.counted(), interrupted, unannounced: unannounced && self.forgiven == 0 }
     }
 }
 

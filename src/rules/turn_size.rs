@@ -30,6 +30,17 @@ impl TurnSize {
         self.items
     }
 
+    /// A transaction on a server failed by a time limit: the next one writes half of its items, and at last a single one.
+    pub(crate) fn took_too_long(&mut self) {
+        self.items = (self.items / 2).max(1);
+    }
+
+    /// A transaction on a server was committed.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn committed(&mut self) {
+        self.items = (self.items + STEP).min(MAX_ITEMS);
+    }
+
     /// A transaction wrote this many items, and held the lock for this long.
     pub(crate) fn wrote(&mut self, items: usize, held: Duration) {
         if held > LIMIT {
@@ -59,6 +70,23 @@ mod tests {
         assert_eq!(sizes(&mut size, LIMIT * 3 / 4, 10), FEWEST, "neither long nor short");
         assert_eq!(sizes(&mut size, LIMIT / 4, 2), 100);
         assert_eq!(sizes(&mut size, Duration::ZERO, 100), 500);
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn it_is_halved_down_to_one_item_by_time_limits_of_a_server() {
+        let mut size = TurnSize::default();
+        let sizes: Vec<usize> = (0..10)
+            .map(|_| {
+                size.took_too_long();
+                size.items()
+            })
+            .collect();
+        assert_eq!(sizes, [250, 125, 62, 31, 15, 7, 3, 1, 1, 1]);
+        size.committed();
+        assert_eq!(size.items(), 26);
+        (0..20).for_each(|_| size.committed());
+        assert_eq!(size.items(), 500);
     }
 
     #[test]

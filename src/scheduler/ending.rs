@@ -9,8 +9,8 @@ use crate::clock::instant;
 use crate::engine::loop_state::Order;
 use crate::error::{Error, Result};
 use crate::host::panics;
+use crate::model::ended::{Ending, Shutdown};
 use crate::scheduler::Scheduler;
-use crate::scheduler::ended::{Ending, Shutdown};
 
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);

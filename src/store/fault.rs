@@ -37,6 +37,9 @@ pub(crate) enum Class {
     /// Another program holds the lock of a row. Also a fault of one item: the others can be written without it.
     #[cfg(feature = "postgres")]
     Held,
+    /// The server ended a statement or a transaction because it took too long.
+    #[cfg(feature = "postgres")]
+    TooLong,
     /// Whether a transaction was committed is unknown, or what was committed before may be lost, because a standby was promoted. The
     /// claims of an owner count as lost.
     #[cfg(feature = "postgres")]
@@ -88,9 +91,17 @@ impl Fault {
         matches!(self, Fault::Damaged(_) | Fault::Store(Class::Tables | Class::Corrupt, _))
     }
 
-    /// Returns whether another connection's lock is the cause.
+    /// Returns whether another connection's lock, or the load of the server, is the cause.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Fault::Store(Class::Busy, _)) || self.is_about_a_lock()
+        matches!(self, Fault::Store(Class::Busy, _)) || self.is_about_a_lock() || self.is_too_long()
+    }
+
+    /// Returns whether a time limit of the server is the cause.
+    pub(crate) fn is_too_long(&self) -> bool {
+        #[cfg(feature = "postgres")]
+        return matches!(self, Fault::Store(Class::TooLong, _));
+        #[cfg(not(feature = "postgres"))]
+        false
     }
 
     /// Returns whether what the owner has committed may be lost: its claims count as lost.

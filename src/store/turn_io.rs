@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Stopwatch, Timestamp};
+use crate::clock::Timestamp;
 use crate::host::attempt_slots::{BegunAttempts, ClaimedAttempt};
 use crate::host::orphan::{Orphan, Presence};
 #[cfg(feature = "postgres")]
@@ -155,6 +155,11 @@ impl Dead {
             Proof::Lock(Some(begun)) => !begun.contains_key(&(lost.run, lost.attempt)),
             Proof::Lock(None) | Proof::Lease(_) | Proof::Silence(_) | Proof::Restored => false,
         }
+    }
+
+    /// Returns whether its slots say which attempts its workers had begun.
+    pub(crate) fn shows_its_slots(&self) -> bool {
+        matches!(self.proof, Proof::Lock(Some(_)))
     }
 }
 
@@ -310,10 +315,9 @@ pub(crate) struct Work<'a> {
     pub(crate) slots: Slots,
     /// What retention deletes in this turn.
     pub(crate) prune: Option<Part>,
-    /// Most items that the turn writes: at most [`MAX_ITEMS`]. A store on a server has time limits of its own.
+    /// Most items that the turn writes: at most [`MAX_ITEMS`], fewer after turns that took too long. If it is one, what exceeds a time
+    /// limit of a server is set aside.
     pub(crate) most: usize,
-    /// Measures how long the turn holds the lock of a file.
-    pub(crate) stopwatch: &'a Stopwatch,
     /// Most due tasks that are resolved although no worker is free for them.
     pub(crate) ahead: usize,
 }
@@ -357,7 +361,7 @@ impl Work<'_> {
     /// Returns how many items a turn may write at most beside its outcomes. Those that are stored already take no place if nothing
     /// follows from them.
     pub(crate) fn budget(&self) -> usize {
-        MAX_ITEMS.saturating_sub(self.finished.iter().filter(|finished| !finished.stored).count())
+        self.most.saturating_sub(self.finished.iter().filter(|finished| !finished.stored).count())
     }
 }
 

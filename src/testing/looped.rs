@@ -264,7 +264,6 @@ impl Looped {
                 Act::StopAll => return Ok(LoopStep::StopsAll),
                 Act::Report(unfinished) => return Ok(LoopStep::Reported(unfinished)),
                 Act::Wait(until) => return Ok(LoopStep::Waits(until)),
-                Act::Pause(until) => self.stepper.clock.advance(until.saturating_sub(sight.now.monotonic)),
                 Act::End => return Ok(LoopStep::Ended),
             }
         }

@@ -40,7 +40,7 @@ pub use crate::host::orphan::Orphan;
 use crate::host::orphan::{self, Input, PayloadFile};
 #[doc(hidden)]
 pub use crate::host::process::{Leader, was_started_with};
-pub use crate::host::process::{Process, processes};
+pub use crate::host::process::{Process, every_process, processes};
 use crate::model::finished::{Report, ReportKind};
 use crate::worker::attempt::{Notice, StopReason, WorkEnd};
 use crate::worker::handler::{Context, MAX_PROGRESS_BYTES};

@@ -22,7 +22,7 @@ pub(crate) struct ConnectionSettings {
     pub(crate) file: Arc<Path>,
     pub(crate) owner: Arc<str>,
     pub(crate) open: Arc<Open>,
-    pub(crate) queue: WriteQueue,
+    pub(crate) queue: WorkerQueue,
 }
 
 impl ConnectionSettings {
@@ -35,7 +35,7 @@ impl ConnectionSettings {
 /// Lets the workers of one scheduler write one after another. SQLite gives its lock to a waiting connection by chance: one of many
 /// would wait in vain until its busy timeout ends, and its attempt would fail.
 #[derive(Clone)]
-pub(crate) struct WriteQueue {
+pub(crate) struct WorkerQueue {
     /// Empty while a worker writes.
     free: Receiver<()>,
     release: Sender<()>,
@@ -44,11 +44,11 @@ pub(crate) struct WriteQueue {
 /// The turn of one worker to write, which ends when it is dropped.
 struct WriteTurn(Sender<()>);
 
-impl WriteQueue {
+impl WorkerQueue {
     pub(crate) fn new() -> Self {
         let (release, free) = bounded(1);
         let _ = release.try_send(());
-        WriteQueue { free, release }
+        WorkerQueue { free, release }
     }
 
     fn wait(&self) -> Option<WriteTurn> {

@@ -66,7 +66,13 @@ struct Leader(Child);
 impl Leader {
     /// Starts a shell, which has printed a line when this returns.
     fn start(line: &str) -> Self {
+        Leader::of_task("t", line)
+    }
+
+    /// As [`Leader::start`]. Other tests start processes beside this one.
+    fn of_task(task: &str, line: &str) -> Self {
         let mut command = Command::new("setsid");
+        command.env("DULY_TASK", task);
         command.args(["sh", "-c", line]).env("DULY_RUN_ID", "7").env("DULY_ATTEMPT", "2").stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a process");
         let mut line = String::new();
@@ -141,14 +147,17 @@ fn a_failed_look_is_no_evidence() {
     let mut child = command.stdin(Stdio::piped()).spawn().expect("a guard");
     let pipe = child.stdin.take();
     let mut guard = Guard { child, pipe };
+    let starting = json!({ "name": "7-2", "at": uptime(), "kill_after": 60_000, "variables": ["DULY_TASK=hidden"] });
+    let begun = Leader::of_task("hidden", "echo up; exec sleep 1000");
     eventually("it is the guard", || ProcessStat::read(guard.child.id()).is_some_and(|stat| stat.name == "duly"));
     guard.tell(&leader.announced());
+    guard.tell(&json!({ "starting": starting }));
     guard.pipe = None;
     // The processes of the namespace are hidden from it for a while.
     let of_guard = guard.child.id().to_string();
     eventually("/proc is visible", || succeeds("nsenter", &["--mount", "-t", &of_guard, "umount", "/proc"]));
     guard.ends();
-    assert_eq!(group_size(&leader.group()), 0);
+    assert_eq!((group_size(&leader.group()), group_size(&begun.group())), (0, 0));
 }
 
 #[test]
@@ -219,16 +228,13 @@ fn a_guard_writes_which_groups_it_has_seen_gone() {
 
 #[test]
 fn what_was_being_started_when_the_scheduler_died_is_looked_for() {
-    let starting = |name: &str, at: u64| {
-        json!({ "starting": {
-            "name": name, "at": at, "kill_after": 60_000, "variables": ["DULY_RUN_ID=7", "DULY_ATTEMPT=2"]
-        } })
-    };
+    let starting = |name: &str, at: u64| json!({ "starting": { "name": name, "at": at, "kill_after": 60_000, "variables": ["DULY_TASK=looked for"] } });
+    let start = || Leader::of_task("looked for", "echo up; exec sleep 1000");
     // Processes are counted by ticks of ten milliseconds.
-    let earlier = Leader::start("echo up; exec sleep 1000");
+    let earlier = start();
     let at = uptime() + 20;
     eventually("the time has come", || uptime() >= at + 20);
-    let (begun, ended) = (Leader::start("echo up; exec sleep 1000"), Leader::start("echo up; exec sleep 1000"));
+    let (begun, ended) = (start(), start());
     let mut other = Command::new("setsid").args(["sleep", "1000"]).env_clear().spawn().expect("a process");
     let (mut guard, words) = Guard::with_words(Command::new(env!("CARGO_BIN_EXE_duly")).arg("--guard"));
     let has_said = |name: &str| {

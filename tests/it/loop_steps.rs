@@ -120,6 +120,37 @@ fn a_shutdown_without_patience_counts_no_run_that_has_not_begun() {
     }
 }
 
+/// What a host that dies has claimed, and neither begun nor stored: one run of each worker, and what is read ahead, which is worth 200 ms of
+/// work. Turns take 100 ms, and their outcomes are stored in the turn that follows.
+#[test]
+fn what_is_claimed_is_worth_200_ms_of_work_and_each_outcome_is_stored_in_the_next_turn() {
+    const WORKERS: usize = 8;
+    for (millis, most) in [(5, 8 + 320), (20, 8 + 80), (200, 8 + 8), (1_000, 8 + 1), (60_000, 8)] {
+        let db = TestDb::brief();
+        let mut stepper = looped(&db, WORKERS, Vec::new());
+        stepper.client().add_all((0..1_500).map(|n| once(&format!("t-{n}")))).unwrap();
+        let mut waiting: VecDeque<_> = wake_and_take(&mut stepper, Arrival::Nothing).0.into();
+        let mut longest = 0;
+        for _ in 0..9 {
+            for _ in 0..(100 / millis).max(1) {
+                let begun: Vec<_> = waiting.drain(..WORKERS.min(waiting.len())).collect();
+                for claim in &begun {
+                    stepper.take(claim);
+                    stepper.begin(claim);
+                }
+                stepper.clock().advance(Duration::from_millis(millis));
+                begun.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+            }
+            waiting.extend(wake_and_take(&mut stepper, Arrival::Outcomes).0);
+            waiting.retain(|claim| !stepper.given_back().iter().any(|back| Arc::ptr_eq(back, claim)));
+            let claimed = db.count(RunStatus::Running);
+            assert_eq!(claimed, waiting.len(), "{millis} ms: the others are stored");
+            longest = longest.max(claimed);
+        }
+        assert_eq!(longest, most, "{millis} ms");
+    }
+}
+
 /// The retries of a refused write wait 0.1 s, then twice as long each time, up to 5 s. A watchdog counts turns meanwhile.
 #[test]
 fn turns_continue_in_each_poll_interval_while_a_refused_write_is_retried() {

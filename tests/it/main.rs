@@ -155,8 +155,6 @@ mod on_postgres;
 mod opening;
 /// Orphan processes: commands that outlive their scheduler.
 mod orphans;
-/// Other writers of the file get their turn while a scheduler has much to write.
-mod other_writers;
 /// Tasks added inside a transaction of the application.
 mod outbox;
 /// Output of commands: while they run, followed, forwarded.

@@ -5,6 +5,8 @@
 mod bloat;
 /// Connections that go silent, and servers that never answer.
 mod deadline;
+/// Hosts that are killed in a drain.
+mod drains;
 /// Rows of a handler, committed with the end of its run.
 mod finish;
 /// Hosts whose clocks differ.

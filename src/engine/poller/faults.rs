@@ -26,6 +26,9 @@ impl Poller {
             // Whether the last turn was committed is unknown: the next one looks up the claims.
             self.next_heartbeat = now.monotonic;
         }
+        if fault.is_too_long() {
+            self.size.took_too_long();
+        }
         let (reason, damaged) = (fault.to_string(), fault.is_damage());
         let refused = Some(if fault.is_busy() { Refused::Busy } else { Refused::Fault });
         let lasts = self.refused.is_damaged(damaged);

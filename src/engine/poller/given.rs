@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::clock::{Clock, Now, Stopwatch};
+use crate::clock::Now;
 use crate::engine::poller::Poller;
 use crate::engine::start_backoff::StartBackoff;
 use crate::error::excerpt;
@@ -35,13 +35,31 @@ impl Troubles {
 impl Poller {
     /// Returns how many outcomes a turn takes at most.
     pub(crate) fn most_outcomes(&self) -> usize {
-        let most = self.store.most_outcomes() * self.size.items() / MAX_ITEMS;
+        let most = (self.store.most_outcomes() * self.size.items() / MAX_ITEMS).max(1);
         self.limit.map_or(most, |limit| limit.min(most))
     }
 
-    /// Measures how long turns hold the lock of a file: those that follow long ones are smaller.
-    pub(crate) fn measure_by(&mut self, clock: Arc<dyn Clock>) {
-        self.stopwatch = Stopwatch::of(clock);
+    /// Returns the slots, less those for reading ahead that correspond to outcomes which the turn leaves unwritten: if this process dies,
+    /// they are repeated as well.
+    pub(super) fn less_what_is_unwritten(&self, slots: Slots) -> Slots {
+        let left = self.outbox.len().saturating_sub(self.most_outcomes());
+        Slots { room: slots.room.saturating_sub(left).max(slots.idle.min(slots.room)), ..slots }
+    }
+
+    /// Takes smaller turns after those that held the lock of a file for long.
+    pub(crate) fn adapt_size(&mut self) {
+        self.adapts = true;
+    }
+
+    /// A turn was committed: the size of the next one follows from it.
+    pub(super) fn measure(&mut self, done: &Done) {
+        if self.adapts {
+            self.size.wrote(done.items, done.held);
+        }
+        #[cfg(feature = "postgres")]
+        if self.store.as_file().is_none() {
+            self.size.committed();
+        }
     }
 
     /// A turn has compared what this owner and others run with the rows.

@@ -13,6 +13,7 @@ use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::observers::Observers;
 use crate::model::run::Outcome;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::turn_io::{MAX_ITEMS, MAX_OUTCOMES, Slots};
 
 fn after(seconds: u64) -> Now {
@@ -72,12 +73,14 @@ fn the_end_of_an_attempt_ends_no_later_claim_of_its_run() {
 #[cfg(feature = "postgres")]
 mod on_server {
     use std::path::Path;
+    use std::sync::{Arc, Mutex};
 
     use crate::clock::Timestamp;
     use crate::engine::poller::next_turn::LOOK_AGAIN;
     use crate::engine::poller::testing::{NOON, with_owner};
     use crate::engine::poller::tests::{after, turn};
     use crate::engine::poller::{Poller, Turn};
+    use crate::model::event::{Event, Observers};
     use crate::store::postgres::address::Address;
     use crate::store::postgres::testing::TestServer;
     use crate::store::postgres::{PostgresStore, Time};
@@ -116,6 +119,42 @@ mod on_server {
         assert!(poller.horizon.look_follows(), "that turn has not looked");
     }
 
+    /// A trigger of an application takes longer than a statement may.
+    #[test]
+    fn an_item_that_exceeds_a_time_limit_of_the_server_is_found_by_halving_and_set_aside() {
+        let Some(server) = TestServer::start("") else { return };
+        let home = tempfile::tempdir().unwrap();
+        let (mut poller, mut other) = on_server(&server, home.path());
+        let (observed, events) = std::sync::mpsc::channel();
+        let observed = Mutex::new(observed);
+        let observe = move |event: &Event| {
+            if let Event::SetAside { item, reason } = event {
+                observed.lock().unwrap().send((item.clone(), reason.clone())).unwrap();
+            }
+        };
+        poller.observers = Arc::new(Observers(vec![Arc::new(observe)]));
+        (0..40).for_each(|number| insert(&mut other, &format!("task-{number}"), NOON.wall));
+        let slow = "
+            CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = '57014'; END $$;
+            CREATE TRIGGER slow BEFORE UPDATE ON scheduled_tasks FOR EACH ROW WHEN (NEW.name = 'task-7')
+            EXECUTE FUNCTION public.slow()";
+        other.batch_execute(slow).unwrap();
+        let (mut claimed, mut refused) = (0, 0);
+        for number in 0..100 {
+            let turn = turn(&mut poller, after(number), 50);
+            claimed += turn.claims.len();
+            refused += usize::from(turn.refused.is_some());
+        }
+        assert_eq!(claimed, 39, "all others");
+        let (item, reason) = events.try_recv().expect("an event");
+        assert!(item.starts_with("task ") && reason.contains("57014"), "{item}: {reason}");
+        assert!((1..20).contains(&refused), "{refused} turns are refused");
+        other.batch_execute("DROP TRIGGER slow ON scheduled_tasks").unwrap();
+        let later: usize = (100..200).map(|number| turn(&mut poller, after(number), 50).claims.len()).sum();
+        assert_eq!(later, 1, "it is tried again");
+    }
+
     #[test]
     fn what_falls_due_after_a_turn_waits_for_a_worker_if_none_is_free() {
         let Some(server) = TestServer::start("") else { return };
@@ -146,6 +185,11 @@ impl Clock for Slow {
     }
 }
 
+/// Measures by this clock how long turns hold the lock.
+fn measure_by(poller: &mut Poller, clock: Arc<dyn Clock>) {
+    poller.store.as_any().downcast_ref::<SqliteStore>().expect("a file").measure_by(clock);
+}
+
 #[test]
 fn a_turn_that_held_the_lock_for_long_is_followed_by_smaller_ones() {
     let home = tempfile::tempdir().unwrap();
@@ -163,9 +207,10 @@ fn a_turn_that_held_the_lock_for_long_is_followed_by_smaller_ones() {
         (MAX_ITEMS - 1, MAX_ITEMS),
         "time that is not measured is not long"
     );
-    poller.measure_by(Arc::new(Slow::default()));
+    poller.adapt_size();
+    measure_by(&mut poller, Arc::new(Slow::default()));
     assert_eq!((claims(&mut poller), claims(&mut poller), claims(&mut poller)), (500, 250, 125));
     assert_eq!(poller.most_outcomes(), MAX_OUTCOMES * 62 / MAX_ITEMS);
-    poller.measure_by(Arc::new(ManualClock::new(NOON.wall)));
+    measure_by(&mut poller, Arc::new(ManualClock::new(NOON.wall)));
     assert_eq!((claims(&mut poller), claims(&mut poller)), (62, 87), "they grow slowly");
 }

@@ -136,7 +136,8 @@ fn class(answer: &DbError) -> Class {
         "53100" | "2200H" => Class::Space,
         // Missing tables, columns, and schemas.
         "42P01" | "42703" | "3F000" => Class::Tables,
-        "40001" | "40P01" | "55P03" | "57014" | "25P03" => Class::Busy,
+        "40001" | "40P01" | "55P03" => Class::Busy,
+        "57014" | "25P03" | "25P04" => Class::TooLong,
         "XX001" | "XX002" => Class::Corrupt,
         // The values of one row; a value that does not fit into an index; a trigger's refusal.
         _ if matches!(&code[..2], "22" | "23" | "54") || code == "P0001" => Class::Item,

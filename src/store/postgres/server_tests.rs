@@ -360,7 +360,7 @@ fn each_error_of_the_server_has_its_class() {
         ("SELECT * FROM missing.k", Class::Tables),
         ("SELECT missing()", Class::Statement),
         ("SELEC", Class::Statement),
-        ("SET statement_timeout = 1; SELECT pg_sleep(9)", Class::Busy),
+        ("SET statement_timeout = 1; SELECT pg_sleep(9)", Class::TooLong),
         ("RESET statement_timeout; LOCK TABLE k; DO $$ BEGIN RAISE EXCEPTION 'no'; END $$", Class::Item),
         ("SET ROLE pg_monitor; SELECT * FROM classes.k", Class::Other),
     ] {

@@ -121,7 +121,7 @@ impl PostgresStore {
         let (mut reach, mut tries, given) = (None, 1, self.given(work.now));
         // What was refused before is likely to be refused again.
         let memory = self.copy_memory();
-        let mut apart = work.full && memory.aside.len() > memory.zoneless.len();
+        let mut apart = (work.full && memory.aside.len() > memory.zoneless.len()) || work.most == 1;
         if work.full
             && let Some(session) = &mut self.session
         {
@@ -252,7 +252,7 @@ impl PostgresStore {
         let aside = memory.aside.len() + memory.retried.len();
         let (swept_key, swept_task) = memory.round.reached();
         let works = !work.draining && !work.newer;
-        let (room, full) = (work.slots.room.min(MAX_ITEMS), work.full && works);
+        let (room, full) = (work.slots.room.min(work.most), work.full && works);
         let if_it_works = |number: usize| if works { count(number) } else { 0 };
         let due = work.ahead.saturating_add(room.max(work.ahead)).saturating_add(2 * aside);
         let due = due.min(work.budget()) + 1 + aside;
@@ -274,7 +274,7 @@ impl PostgresStore {
             own: work.full || work.stepped != 0,
             full,
             due: if_it_works(due),
-            unplanned: if_it_works(MAX_ITEMS + aside + 1),
+            unplanned: if_it_works(work.most + aside + 1),
             expiring: if_it_works(EXPIRING + aside),
             claimable: if room > 0 { if_it_works(room + aside + SPARE) } else { 0 },
             sweep: count(SWEEP + work.finished.len()),

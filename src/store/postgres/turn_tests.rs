@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postgres::Client;
 
-use crate::clock::{Now, Stopwatch, Timestamp};
+use crate::clock::{Now, Timestamp};
 use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::retry::Retry;
@@ -119,7 +119,6 @@ impl Owner {
             slots: Slots { room: turn.room, idle: turn.room / 2 + 1 },
             prune: turn.prune,
             most: MAX_ITEMS,
-            stopwatch: &Stopwatch::default(),
             ahead: 32,
         };
         let done = self.store.turn(&work)?;

@@ -127,10 +127,14 @@ pub(super) fn apart<T>(server: &mut Server, f: impl FnOnce(&mut Server) -> Resul
     server.batch("SET CONSTRAINTS ALL IMMEDIATE; SAVEPOINT item")?;
     match f(server) {
         Ok(answer) => server.batch("RELEASE item").map(|()| answer),
-        Err(fault) if fault.is_about_the_item() => {
+        Err(fault) if fault.is_about_the_item() || fault.is_too_long() => {
             // With the lock of the schema, no second row of other programs is waited for.
             let wait = if fault.is_about_a_lock() { "; SET LOCAL lock_timeout = 2" } else { "" };
-            server.batch(&format!("ROLLBACK TO item; RELEASE item{wait}"))?;
+            let undone = server.batch(&format!("ROLLBACK TO item; RELEASE item{wait}"));
+            if fault.is_too_long() && undone.is_err() {
+                return Err(fault);
+            }
+            undone?;
             server.continue_after_fault();
             Err(fault)
         }

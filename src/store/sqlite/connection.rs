@@ -92,6 +92,8 @@ pub(crate) struct SqliteStore {
     memory: Option<Memory>,
     /// The time that a write waits for another connection's.
     busy_timeout: Duration,
+    /// How long the last transaction held the lock of the file before its commit, which takes as long for few rows on a slow disk.
+    held: Duration,
     /// Of a database in memory: its transactions work on copies of rows that are stored elsewhere.
     backing: Option<Box<dyn Backing>>,
 }
@@ -144,6 +146,7 @@ impl SqliteStore {
             history: KnownHistory::new(identity),
             memory: None,
             busy_timeout: file::BUSY_TIMEOUT,
+            held: Duration::ZERO,
             backing: None,
         }
     }
@@ -217,8 +220,8 @@ impl SqliteStore {
             backing.commit(&transaction)?;
             return Ok(answer);
         }
-        let _place = self.writer_place()?;
-        let begun = Begun::new(&self.connection)?;
+        let place = self.writer_place()?;
+        let begun = place.lock(&self.connection, Begun::new)?;
         self.transactions += 1;
         if !self.accepts_newer {
             schema::compare_version(begun.seen.version.as_deref(), &self.path, self.version)?;
@@ -226,7 +229,9 @@ impl SqliteStore {
         let (transaction, beginning) = self.history.compare(begun, &self.path, expected)?;
         // Rows of other programs may break an invariant; a transaction breaks none that held.
         let held_before = cfg!(debug_assertions) && invariants::hold(&transaction);
+        let began = place.now();
         let answer = f(&transaction, &mut self.schedules, None, Some(beginning))?;
+        self.held = place.now().saturating_sub(began);
         debug_assert!(
             !held_before || !invariants::are_broken(&transaction),
             "{:?}",
@@ -244,7 +249,7 @@ impl SqliteStore {
         &mut self,
         f: impl FnOnce(&Connection, &mut Schedules, &mut Ids, i64) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let _place = self.backing.is_none().then(|| self.writer_place()).transpose()?;
+        let place = self.backing.is_none().then(|| self.writer_place()).transpose()?;
         // A restore in the moment between this and the statement is found by the next transaction.
         if self.backing.is_none() {
             let cookie = seen::cookie(&self.connection)?;
@@ -254,7 +259,11 @@ impl SqliteStore {
         }
         let before = cfg!(debug_assertions).then(|| self.found(invariants::hold)).transpose()?;
         self.transactions += 1;
-        let answer = f(&self.connection, &mut self.schedules, &mut self.history.ids, self.version)?;
+        let (schedules, ids, version) = (&mut self.schedules, &mut self.history.ids, self.version);
+        let answer = match &place {
+            Some(place) => place.lock(&self.connection, |connection| f(connection, schedules, ids, version)),
+            None => f(&self.connection, schedules, ids, version),
+        }?;
         self.history.gave_out(HighestIds { tasks: self.connection.last_insert_rowid(), runs: 0 });
         // Neither check is reliable if a table has become too large to check.
         let broken = |(others, held)| held && self.found(invariants::are_broken).is_ok_and(|now| now == (others, true));
@@ -324,7 +333,7 @@ impl SqliteStore {
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
         let place = self.backing.is_none().then(|| self.writer_place()).transpose();
-        let rehearsed = place.and_then(|_place| self.without_commit(TransactionBehavior::Immediate, f));
+        let rehearsed = place.and_then(|place| self.without_commit(place.as_ref(), f));
         rehearsed.map_err(|fault| self.error(fault, doing))
     }
 
@@ -335,16 +344,21 @@ impl SqliteStore {
         doing: &'static str,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T> {
-        self.without_commit(TransactionBehavior::Deferred, f).map_err(|fault| self.error(fault, doing))
+        self.without_commit(None, f).map_err(|fault| self.error(fault, doing))
     }
 
+    /// `place`: of one that writes before it is rolled back.
     fn without_commit<T>(
         &mut self,
-        behavior: TransactionBehavior,
+        place: Option<&WriterPlace>,
         f: impl FnOnce(&Transaction<'_>, &mut Schedules) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         self.check_in_place()?;
-        let transaction = self.connection.transaction_with_behavior(behavior)?;
+        let begin = |behavior| move |connection| Transaction::new_unchecked(connection, behavior);
+        let transaction = match place {
+            Some(place) => place.lock(&self.connection, begin(TransactionBehavior::Immediate)),
+            None => begin(TransactionBehavior::Deferred)(&self.connection),
+        }?;
         self.backing.as_mut().map_or(Ok(()), |backing| backing.fill(&transaction))?;
         schema::check_version(&transaction, &self.path, self.version)?;
         f(&transaction, &mut self.schedules)
@@ -401,6 +415,11 @@ impl SqliteStore {
         self.connection.busy_timeout(timeout).map_err(|error| Error::store("set the busy timeout", error))
     }
 
+    /// Returns how long the last transaction held the lock of the file before its commit.
+    pub(crate) fn held(&self) -> Duration {
+        self.held
+    }
+
     /// Waits until it is this connection's turn to write, among those of this process to the file. A connection that has waited for as
     /// long as it would for others fails as if SQLite had refused the lock.
     fn writer_place(&self) -> Result<WriterPlace, Fault> {
@@ -432,6 +451,12 @@ impl SqliteStore {
     #[cfg(test)]
     fn queue(&self) -> Arc<write_queue::WriteQueue> {
         self.history.queue()
+    }
+
+    /// Measures the use of the lock by another clock.
+    #[cfg(test)]
+    pub(crate) fn measure_by(&self, clock: Arc<dyn crate::clock::Clock>) {
+        self.queue().measure_by(clock);
     }
 
     /// Counts the steps of SQLite's virtual machine from now on.

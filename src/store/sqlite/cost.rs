@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::{Now, Stopwatch, Timestamp};
+use crate::clock::{Now, Timestamp};
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
 use crate::model::filter::Filter;
 use crate::model::finished::Finished;
@@ -101,7 +101,6 @@ impl Site {
             // Retention has its own limits and its own test.
             prune: None,
             most: MAX_ITEMS,
-            stopwatch: &Stopwatch::default(),
             ahead: 32,
         };
         let before = self.steps.load(Ordering::Relaxed);

@@ -4,8 +4,6 @@
 //! A snapshot selects a batch of ids, without a lock for which a scheduler would wait. A transaction then reads each of them again
 //! and changes it: what no longer matches is no longer selected.
 
-use std::time::Duration;
-
 use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension, Row, Rows, Transaction, named_params};
 
@@ -48,9 +46,7 @@ pub(super) fn change(
     if pass.selected.is_empty() {
         return Ok(Vec::new());
     }
-    let mut held = Duration::ZERO;
     let (done, events, counted) = store.write("change what a filter selects", |tx, schedules| {
-        let locked = pass.stopwatch.read();
         let (mut counted, before) = (report.clone(), tx.total_changes());
         let mut change = BulkChange { tx, schedules, selection, now, written: Written::default() };
         let mut done = 0;
@@ -64,11 +60,10 @@ pub(super) fn change(
             }
         }
         let events = change.written.events;
-        held = pass.stopwatch.read().saturating_sub(locked);
         fault_points::reach("matching");
         Ok((done, events, counted))
     })?;
-    pass.held = held;
+    pass.held = store.held();
     *report = counted;
     pass.selected.drain(..done);
     fault_points::reach("matched");

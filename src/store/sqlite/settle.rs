@@ -69,7 +69,13 @@ pub(crate) fn settle(
         Outcome::Failed { how, error, retry } => {
             let error = runs::stored_error(error);
             let end = End { error: Some(&error), ..ended(finished) };
-            let failure = Failure { how: (*how).into(), retry: *retry, is_interrupted: finished.is_interrupted, end };
+            let failure = Failure {
+                how: (*how).into(),
+                retry: *retry,
+                is_interrupted: finished.is_interrupted,
+                unannounced: false,
+                end,
+            };
             let recorded = end_unsuccessfully(cx, &fence, claim, &failure, random)?;
             let Some(ended) = recorded else { return superseded(cx, &fence, finished) };
             (ended, Some(error))
@@ -209,6 +215,8 @@ struct Failure<'a> {
     how: AttemptOutcome,
     retry: Retry,
     is_interrupted: bool,
+    /// Whether nothing shows that the attempt began.
+    unannounced: bool,
     end: End<'a>,
 }
 
@@ -236,12 +244,12 @@ fn end_unsuccessfully(
     failure: &Failure<'_>,
     random: &mut fastrand::Rng,
 ) -> Result<Option<AttemptEnd>, Fault> {
-    let (tx, &Failure { how, retry, is_interrupted, ref end }) = (cx.tx, failure);
+    let (tx, &Failure { how, retry, is_interrupted, unannounced, ref end }) = (cx.tx, failure);
     let by = if retry == Retry::Cancel { CancelledBy::Handler } else { CancelledBy::Request };
     let (wrote, status, next_attempt) = if runs::cancel_running(tx, fence, end, by)? == Wrote::Done {
         (Wrote::Done, RunStatus::Cancelled, None)
     } else {
-        let tally = claim.tally(is_interrupted);
+        let tally = claim.tally(is_interrupted, unannounced);
         let verdict = claim.retry.judge(tally, retry, random);
         match verdict {
             Verdict::TryAgainIn(wait) | Verdict::Forgive(wait) => {
@@ -381,19 +389,22 @@ fn keep_last(tx: &Transaction<'_>, task: i64, status: RunStatus, end: &End<'_>) 
     Ok(kept.flatten())
 }
 
-/// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts as an attempt.
+/// running -> failed, dead or cancelled, because the owner of the attempt is dead. A lost attempt counts as an attempt; `may_forgive`: unless
+/// its row does not show that it began, and the run may start more than once.
 pub(crate) fn recover(
     cx: &mut Change<'_>,
     fence: &Fence<'_>,
-    error: &str,
+    (error, may_forgive): (&str, bool),
     random: &mut fastrand::Rng,
 ) -> Result<(), Fault> {
     let (tx, now) = (cx.tx, cx.now);
     // The claim as it would be made now: retries use the current settings of the task.
     let Some(claim) = runs::ending(tx, fence.run, now)? else { return Ok(()) };
-    let started = started_at(tx, fence.run)?;
+    let (started, announced) = shown(tx, fence.run)?;
+    let unannounced = may_forgive && !announced;
     let end = End { started, error: Some(error), ..End::unknown(now) };
-    let failure = Failure { how: AttemptOutcome::Lost, retry: Retry::Backoff, is_interrupted: false, end };
+    let how = AttemptOutcome::Lost;
+    let failure = Failure { how, retry: Retry::Backoff, is_interrupted: false, unannounced, end };
     let ended = end_unsuccessfully(cx, fence, &claim, &failure, random)?;
     let Some(AttemptEnd { status, next_attempt, .. }) = ended else { return Ok(()) };
     if status.is_final() {
@@ -428,11 +439,12 @@ pub(crate) fn recover_unbegun(cx: &mut Change<'_>, fence: &Fence<'_>) -> Result<
     Ok(())
 }
 
-const STARTED_AT: &str = "SELECT started_at FROM task_runs WHERE id = :run";
+const SHOWN: &str = "
+    SELECT started_at, coalesce(started_at, process, progress, output) IS NOT NULL FROM task_runs WHERE id = :run";
 
-fn started_at(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<Option<Timestamp>> {
-    let found = tx.prepare_cached(STARTED_AT)?.query_row(named_params! { ":run": run }, |row| row.get(0)).optional();
-    Ok(found?.flatten())
+/// Returns when the running attempt began, as far as its row shows, and whether the row shows that it did.
+fn shown(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<(Option<Timestamp>, bool)> {
+    tx.prepare_cached(SHOWN)?.query_row(named_params! { ":run": run }, |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 const CANCELLING: &str = sql! {"

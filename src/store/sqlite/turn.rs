@@ -77,16 +77,11 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
     let mode = if together { Mode::Together } else { Mode::OneByOne };
     let mut turn = |mode, memory: &mut Memory| -> Result<Done, Fault> {
         store.try_write_items(Some((work.owner, work.claimed)), |tx, schedules, backing, beginning| {
-            let locked = work.stopwatch.read();
             let mut turning = Turning::new(tx, schedules, work, memory, mode, backing)?;
             if let Some(beginning) = beginning {
                 turning.hold_back(beginning)?;
             }
-            let done = turning.run()?;
-            // Without the commit: on a slow disk it takes as long for few items.
-            let held = work.stopwatch.read().saturating_sub(locked);
-            let (items, held) = if is_in_memory { Default::default() } else { (done.items, held) };
-            Ok(Done { items, held, ..done })
+            turning.run()
         })
     };
     let done = match turn(mode, memory) {
@@ -98,7 +93,12 @@ fn write(store: &mut SqliteStore, work: &Work<'_>, memory: &mut Memory) -> Resul
         done => done,
     };
     // Nothing was written: the next turn tries all of it again.
-    let done = done.inspect_err(|_| memory.undo(before))?;
+    let mut done = done.inspect_err(|_| memory.undo(before))?;
+    if is_in_memory {
+        done.items = 0;
+    } else {
+        done.held = store.held();
+    }
     let Memory { aside, retried, .. } = memory;
     retried.retain(|item| aside.contains(item));
     Ok(done)
@@ -401,6 +401,8 @@ impl<'a> Turning<'a> {
                 all = false;
                 continue;
             }
+            // The slots of another host cannot be read.
+            let may_forgive = self.backing.is_some() && !is_restored && !dead.shows_its_slots();
             let fence = Fence { run: lost.run, owner, attempt: lost.attempt };
             let item = Item::Lost(lost.run);
             if !self.rests(item)
@@ -415,7 +417,7 @@ impl<'a> Turning<'a> {
                         cx.written.events.push(Event::LeftGroup { run, task: task.clone(), attempt });
                     }
                     let why = if is_restored { settle::RESTORED } else { settle::DIED };
-                    settle::recover(&mut cx, &fence, why, &mut turn.memory.random)
+                    settle::recover(&mut cx, &fence, (why, may_forgive), &mut turn.memory.random)
                 })?
             {
                 self.set_aside(item, &fault)?;

@@ -19,7 +19,9 @@ const UNSTARTED: Duration = Duration::from_millis(500);
 /// A loop that has taken as many turns in a row, in which nothing arrived and nothing was claimed, spins.
 const MOST_IDLE_TURNS: u32 = 60;
 const MOST_STEPS: u32 = 500;
-/// A loop reads ahead four times what its workers have just finished, or up to sixteen times if that takes no longer than this.
+/// A loop reads ahead four times what its workers have just finished if that takes no longer than this, and up to sixteen times if it takes
+/// no longer than that.
+const AHEAD: Duration = Duration::from_millis(200);
 const BRIEF: Duration = Duration::from_millis(10);
 
 type Id = (i64, u32);
@@ -106,9 +108,9 @@ impl LoopModel {
     /// Returns how many runs the loop may read ahead after what the workers have just finished.
     fn most_ahead(&self, workers: usize) -> usize {
         let (count, took) = (self.finished.len(), self.finished.iter().sum::<Duration>());
-        let is_brief =
-            |ahead: &usize| took * u32::try_from(*ahead).expect("a number") <= BRIEF * (workers * count) as u32;
-        (count * 4..=count * 16).rev().find(is_brief).unwrap_or(count * 4)
+        let fits = |ahead: usize, limit: Duration| took * ahead as u32 <= limit * (workers * count) as u32;
+        let longest = |times: usize, limit| (0..=count * times).rev().find(|ahead| fits(*ahead, limit)).unwrap_or(0);
+        longest(4, AHEAD).max(longest(16, BRIEF))
     }
 
     /// Returns the handler of a lane that could begin an attempt, and for which the last turn claimed nothing.

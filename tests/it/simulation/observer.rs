@@ -31,7 +31,8 @@ const TASKS: &str = "
 const RUNS: &str = "
     SELECT id, task_id, handler, scheduled_for, origin, retry_of, status, run_at, expires_at, blocked, attempt, forgiven,
            priority, concurrency_key, locked_by, locked_until, started_at, finished_at, error, result, cancel_requested,
-           occurrences, last_scheduled_for, duration_ms, interrupted
+           occurrences, last_scheduled_for, duration_ms, interrupted,
+           (started_at IS NOT NULL OR process IS NOT NULL OR progress IS NOT NULL OR output IS NOT NULL)
       FROM task_runs";
 /// The newest heartbeat, the largest ids, and the number of runs.
 const COUNTERS: &str = "
@@ -55,6 +56,10 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
+    pub(crate) fn is_on_server(&self) -> bool {
+        self.shell.is_on_server()
+    }
+
     pub(crate) fn new(shell: Shell) -> Self {
         let (tables, newest) = (Tables::default(), BTreeMap::new());
         Observer { shell, tables, newest, version: None, reads: 0, run: 0, attempt: 0, event: 0 }

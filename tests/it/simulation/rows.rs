@@ -83,6 +83,8 @@ pub(crate) struct RunRow {
     pub(crate) occurrences: i64,
     pub(crate) last: Option<i64>,
     pub(crate) duration: Option<i64>,
+    /// Whether the row shows that the attempt began.
+    pub(crate) is_announced: bool,
 }
 
 impl RunRow {
@@ -217,6 +219,7 @@ impl RunRow {
             && at::<Option<i64>>(row, 22) == self.last
             && at::<Option<i64>>(row, 23) == self.duration
             && at::<u32>(row, 24) == self.interrupted
+            && at::<bool>(row, 25) == self.is_announced
     }
 }
 
@@ -320,5 +323,6 @@ pub(crate) fn run(row: &Row<'_>) -> RunRow {
         last: at(row, 22),
         duration: at(row, 23),
         interrupted: at(row, 24),
+        is_announced: at(row, 25),
     }
 }

@@ -183,6 +183,7 @@ impl History {
         };
         let task = step.after.tasks.get(&before.task).expect("a task");
         let attempt = self.attempts.get_mut(&(id, number)).expect("a claimed attempt");
+        let mut unannounced = false;
         let (outcome, policy, late, took, returned) = match &attempt.outcome {
             Some(outcome) if attempt.owner == settling_owner => {
                 (Some(outcome.clone()), attempt.policy, attempt.is_late(), attempt.millis(), attempt.returned)
@@ -208,7 +209,11 @@ impl History {
                     return Err(format!("run {id} was recovered, and its command may be running"));
                 }
                 // No worker had begun it, and the slots in the lock file say so.
-                let released = attempt.began.is_none() && !owner.is_alive && owner.left_lock_file && same_host;
+                let shows_slots = !owner.is_alive && owner.left_lock_file && same_host;
+                let released = attempt.began.is_none() && shows_slots;
+                // The slots of another host cannot be read: the row decides, once for each run.
+                unannounced =
+                    self.observer.is_on_server() && !shows_slots && before.forgiven == 0 && !before.is_announced;
                 (released.then_some(Outcome::Released), (task.max_attempts, task.backoff, task.cap), false, None, None)
             }
         };
@@ -217,13 +222,17 @@ impl History {
         }
         // As counted by the checker, not by the row.
         let counted = number - self.forgiven.get(&id).copied().unwrap_or_default();
-        let counts = (counted, self.interrupted.get(&id).copied().unwrap_or_default());
+        let interrupted = self.interrupted.get(&id).copied().unwrap_or_default();
         // A pause of its task resolves occurrences that may cancel it, in the same turn, before its outcome is recorded.
         let replaced = step.overlap_cancels(before) && step.after.runs.get(&id).is_some_and(|run| run.cancel_requested);
         let cancel = before.cancel_requested || replaced;
         // The wait counts from the end of the attempt, or from an earlier time that the clock has shown since.
         let ended = returned.map_or(step.now, |returned| returned.min(step.now));
-        Ok(AttemptEnd { late, took, ..expected_end(outcome.as_ref(), cancel, counts, policy, ended) })
+        Ok(AttemptEnd {
+            late,
+            took,
+            ..expected_end(outcome.as_ref(), cancel, (counted, interrupted, unannounced), policy, ended)
+        })
     }
 
     /// Checks that a turn that can write records every outcome delivered before it.
@@ -339,7 +348,7 @@ fn lease_of(owner: &str, tables: &Tables) -> Option<i64> {
 fn expected_end(
     outcome: Option<&Outcome>,
     cancel: bool,
-    (counted, interrupted): (u32, u32),
+    (counted, interrupted, unannounced): (u32, u32, bool),
     policy: (u32, i64, i64),
     now: i64,
 ) -> AttemptEnd {
@@ -373,11 +382,12 @@ fn expected_end(
         let at = now + i64::try_from(wait.as_millis()).expect("a wait").max(1000);
         return AttemptEnd { forgiven: true, again: Some((at, at)), ..end(RunStatus::Failed, said("snoozed")) };
     }
-    let forgiven = (1..=3).contains(&interrupted) && most > 1;
+    let is_interrupted = (1..=3).contains(&interrupted);
+    let forgiven = (is_interrupted || unannounced) && most > 1;
     if retry == Retry::GiveUp || counted >= most && !forgiven {
         return end(RunStatus::Dead, kept);
     }
-    let failures = if forgiven { interrupted } else { counted };
+    let failures = if is_interrupted && most > 1 { interrupted } else { counted };
     let full = backoff.saturating_mul(1 << (failures - 1).min(30)).min(cap);
     let (soonest, latest) = match retry {
         Retry::After(wait) => {

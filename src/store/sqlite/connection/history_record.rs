@@ -1,6 +1,6 @@
 //! The record beside the file, written by the connection of an owner: see [`restore`].
 
-use rusqlite::TransactionBehavior;
+use rusqlite::{Transaction, TransactionBehavior};
 
 use crate::error::BoxError;
 use crate::store::sqlite::connection::SqliteStore;
@@ -45,9 +45,10 @@ impl SqliteStore {
 
     /// Holds the write lock meanwhile: otherwise the record of an older state could replace that of a newer one.
     fn record(&mut self) -> Result<(), BoxError> {
-        // Without its place it waits as SQLite has it wait.
-        let _place = self.writer_place();
-        let snapshot = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Without its place, as SQLite refuses the lock.
+        let Some(place) = self.history.queue().wait(self.busy_timeout) else { return Err("database is locked".into()) };
+        let begin = |connection| Transaction::new_unchecked(connection, TransactionBehavior::Immediate);
+        let snapshot = place.lock(&self.connection, begin)?;
         let seen = Seen::read(&snapshot)?;
         // Otherwise the file was restored since: the record is what shows that.
         if !self.history.is(&seen.history) {

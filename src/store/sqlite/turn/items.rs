@@ -25,7 +25,7 @@ impl Turning<'_> {
         self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
         let failed = match item(self).and_then(|()| self.write_elsewhere(Whose::OfItem)) {
             Ok(()) => None,
-            Err(fault) if fault.is_about_the_item() || (self.work.newer && fault.is_about_the_tables()) => {
+            Err(fault) if self.is_left_out(&fault) => {
                 self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
                 self.backing.as_mut().map_or(Ok(()), |backing| backing.undone(self.tx))?;
                 self.written.claims.truncate(claims);
@@ -39,6 +39,14 @@ impl Turning<'_> {
         };
         self.tx.prepare_cached("RELEASE item")?.execute([])?;
         Ok(failed)
+    }
+
+    /// Returns whether a fault is one of the item alone. That an item takes too long is shown if it is the only one of the turn, or was set
+    /// aside before.
+    fn is_left_out(&self, fault: &Fault) -> bool {
+        fault.is_about_the_item()
+            || (self.work.newer && fault.is_about_the_tables())
+            || (fault.is_too_long() && (self.work.most == 1 || !self.memory.retried.is_empty()))
     }
 
     /// As [`Turning::attempt`], for the end of a run. A server refuses all that an item writes at once: the reason may be the run of the

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::command::{Leader, Process, processes, record_gone, was_started_with};
+use duly::command::{Leader, Process, every_process, processes, record_gone, was_started_with};
 use duly::{Clock, SystemClock};
 
 use crate::exec::children::{self, Own};
@@ -109,13 +109,20 @@ fn parent() -> u32 {
     0
 }
 
-/// Returns the end of the tick, one of the kernel's since the boot, that this number has.
+/// Returns whether a process is a scheduler or another guard: it executes this program, and certainly not as a command of the scheduler.
+fn is_other_duly(pid: u32, variables: &[String]) -> bool {
+    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
+        && was_started_with(pid, variables).is_ok_and(|is_command| !is_command)
+}
+
+/// Returns the begin of the tick, one of the kernel's since the boot, that has this number.
 fn ticks(count: u64) -> Duration {
     #[cfg(unix)]
     let a_second = rustix::param::clock_ticks_per_second();
     #[cfg(not(unix))]
     let a_second = 100;
-    Duration::from_millis(count.saturating_add(1).saturating_mul(1000) / a_second.max(1))
+    Duration::from_millis(count.saturating_mul(1000) / a_second.max(1))
 }
 
 /// Sets its name in the list of processes.
@@ -164,6 +171,10 @@ struct Told {
     groups: BTreeMap<String, Group>,
     /// Those that are about to be started, by name.
     starting: BTreeMap<String, Starting>,
+    /// They were looked for once, after the death of the scheduler.
+    has_looked: bool,
+    /// When its death was seen, since the boot.
+    closed_at: Duration,
     /// Names of the last groups that have ended.
     ended: VecDeque<String>,
     deadline: Option<(Duration, Duration)>,
@@ -185,6 +196,7 @@ impl Told {
                 Err(RecvTimeoutError::Timeout) if left.is_some_and(|left| !left.is_zero()) => {}
                 Err(error) => {
                     self.is_closed = error == RecvTimeoutError::Disconnected;
+                    self.closed_at = since_boot();
                     return;
                 }
             }
@@ -223,6 +235,7 @@ impl Told {
                 Ok(line) => self.take(line),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
+                    self.closed_at = if self.is_closed { self.closed_at } else { since_boot() };
                     self.is_closed = true;
                     break;
                 }
@@ -240,29 +253,35 @@ impl Told {
         (left, longest + KILL)
     }
 
-    /// Returns what the dead scheduler may have started of the groups that it did not identify, and the names of groups of which nothing
-    /// runs. Each child has executed its program by now, or has ended: until then it keeps the pipe open. `left`: the groups that are known.
-    fn take_starting(&mut self, visible: &[Process], left: &[Ending]) -> (Vec<Ending>, Vec<String>) {
+    /// Adds to `left` what the dead scheduler may have started of the groups that it did not identify. Returns the names of those of which
+    /// nothing runs. Each child has executed its program by now, or has ended: until then it keeps the pipe open. Looks twice: one look can
+    /// miss a process that forks and exits meanwhile.
+    fn take_starting(&mut self, left: &mut Vec<Ending>) -> Vec<String> {
         let parents = [self.scheduler, parent()];
-        let is_known = |group: u32| left.iter().any(|ending| ending.group.pid == group);
+        // What cannot be seen completely is looked for again.
+        let Ok(visible) = every_process() else { return Vec::new() };
         let has_begun = |one: &Process, at: Duration| {
             let leads = one.pid == one.session || !visible.iter().any(|other| other.pid == one.session);
             let is_child = one.pid != std::process::id() && parents.contains(&one.parent);
-            is_child && leads && one.group == one.session && ticks(one.started) >= at
+            let (began, end_of_tick) = (ticks(one.started), ticks(one.started.saturating_add(1)));
+            is_child && leads && one.group == one.session && end_of_tick >= at && began <= self.closed_at
         };
-        let (mut found, mut none) = (Vec::new(), Vec::new());
-        for Starting { name, at, kill_after, variables } in std::mem::take(&mut self.starting).into_values() {
-            let begun = visible.iter().filter(|one| has_begun(one, at) && !is_known(one.group));
+        for Starting { name, at, kill_after, variables } in self.starting.values() {
+            let begun = visible.iter().filter(|one| has_begun(one, *at) && !is_other_duly(one.pid, variables));
             let groups: BTreeSet<u32> = begun.map(|one| one.group).collect();
-            if groups.is_empty() {
-                none.push(name.clone());
+            for pid in groups {
+                // The groups of other names are known for certain.
+                if !left.iter().any(|one| one.group.pid == pid && (one.is_certain || one.group.name == *name)) {
+                    let (name, variables, leader) = (name.clone(), variables.clone(), Leader::identify(pid));
+                    left.push(Ending::of(Group { name, pid, leader, kill_after: *kill_after, variables }, false));
+                }
             }
-            found.extend(groups.into_iter().map(|pid| {
-                let (name, variables, leader) = (name.clone(), variables.clone(), Leader::identify(pid));
-                Ending::of(Group { name, pid, leader, kill_after, variables }, false)
-            }));
         }
-        (found, none)
+        if !std::mem::replace(&mut self.has_looked, true) {
+            return Vec::new();
+        }
+        let names = std::mem::take(&mut self.starting).into_keys();
+        names.filter(|name| !left.iter().any(|ending| ending.group.name == *name)).collect()
     }
 
     /// Sends SIGTERM to the groups, and SIGKILL to those that are left, by the deadline at the latest: a lease ends for all hosts when its
@@ -284,15 +303,14 @@ impl Told {
                 until = now + limit;
             }
             left.retain(|ending| !self.ended.contains(&ending.group.name));
-            unwritten.extend(self.ended.drain(..));
+            if self.is_closed {
+                // While the scheduler lives, an attempt that was not started may be started again under its name.
+                unwritten.extend(self.ended.drain(..));
+                unwritten.extend(self.take_starting(&mut left));
+            }
             let is_late = latest.is_some_and(|latest| since_boot() >= latest);
             // A failed look proves nothing: the next one may succeed.
             let visible = processes();
-            if let (true, Ok(visible)) = (self.is_closed, &visible) {
-                let (found, none) = self.take_starting(visible, &left);
-                left.extend(found);
-                unwritten.extend(none);
-            }
             let mut gone = Vec::new();
             left.retain_mut(|ending| {
                 let is_gone = ending.is_gone(visible.as_deref().ok());
@@ -371,7 +389,10 @@ impl Ending {
     /// Signals the group, if it is certainly the one that was announced. `is_late`: nothing may be left.
     fn proceed(&mut self, visible: &[Process], now: Duration, is_late: bool) {
         // A command that has just executed its program may not show its variables yet.
-        self.is_certain |= is_started_with(self.group.pid, &self.group.variables);
+        let Group { pid, variables, .. } = &self.group;
+        let is_member = |one: &&Process| one.group == *pid && one.session == *pid;
+        let mut visible_members = visible.iter().filter(is_member);
+        self.is_certain = self.is_certain || visible_members.any(|one| is_started_with(one.pid, variables));
         if !self.is_certain {
             return;
         }

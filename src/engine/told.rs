@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The observers of an application, as one observer that only queues.
 #[derive(Clone)]
-pub(super) struct Told {
+pub(crate) struct Told {
     queue: Sender<Message>,
     /// Events that were dropped since the last delivery.
     dropped: Arc<AtomicU64>,
@@ -34,7 +34,7 @@ enum Message {
 
 impl Told {
     /// Starts the thread, which ends when the scheduler and all its clients are gone.
-    pub(super) fn start(observers: Vec<Arc<dyn Observer>>) -> Result<Self> {
+    pub(crate) fn start(observers: Vec<Arc<dyn Observer>>) -> Result<Self> {
         let (queue, messages) = bounded(QUEUE);
         let dropped = Arc::<AtomicU64>::default();
         let of_thread = dropped.clone();
@@ -47,7 +47,7 @@ impl Told {
     }
 
     /// Waits until the observers have all events so far. Not for longer than this, nor on their own thread.
-    pub(super) fn flush(&self, limit: Duration) {
+    pub(crate) fn flush(&self, limit: Duration) {
         if thread::current().id() == self.thread {
             return;
         }
@@ -92,8 +92,8 @@ mod tests {
 
     use crossbeam_channel::bounded;
 
+    use crate::engine::told::{QUEUE, Told};
     use crate::model::event::{Event, Observer};
-    use crate::scheduler::told::{QUEUE, Told};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 

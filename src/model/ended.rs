@@ -66,7 +66,7 @@ impl Ending {
     }
 
     /// Calls `f` on the thread of the scheduler, and records how it ended.
-    pub(super) fn after<T>(self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn after<T>(self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut at_end = AtEnd { ending: self, ended: Err("its thread panicked".to_owned()) };
         let done = f();
         at_end.ended = done.as_ref().map(|_| ()).map_err(Error::to_string);
