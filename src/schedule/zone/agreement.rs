@@ -85,11 +85,12 @@ fn of_chrono_tz(name: &'static str) -> Option<Box<dyn Fn(i64) -> i32>> {
     }))
 }
 
-/// The files of the release that is built in: those in `$DULY_ZONEINFO`, else those of this machine.
+/// The files of the release that is built in: those in `$DULY_ZONEINFO`, else those of this machine, if they are of that release.
 fn same_release() -> Option<ZoneData> {
-    let folder = std::env::var_os("DULY_ZONEINFO").map(PathBuf::from);
-    let data = folder.map_or_else(|| super::zone_data().clone(), |folder| ZoneData::of([folder]));
-    (data.folder.is_some() && data.version == data.built_in).then_some(data)
+    let given = std::env::var_os("DULY_ZONEINFO").map(|folder| ZoneData::of([PathBuf::from(folder)]));
+    let is_same = |data: &ZoneData| data.folder.is_some() && data.version == data.built_in;
+    assert!(given.as_ref().is_none_or(is_same), "{given:?}");
+    given.or_else(|| Some(super::zone_data().clone()).filter(is_same))
 }
 
 fn agrees_with_chrono_tz(step: usize) {
