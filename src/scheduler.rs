@@ -1,6 +1,7 @@
 //! `Scheduler` runs tasks: handlers by name, settings, start, shutdown. It owns the threads.
 
 mod ending;
+mod idle;
 #[cfg(feature = "postgres")]
 mod on_server;
 mod options;
@@ -39,6 +40,7 @@ use crate::store::place::Place;
 use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::text::database_name::shown;
+use crate::worker::attempt::StopReason;
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WorkerQueue};
 use crate::worker::executor::{Executor, Waker};
@@ -358,6 +360,7 @@ impl Builder {
             }
             None => None,
         };
+        let stop_all = Box::new(pool.attempts().stopper());
         let event_loop = EventLoop {
             state: LoopState::new(lanes, settings.poll, now),
             poller,
@@ -380,8 +383,13 @@ impl Builder {
             .spawn(move || of_thread.after(|| event_loop.run()))
             .map_err(|error| Error::store("start the poller thread", error))?;
         // It reads all tasks, and nothing that is due waits for it. Only a warning depends on it.
-        if !is_behind && let Ok(Some(newest)) = client.store().counted_beyond(now.wall) {
-            let _ = order.try_send(Order::CompareClock(newest));
+        if !is_behind {
+            let (client, order) = (client.clone(), order.clone());
+            aside(&place, move || {
+                if let Ok(Some(newest)) = client.store().counted_beyond(now.wall) {
+                    let _ = order.try_send(Order::CompareClock(newest));
+                }
+            });
         }
         Ok(Scheduler {
             client,
@@ -397,9 +405,19 @@ impl Builder {
             executors,
             wake,
             problems,
+            stop_all,
             #[cfg(feature = "page")]
             page,
         })
+    }
+}
+
+/// Calls `f`, on a thread of its own if the database is on a server, which may not answer.
+fn aside(place: &Place, f: impl FnOnce() + Send + 'static) {
+    match place {
+        Place::File(_) => f(),
+        #[cfg(feature = "postgres")]
+        Place::Server(_) => drop(thread::Builder::new().name("duly-clock".into()).spawn(f)),
     }
 }
 
@@ -447,6 +465,8 @@ pub struct Scheduler {
     executors: Vec<Arc<dyn Executor>>,
     wake: Sender<()>,
     problems: Arc<Mutex<Option<Vec<String>>>>,
+    /// Asks the running handlers to stop.
+    stop_all: Box<dyn Fn(StopReason) + Send + Sync>,
     #[cfg(feature = "page")]
     page: Option<Server>,
 }
@@ -538,31 +558,6 @@ impl Scheduler {
     #[cfg(feature = "page")]
     pub fn page_address(&self) -> Option<std::net::SocketAddr> {
         self.page.as_ref().map(Server::address)
-    }
-
-    /// Whether nothing is left to do now: no task is due, no run is running anywhere in the file, and none that this
-    /// scheduler has a handler for may start or waits for another try. Runs of paused tasks do not count.
-    ///
-    /// ```
-    /// use duly::{NewTask, Scheduler};
-    /// # let home = tempfile::tempdir()?;
-    /// # let file = home.path().join("agent.db");
-    /// let scheduler = Scheduler::builder(&file).start()?;
-    /// scheduler.add(NewTask::manual("export").handler("export"))?;
-    /// scheduler.trigger("export")?;
-    /// // A run waits, but for another scheduler: this one has no such handler.
-    /// assert!(scheduler.is_idle()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Only if the database cannot be read.
-    pub fn is_idle(&self) -> Result<bool> {
-        let mut handlers = self.handlers.clone();
-        for of_executor in self.executors.iter().filter_map(|executor| executor_lane::handlers_of(&**executor)) {
-            handlers.extend(of_executor.iter().cloned());
-        }
-        self.client.is_idle(&handlers)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::host::panics;
 use crate::model::ended::{Ending, Shutdown};
 use crate::scheduler::Scheduler;
+use crate::worker::attempt::StopReason;
 
 /// How long a scheduler that is dropped waits for its running handlers.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -93,6 +94,8 @@ impl Scheduler {
     /// As [`Scheduler::drain`], and asks the running handlers to stop. An error that a handler then returns is an interruption:
     /// [`Failure::interrupted`](crate::Failure::interrupted).
     pub fn interrupt(&self) {
+        // The loop may wait for a server that does not answer.
+        (self.stop_all)(StopReason::Shutdown);
         let _ = self.order.send(Order::Interrupt);
     }
 

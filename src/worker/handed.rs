@@ -146,9 +146,17 @@ impl Attempts {
 
     /// Asks every handler to stop: for this reason, or because its time limit had passed before.
     pub(crate) fn stop_all(&self, reason: StopReason) {
-        for (_, flag) in self.flags().values() {
-            let is_late = flag.deadline().is_some_and(|at| self.clock.until(at).is_zero());
-            flag.raise(if is_late { StopReason::TimeUp } else { reason });
+        self.stopper()(reason);
+    }
+
+    /// As [`Attempts::stop_all`], for another thread. It holds no lock of the owner.
+    pub(crate) fn stopper(&self) -> impl Fn(StopReason) + Send + Sync + use<> {
+        let (flags, clock) = (self.flags.clone(), self.clock.clone());
+        move |reason| {
+            for (_, flag) in flags.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                let is_late = flag.deadline().is_some_and(|at| clock.until(at).is_zero());
+                flag.raise(if is_late { StopReason::TimeUp } else { reason });
+            }
         }
     }
 

@@ -222,6 +222,7 @@ fn restricted_words_are_used_only_in_their_files() {
         "output/progress_bar.rs",
         "cli/last_resort.rs",
         "cli/signals.rs",
+        "commands/run.rs",
         "workers/supervisor.rs",
     ]
     .map(|file| format!("bin/duly/{file}"));

@@ -196,7 +196,7 @@ fn run(args: &Args, forward: Option<Forward>, end: Option<End>) -> Result<ExitCo
         let end = end.unwrap_or_else(|| Box::new(|_, code| process::exit(code)));
         return Ok(match run::run(&args.db, options, forward, end)? {
             Exit::Clean => ExitCode::SUCCESS,
-            Exit::CutShort | Exit::Unanswered => ExitCode::from(3),
+            Exit::CutShort => ExitCode::from(3),
         });
     }
     if let (Command::Selftest { .. }, Some(role)) = (&args.command, Role::from_env()) {

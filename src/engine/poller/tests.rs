@@ -80,7 +80,8 @@ mod on_server {
     use crate::engine::poller::testing::{NOON, with_owner};
     use crate::engine::poller::tests::{after, turn};
     use crate::engine::poller::{Poller, Turn};
-    use crate::model::event::{Event, Observers};
+    use crate::model::event::Event;
+    use crate::model::observers::Observers;
     use crate::store::postgres::address::Address;
     use crate::store::postgres::testing::TestServer;
     use crate::store::postgres::{PostgresStore, Time};

@@ -3,6 +3,7 @@
 //! The text is read here and not by the crate: it knows fewer parameters than the users of libpq, and its messages name no value.
 
 use std::fmt::Write as _;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,8 +28,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RETRIES: u32 = 3;
 const USER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How long the server may work on one statement, in milliseconds.
-const STATEMENT: u32 = 10_000;
+/// How long the server may work on one statement.
+const STATEMENT: Duration = Duration::from_secs(10);
+
+/// The same for a statement that has no limit on the server.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// Where Debian's packages, and PostgreSQL's own default, put the sockets.
 const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
@@ -46,8 +50,8 @@ pub(crate) struct Address {
     database: Option<String>,
     schema: String,
     tls: Tls,
-    /// In milliseconds.
-    statement: u32,
+    /// In milliseconds, if the address says it.
+    statement: Option<NonZeroU32>,
     /// Whether the hosts are tried in any order.
     shuffled: bool,
     /// Whether no host is named, so that one of this machine is meant.
@@ -98,12 +102,21 @@ impl Address {
 
     /// How long the server may work on one statement.
     pub(crate) fn statement_timeout(&self) -> Duration {
-        Duration::from_millis(self.statement.into())
+        self.statement_timeout_or(STATEMENT)
+    }
+
+    fn statement_timeout_or(&self, usual: Duration) -> Duration {
+        self.statement.map_or(usual, |millis| Duration::from_millis(millis.get().into()))
     }
 
     /// How long an answer may take: as long as a statement, and what a lost link takes to be known.
     pub(crate) fn answer_limit(&self) -> Duration {
         self.answer_limit_for(self.statement_timeout())
+    }
+
+    /// As [`Address::answer_limit`], to a statement that has no limit on the server.
+    pub(crate) fn long_answer_limit(&self) -> Duration {
+        self.answer_limit_for(self.statement_timeout_or(LONG))
     }
 
     /// As [`Address::answer_limit`], to a statement that may take this long.
@@ -177,7 +190,7 @@ struct Parts {
     password_file: Option<String>,
     options: Option<String>,
     connect_timeout: Option<Duration>,
-    statement: Option<u32>,
+    statement: Option<NonZeroU32>,
     shuffled: bool,
     config: Option<Config>,
 }
@@ -307,7 +320,7 @@ impl Parts {
             }
             // Milliseconds, as tcp_user_timeout.
             "statement_timeout" => {
-                self.statement = Some(number()?).filter(|timeout| *timeout > 0);
+                self.statement = NonZeroU32::new(number()?);
                 self.statement.ok_or_else(|| wrong("a number of milliseconds"))?;
             }
             "target_session_attrs" if matches!(value, "read-write" | "primary") => {}
@@ -373,7 +386,7 @@ impl Parts {
         let places = self.places(&login)?;
         let Login { user, database, .. } = login;
         let schema = self.schema.unwrap_or_else(|| SCHEMA.to_owned());
-        let statement = self.statement.unwrap_or(STATEMENT);
+        let statement = self.statement;
         Ok(Address { places, user, database, schema, tls, statement, shuffled: self.shuffled, unnamed })
     }
 

@@ -1,8 +1,8 @@
 //! Connects to one of the servers of an address, encrypted as the address asks.
 
 use std::error::Error as _;
-use std::io;
 use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use postgres::config::{SslMode, TargetSessionAttrs};
@@ -14,7 +14,7 @@ use crate::store::fault::{Class, Fault};
 use crate::store::postgres::address::{Address, Place};
 use crate::store::postgres::client::Client;
 use crate::store::postgres::session;
-use crate::store::postgres::stream::{Connector, Limit};
+use crate::store::postgres::stream::{Connector, Limit, is_of};
 use crate::store::postgres::tls::Mode;
 
 /// The startup option by which a session of duly's own is known: poolers refuse it or drop it.
@@ -112,7 +112,11 @@ fn connect_once(
         connector = match connector.over_socket(socket, &mut config) {
             Ok(connector) => connector,
             Err(error) => {
-                log::debug!("answers over the socket in {} have no deadline: no TCP on 127.0.0.1: {error}", place.host);
+                static WARNING: Once = Once::new();
+                let folder = &place.host;
+                WARNING.call_once(|| {
+                    log::warn!("answers over the socket in {folder} have no deadline: no TCP on 127.0.0.1: {error}");
+                });
                 return Ok(Client::connect_plainly(config.host(&place.host).port(place.port).ssl_mode(mode)));
             }
         };
@@ -132,6 +136,5 @@ fn refuses_mode(error: &Error) -> bool {
 }
 
 fn fails_to_encrypt(error: &Error) -> bool {
-    let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-    cause.and_then(io::Error::get_ref).is_some_and(|cause| cause.is::<rustls::Error>())
+    error.source().and_then(|source| source.downcast_ref()).is_some_and(is_of::<rustls::Error>)
 }

@@ -9,7 +9,7 @@ use postgres::types::{WasNull, WrongType};
 
 use crate::error::Unreachable;
 use crate::store::fault::{Class, Fault};
-use crate::store::postgres::stream::Trouble;
+use crate::store::postgres::stream::{Trouble, is_of};
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
@@ -73,9 +73,7 @@ fn is_temporary(error: &Error) -> bool {
 /// Returns whether the server does not encrypt as the address asks for it.
 fn is_about_encryption(error: &Error) -> bool {
     let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-    io.is_some_and(|io| {
-        io.kind() == io::ErrorKind::Unsupported || io.get_ref().is_some_and(|cause| cause.is::<rustls::Error>())
-    })
+    io.is_some_and(|io| io.kind() == io::ErrorKind::Unsupported || is_of::<rustls::Error>(io))
 }
 
 /// Returns whether a person must change something before the server accepts a session: the role, its password, its rights, the name of
@@ -156,12 +154,6 @@ fn class_of_client(error: &Error) -> Class {
     }
 }
 
-/// Returns whether the text of an error of the connection says all.
-fn is_told(source: &(dyn std::error::Error + 'static)) -> bool {
-    let io = source.downcast_ref::<io::Error>();
-    io.and_then(io::Error::get_ref).is_some_and(|cause| cause.is::<Trouble>())
-}
-
 pub(crate) fn text(error: &Error) -> String {
     let Some(answer) = error.as_db_error() else {
         return match error.source() {
@@ -169,7 +161,8 @@ pub(crate) fn text(error: &Error) -> String {
             Some(_) if refuses_server(error) => {
                 "the server is a standby or refuses writes (default_transaction_read_only): name the primary".to_owned()
             }
-            Some(source) if is_told(source) => source.to_string(),
+            // It says all.
+            Some(source) if source.downcast_ref().is_some_and(is_of::<Trouble>) => source.to_string(),
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),
         };

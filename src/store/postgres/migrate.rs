@@ -14,7 +14,6 @@ use crate::store::fault::Fault;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::client::outside_of_runtimes;
 use crate::store::postgres::server::{Access, Server};
-use crate::store::postgres::session::LONG;
 use crate::store::postgres::sheets::Cell;
 use crate::store::postgres::tables::{Kind, TABLES, Table};
 use crate::store::postgres::{holder, json, text};
@@ -64,7 +63,7 @@ pub(crate) fn migrate(
     outside_of_runtimes(move || {
         let mut bench = server.lock();
         let server = &mut bench.rows.server;
-        server.set_answer_limit(server.address().answer_limit_for(LONG));
+        server.set_answer_limit(server.address().long_answer_limit());
         let migrated = match direction {
             Direction::ToServer => file.rehearse(DOING, |tx, _| {
                 let migrated = Move::begin(tx, server, direction, progress)?.copy()?;

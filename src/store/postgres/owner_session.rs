@@ -47,6 +47,11 @@ const END_OLD: &str = "
 
 const LOCK: &str = "SELECT pg_try_advisory_lock($1, $2), pg_backend_pid()";
 
+/// A heartbeat waits for no standby. If the standby is away, no turn can commit, and running commands go on until it is there again. If it
+/// is promoted without the last heartbeats, an observer waits for a full lease from then on.
+const LOCAL: &str =
+    "SELECT set_config('synchronous_commit', 'local', false) WHERE current_setting('synchronous_commit') <> 'off'";
+
 /// One statement: the instance and its runs, and nothing of an owner that counts as stopped. A run that another transaction has
 /// locked is left to the next heartbeat: the lease of the instance counts for all.
 const EXTEND: &str = "
@@ -108,10 +113,7 @@ impl OwnerConnection {
     }
 
     fn connect(&mut self) -> Result<(), Fault> {
-        let mut server = Server::connect(&self.address)?;
-        server.require_session()?;
-        server.set_answer_limit(server.address().answer_limit().min(self.lease / 5));
-        server.mute();
+        let mut server = Server::connect_mute(&self.address, self.lease / 5)?;
         server.find_schema()?;
         let (schema, key) = (server.schema(), key(server.schema(), &self.owner));
         if self.pid != 0 {
@@ -122,7 +124,7 @@ impl OwnerConnection {
             return Err(Error::store("take the lock of this scheduler", "another session has it").into());
         }
         self.pid = rows[0].try_get(1)?;
-        server.batch(&format!("LISTEN {}", channel(schema)))?;
+        server.batch(&format!("{LOCAL}; LISTEN {}", channel(schema)))?;
         self.server = Some(server);
         Ok(())
     }

@@ -111,8 +111,14 @@ impl Server {
 
     pub(crate) fn connect_for(address: &Address, durability: Durability) -> Result<Self, Fault> {
         let mut server = Server::new(address, durability);
-        server.reconnect(Haste::default())?;
-        Ok(server)
+        server.reconnect(Haste::default()).map(|()| server)
+    }
+
+    /// As [`Server::connect`], for a session of duly's own whose answers take at most this long. Its loss and its return are not reported.
+    pub(crate) fn connect_mute(address: &Address, limit: Duration) -> Result<Self, Fault> {
+        let mut server = Server { is_mute: true, alone: true, ..Server::new(address, Durability::Full) };
+        server.limit.set(limit.min(address.answer_limit()));
+        server.reconnect(Haste::default()).map(|()| server)
     }
 
     fn new(address: &Address, durability: Durability) -> Self {
@@ -174,11 +180,6 @@ impl Server {
     pub(crate) fn schema(&self) -> i32 {
         // The two halves of an oid's range: a lock's key is a signed number.
         (self.schema as u32).cast_signed()
-    }
-
-    /// Reports neither the loss nor the return of this connection: those of another one are reported.
-    pub(crate) fn mute(&mut self) {
-        self.is_mute = true;
     }
 
     /// Waits for a notification, at most for `limit`. Returns whether one came, with all that are there.

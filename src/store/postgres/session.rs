@@ -16,8 +16,6 @@ use crate::store::sqlite::file::Durability;
 pub(crate) const LOCK: Duration = Duration::from_millis(4500);
 /// As [`LOCK`], for the rows of other programs while the lock of the schema is held: others wait for that.
 pub(crate) const ROW: Duration = Duration::from_millis(500);
-/// How long a statement may take that has no limit on the server.
-pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// The server ends a transaction whose client says nothing for this long.
 const IDLE_IN_TRANSACTION: &str = "4000";
 /// As [`IDLE_IN_TRANSACTION`], for a transaction that only reads. No scheduler waits for it. Many rows take a client a while.

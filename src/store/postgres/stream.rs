@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,6 +25,9 @@ use crate::clock;
 
 /// Asks whether the server encrypts: its length, and the number of the request.
 const MAY_I_ENCRYPT: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// How long a connection of this process to itself may take.
+const NEAR: Duration = Duration::from_secs(1);
 
 /// How long a server may be silent while an answer is due. Shared by the connections that follow each other.
 #[derive(Clone, Debug)]
@@ -65,6 +68,11 @@ impl std::fmt::Display for Trouble {
 
 impl std::error::Error for Trouble {}
 
+/// Returns whether a cause of this type is within an error.
+pub(crate) fn is_of<T: std::error::Error + 'static>(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<T>())
+}
+
 /// Makes the streams of connections.
 pub(crate) struct Connector {
     mode: SslMode,
@@ -86,9 +94,11 @@ impl Connector {
         Connector { mode, negotiation, tls, socket: None, startup, limit, placeholder: None }
     }
 
-    /// Has the streams be those of a Unix socket. Fails if this process may open no TCP connection to itself.
+    /// Has the streams be those of a Unix socket. Fails if this process can open no TCP connection to itself: sockets of TCP may be
+    /// forbidden, and packets to 127.0.0.1 dropped.
     pub(crate) fn over_socket(mut self, socket: PathBuf, config: &mut Config) -> io::Result<Self> {
         let placeholder = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        drop(TcpStream::connect_timeout(&placeholder.local_addr()?, NEAR)?);
         config.host("localhost").hostaddr(Ipv4Addr::LOCALHOST.into()).port(placeholder.local_addr()?.port());
         (self.socket, self.placeholder) = (Some(socket), Some(placeholder));
         Ok(self)
@@ -173,9 +183,7 @@ impl Opening {
 
 /// The crate says of every error that it is one of the TLS handshake.
 fn described(error: io::Error) -> io::Error {
-    let is_told =
-        |cause: &(dyn std::error::Error + Send + Sync + 'static)| cause.is::<rustls::Error>() || cause.is::<Trouble>();
-    if error.kind() == io::ErrorKind::Unsupported || error.get_ref().is_some_and(is_told) {
+    if error.kind() == io::ErrorKind::Unsupported || is_of::<rustls::Error>(&error) || is_of::<Trouble>(&error) {
         return error;
     }
     io::Error::new(error.kind(), Trouble(format!("error connecting to server: {error}")))

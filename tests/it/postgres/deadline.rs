@@ -1,185 +1,27 @@
-//! Each answer of the server has a deadline: a connection that goes silent is made again, a server that never answers is named, and SIGTERM
-//! ends the program meanwhile.
+//! Each answer of the server has a deadline: a connection that goes silent is made again, and a server that never answers is named.
 #![cfg(target_os = "linux")]
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+/// SIGTERM while a server does not answer.
+mod ending;
+mod silent;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use duly::{BoxError, Client, Context, EventFilter, Limits, NewTask, RunStatus, Scheduler};
-use tempfile::TempDir;
 
-use crate::fixtures::{end, eventually, exited, patience, retry_soon, seconds};
+use crate::fixtures::{eventually, patience, retry_soon, seconds, skip};
+use crate::page_run::request;
+use crate::postgres::deadline::silent::{DULY, Frozen, Program, Proxy, SHORT, database_behind_proxy, runs};
 use crate::postgres::own_server::OwnServer;
+use crate::postgres::server;
 use crate::postgres::server::address;
-use crate::postgres::{database, server};
-use crate::sidecar::{at_once, shell, signal};
-
-const DULY: &str = env!("CARGO_BIN_EXE_duly");
-
-/// An answer may take three seconds, and the start of a session, too.
-const SHORT: &str = "statement_timeout=2000&tcp_user_timeout=1000&connect_timeout=3";
-
-/// A proxy whose connections go silent: nothing is passed on any more, and nothing is closed.
-struct Proxy {
-    port: u16,
-    state: Arc<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Connections with a number below this one are silent.
-    silent: AtomicUsize,
-    accepted: AtomicUsize,
-    /// Whether those that come are silent from the start.
-    is_closed: AtomicBool,
-    /// What keeps silent connections open.
-    kept: Mutex<Vec<TcpStream>>,
-}
-
-impl Proxy {
-    /// `None` if the server of the tests has no socket.
-    fn start() -> Option<Self> {
-        let folder = server()?.split_once('@')?.1.split_once('/')?.0.replace("%2F", "/");
-        let socket = Path::new(&folder).join(".s.PGSQL.5432");
-        if !socket.exists() {
-            return None;
-        }
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let state = Arc::new(State::default());
-        let shared = state.clone();
-        std::thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                let number = shared.accepted.fetch_add(1, Ordering::SeqCst);
-                if shared.is_closed.load(Ordering::SeqCst) {
-                    shared.kept.lock().unwrap().push(client);
-                    continue;
-                }
-                let Ok(server) = UnixStream::connect(&socket) else { continue };
-                let (from_client, to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                let (there, back) = (shared.clone(), shared.clone());
-                std::thread::spawn(move || there.pass(number, from_client, to_server));
-                std::thread::spawn(move || back.pass(number, server, client));
-            }
-        });
-        Some(Proxy { port, state })
-    }
-
-    /// The address of a database that this proxy is before.
-    fn address(&self, direct: &str) -> String {
-        let (user, rest) = direct.split_once('@').unwrap();
-        let (_, rest) = rest.split_once('/').unwrap();
-        format!("{user}@127.0.0.1:{}/{rest}&{SHORT}", self.port)
-    }
-
-    /// Has all connections go silent that exist. New ones pass.
-    fn silence(&self) {
-        self.state.silent.store(self.state.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
-    }
-
-    /// Has those that come be silent from the start.
-    fn close(&self) {
-        self.state.is_closed.store(true, Ordering::SeqCst);
-    }
-
-    fn accepted(&self) -> usize {
-        self.state.accepted.load(Ordering::SeqCst)
-    }
-}
-
-impl State {
-    fn pass(&self, number: usize, mut from: impl Read, mut to: impl Write) {
-        let mut bytes = [0; 65536];
-        loop {
-            let count = from.read(&mut bytes).unwrap_or(0);
-            while number < self.silent.load(Ordering::SeqCst) {
-                // For ever: both ends stay open.
-                std::thread::park();
-            }
-            if count == 0 || to.write_all(&bytes[..count]).is_err() {
-                return;
-            }
-        }
-    }
-}
-
-/// A process of the program, whose log is in a file.
-struct Program {
-    process: std::process::Child,
-    home: TempDir,
-}
-
-impl Program {
-    fn spawn(database: &str, arguments: &[&str]) -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let log = std::fs::File::create(home.path().join("log")).unwrap();
-        let process = Command::new(DULY)
-            .args(["--db", database])
-            .args(arguments)
-            .env("DULY_STATE_DIR", home.path().join("state"))
-            .env_remove("DULY_LOG")
-            .current_dir(home.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Program { process, home }
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.home.path().join("log")).unwrap()
-    }
-
-    fn has_logged(&self, text: &str) {
-        eventually(&format!("it has logged {text:?}"), || self.log().contains(text));
-    }
-
-    /// Waits for its end, which must come within this time. Returns its exit code.
-    fn ends_within(&mut self, limit: Duration) -> Option<i32> {
-        let begin = Instant::now();
-        let status = exited(&mut self.process, "the program");
-        assert!(begin.elapsed() < limit, "{:?}: {}", begin.elapsed(), self.log());
-        status.code()
-    }
-
-    fn terminate(&self) {
-        signal("TERM", &self.process.id().to_string());
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        end(&mut self.process);
-        if std::thread::panicking() {
-            eprintln!("--- the log\n{}", self.log());
-        }
-    }
-}
-
-/// A schema, and a proxy before its server.
-fn database_behind_proxy() -> Option<(String, Proxy)> {
-    let direct = database()?;
-    let proxy = Proxy::start()?;
-    drop(Client::open(&direct).unwrap());
-    Some((direct, proxy))
-}
-
-/// Adds a task that runs now, and waits until it has run.
-fn runs(client: &Client, name: &str) {
-    client
-        .add(NewTask::once(name, client.now()).handler("command").payload(serde_json::json!({ "argv": ["true"] })))
-        .unwrap();
-    eventually(&format!("{name} has run"), || {
-        client.newest_runs(50).unwrap().iter().any(|run| run.task == name && run.status == RunStatus::Succeeded)
-    });
-}
+use crate::sidecar::{at_once, shell};
 
 #[test]
 fn a_connection_that_goes_silent_is_made_again_and_work_goes_on() {
@@ -250,42 +92,6 @@ fn a_host_that_never_answers_is_left_for_the_next_one() {
     assert!((seconds(3)..seconds(3 + 10)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     let mut program = Program::spawn(&both, &["list"]);
     assert_eq!(program.ends_within(seconds(3 + 10)), Some(0), "{}", program.log());
-}
-
-#[test]
-fn sigterm_ends_a_program_that_waits_for_its_server_while_it_starts() {
-    let Some((direct, proxy)) = database_behind_proxy() else { return };
-    proxy.close();
-    let patient = proxy.address(&direct).replace("connect_timeout=3", "connect_timeout=300");
-    let mut program = Program::spawn(&patient, &["run"]);
-    eventually("it connects", || proxy.accepted() > 0);
-    program.terminate();
-    assert_eq!(program.ends_within(seconds(10)), Some(1));
-    assert!(program.log().contains("asked to stop while the server does not answer"), "{}", program.log());
-}
-
-#[test]
-fn sigterm_ends_a_program_whose_server_is_frozen() {
-    let Some(server) = OwnServer::start() else { return };
-    let database = address(&server.folder) + "?schema=frozen";
-    let client = Client::open(&database).unwrap();
-    let mut program = Program::spawn(&database, &["run", "--drain", "1s", "--poll", "50ms"]);
-    program.has_logged("scheduler started");
-    runs(&client, "before");
-    let home = program.home.path().display().to_string();
-    client.add(shell("long", &format!("trap '' TERM; echo up >{home}/up; sleep 300")).at_most_once()).unwrap();
-    eventually("a command runs that ignores SIGTERM", || program.home.path().join("up").exists());
-    let frozen = Frozen::of(&server.folder);
-    program.terminate();
-    let code = program.ends_within(seconds(1 + 10));
-    assert_eq!(code, Some(3), "{}", program.log());
-    drop(frozen);
-    // What was not recorded is recovered: the next one goes on.
-    let mut next = Program::spawn(&database, &["run", "--drain", "1s", "--poll", "50ms"]);
-    next.has_logged("scheduler started");
-    runs(&client, "after");
-    next.terminate();
-    assert_eq!(next.ends_within(seconds(1 + 10)), Some(0), "{}", next.log());
 }
 
 #[test]
@@ -365,46 +171,180 @@ fn relative(path: &Path) -> String {
     path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).unwrap().display().to_string()
 }
 
-/// A server whose processes are stopped, until this is dropped.
-struct Frozen(Vec<String>);
-
-impl Frozen {
-    fn of(folder: &Path) -> Self {
-        // Below /proc, since the data folder is another user's.
-        let of_server = |process: &PathBuf| {
-            let read = |name: &str| std::fs::read(process.join(name)).unwrap_or_default();
-            let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).replace('\0', " ");
-            let parent = text(read("stat"))
-                .rsplit(')')
-                .next()
-                .and_then(|rest| rest.split_whitespace().nth(1).map(str::to_owned));
-            (text(read("cmdline")), parent.unwrap_or_default())
-        };
-        let all = || {
-            let entries = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-            entries.filter(|path| path.join("cmdline").exists()).collect::<Vec<_>>()
-        };
-        let id = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
-        let data = format!("-D {}/data", folder.display());
-        let main = all().into_iter().find(|path| {
-            let (line, _) = of_server(path);
-            line.contains(&data) && line.contains("postgres") && !line.contains("guard")
-        });
-        let main = id(&main.expect("the server"));
-        signal("STOP", &main);
-        let mut frozen = Frozen(vec![main.clone()]);
-        for path in all().into_iter().filter(|path| of_server(path).1 == main) {
-            signal("STOP", &id(&path));
-            frozen.0.push(id(&path));
-        }
-        frozen
-    }
+#[test]
+fn the_page_says_that_its_server_is_silent_and_works_when_it_answers() {
+    let Some((direct, proxy)) = database_behind_proxy() else { return };
+    let client = Client::open(&direct).unwrap();
+    let program = Program::spawn(&proxy.address(&direct), &["run", "--http", "127.0.0.1:0"]);
+    program.has_logged("status page on http://");
+    let log = program.log();
+    let (_, rest) = log.split_once("status page on http://").unwrap();
+    let page = rest.split('/').next().unwrap().parse().unwrap();
+    runs(&client, "before");
+    let get = || request(page, "/", "text/html");
+    assert_eq!(get().code, 200);
+    proxy.close();
+    proxy.silence();
+    let begin = Instant::now();
+    let answer = get();
+    // An answer that does not come, and a session that does not begin.
+    assert!(begin.elapsed() < seconds(3 + 3 + 10), "{:?}", begin.elapsed());
+    assert_eq!((answer.code, answer.text.as_str()), (503, "the database does not answer in time\n"));
+    proxy.open();
+    let begin = Instant::now();
+    runs(&client, "after");
+    assert!(begin.elapsed() < seconds(3 + 3 + 10), "{:?}", begin.elapsed());
+    eventually("the page works", || get().code == 200);
 }
 
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        for process in self.0.iter().rev() {
-            signal("CONT", process);
+#[test]
+fn alarms_are_delivered_after_their_connections_went_silent() {
+    let Some((direct, proxy)) = database_behind_proxy() else { return };
+    let client = Client::open(&direct).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("alarms");
+    let command = format!("sh -c 'cat >>{}'", file.display());
+    let paces = ["--alarm-look", "100ms", "--alarm-gather", "100ms", "--alarm-interval", "100ms"];
+    let options = [&["run", "--alert-command", &command], &paces[..]].concat();
+    let program = Program::spawn(&proxy.address(&direct), &options);
+    let delivered = |name: &str| std::fs::read_to_string(&file).is_ok_and(|text| text.contains(name));
+    let dies = |name: &str| drop(client.add(retry_soon(shell(name, "exit 1"), 1)).unwrap());
+    program.has_logged("scheduler started");
+    dies("before");
+    eventually("the first alarm is delivered", || delivered("before"));
+    proxy.silence();
+    let begin = Instant::now();
+    dies("after");
+    eventually("the second alarm is delivered", || delivered("after"));
+    // The run, the look and the channel have a connection each.
+    assert!(begin.elapsed() < seconds(3 * 3 + 10), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_client_in_a_handler_goes_on_over_a_new_connection() {
+    let Some((direct, proxy)) = database_behind_proxy() else { return };
+    let address = proxy.address(&direct);
+    let home = tempfile::tempdir().unwrap();
+    let (client, took) = (Client::open(&address).unwrap(), std::sync::mpsc::channel());
+    let (own, send) = (client.clone(), took.0);
+    let scheduler = Scheduler::builder(&address)
+        .state_folder(home.path())
+        .handler("work", move |_: &Context| -> Result<(), BoxError> {
+            own.tasks()?;
+            proxy.silence();
+            let begin = Instant::now();
+            own.add(NewTask::manual("by-the-handler").handler("none"))?;
+            Ok(send.send(begin.elapsed())?)
+        })
+        .start()
+        .unwrap();
+    let direct = Client::open(&direct).unwrap();
+    direct.add(NewTask::once("adds", direct.now()).handler("work").at_most_once()).unwrap();
+    let took = crate::fixtures::receive(&took.1, "it has added a task");
+    assert!(took < seconds(3 + 10), "{took:?}");
+    assert!(direct.task("by-the-handler").unwrap().is_some());
+    eventually("its outcome is stored", || direct.newest_runs(1).unwrap()[0].status == RunStatus::Succeeded);
+    scheduler.shutdown(patience()).unwrap();
+}
+
+#[test]
+fn a_migration_whose_connection_goes_silent_fails_and_leaves_nothing() {
+    let Some((direct, proxy)) = database_behind_proxy() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("t.db");
+    let source = Client::open(&file).unwrap();
+    source.add_all((0..3_000).map(|number| NewTask::manual(format!("task-{number}")).handler("work"))).unwrap();
+    drop(source);
+    proxy.hush(&["task-2900"]);
+    let (from, to) = (file.display().to_string(), proxy.address(&direct));
+    let mut program = Program::spawn(&from, &["migrate", "--from", &from, "--to", &to]);
+    proxy.has_hushed("it copies");
+    assert_eq!(program.ends_within(seconds(3 + 10)), Some(1));
+    assert!(program.log().contains("no answer within 3s"), "{}", program.log());
+    // As its keepalives do where the other host, or the way to it, is gone: this proxy answers them.
+    let mut other = postgres::Client::connect(server().unwrap(), postgres::NoTls).unwrap();
+    let ends = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'duly migrate' AND datname = current_database()
+                   AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_stat_activity.pid AND l.relation = $1::text::regclass)";
+    let schema = direct.rsplit_once("schema=").unwrap().1;
+    assert_eq!(other.query(ends, &[&format!("{schema}.scheduled_tasks")]).unwrap().len(), 1);
+    let mut again = Program::spawn(&from, &["migrate", "--from", &from, "--to", &direct]);
+    assert_eq!(again.ends_within(patience()), Some(0), "{}", again.log());
+    assert_eq!(Client::open(&direct).unwrap().tasks().unwrap().len(), 3_000);
+}
+
+#[test]
+fn a_server_that_says_that_it_encrypts_and_then_nothing_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let _ = client.read_exact(&mut [0; 8]).and_then(|()| client.write_all(b"S"));
+            kept.push(client);
         }
+    });
+    let mut program = Program::spawn(&format!("postgres://me@127.0.0.1:{port}/db?sslmode=require&{SHORT}"), &["list"]);
+    assert_eq!(program.ends_within(seconds(3 + 10)), Some(1));
+    assert!(program.log().contains("has not begun a session within 3s"), "{}", program.log());
+}
+
+#[test]
+fn what_became_of_a_commit_is_not_asked_for_ever() {
+    let Some((direct, proxy)) = database_behind_proxy() else { return };
+    Client::open(&direct).unwrap().add(NewTask::manual("task").handler("none")).unwrap();
+    // Sessions begin, and the question is not answered.
+    proxy.hush(&["COMMIT\0", "pg_xact_status"]);
+    let mut program = Program::spawn(&proxy.address(&direct), &["trigger", "task"]);
+    assert_eq!(program.ends_within(seconds(3 + 20 + 10)), Some(1));
+    assert!(program.log().contains("whether it was committed is unknown: no answer within"), "{}", program.log());
+}
+
+#[test]
+fn while_a_synchronous_standby_is_away_commands_go_on_and_outcomes_wait() {
+    let Some(server) = OwnServer::start() else { return };
+    let database = format!("{}?schema=waits&{SHORT}", address(&server.folder));
+    let client = Client::open(&database).unwrap();
+    let mut program = Program::spawn(&database, &["run", "--lease", "45s", "--poll", "50ms"]);
+    program.has_logged("scheduler started");
+    let home = program.home.path().display().to_string();
+    client.add(shell("long", &format!("echo up >{home}/up; while [ ! -e {home}/go ]; do sleep 0.1; done"))).unwrap();
+    eventually("a command runs", || program.home.path().join("up").exists());
+    let mut other = postgres::Client::connect(&address(&server.folder), postgres::NoTls).unwrap();
+    let mut standbys = |names: &str| {
+        other.batch_execute(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'")).unwrap();
+        other.batch_execute("SELECT pg_reload_conf()").unwrap();
+        let found = || other.query_one("SHOW synchronous_standby_names", &[]).unwrap().get::<_, String>(0) == names;
+        eventually("the setting holds", found);
+    };
+    standbys("away");
+    std::fs::write(program.home.path().join("go"), "").unwrap();
+    program.has_logged("the database cannot be written: the connection broke during the commit");
+    standbys("");
+    program.has_logged("the database can be written again");
+    runs(&client, "after");
+    let long = client.history("long", 1).unwrap().pop().unwrap();
+    assert_eq!((long.status, long.attempt), (RunStatus::Succeeded, 1));
+    let log = program.log();
+    assert!(log.contains("as while it waits for a synchronous standby"), "{log}");
+    assert_eq!((log.matches("lost the connection").count(), log.matches("cannot be written").count()), (1, 1), "{log}");
+    assert!(!log.contains("lease") && !log.contains("registers again"), "{log}");
+    program.terminate();
+    assert_eq!(program.ends_within(seconds(30 + 10)), Some(0), "{}", program.log());
+}
+
+#[test]
+fn a_socket_is_used_without_deadlines_where_the_process_cannot_reach_itself() {
+    let Some(server) = OwnServer::start() else { return };
+    let unreachable = "ip link set lo up && tc qdisc add dev lo root blackhole";
+    let works = Command::new("unshare").args(["--net", "sh", "-c", unreachable]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        return skip("no network namespaces");
     }
+    let mut within = Command::new("unshare");
+    within.args(["--net", "sh", "-c", &format!("{unreachable} && exec \"$@\""), "sh", DULY]);
+    let database = format!("{}?schema=near&{SHORT}", address(&server.folder));
+    drop(Client::open(&database).unwrap());
+    let mut program = Program::spawn_by(within, &database, &["run", "--until-idle"]);
+    assert_eq!(program.ends_within(patience()), Some(0));
+    assert_eq!(program.log().matches("have no deadline").count(), 1, "{}", program.log());
 }

@@ -1,101 +1,84 @@
-//! Ends a process that was asked to stop, if its main thread does not take the request: a server that does not answer may hold it. The guard
+//! The deadline of a process that was asked to stop: it ends then, even if a database that does not answer holds its threads. The guard
 //! process ends the commands that run then, and the next scheduler recovers their runs.
 
-use std::io;
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use duly::{Clock, SystemClock};
 
-/// How long the main thread may take, beside the time in which commands may go on.
+/// How long the end may take beside the time of the drain. The log needs a part of the ten seconds, too.
 const GRACE: Duration = Duration::from_secs(8);
+/// How long a turn may take in a database that answers: it may wait five seconds for a lock. While turns end, the deadline leaves commands
+/// that ignore SIGTERM their time.
+const TURN: Duration = Duration::from_secs(6);
 
 /// Writes the last line of the log, and ends the process with an exit code.
 pub(crate) type End = Box<dyn Fn(&str, i32) + Send + Sync>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Nothing runs that could be drained.
-    Starting,
-    Running,
-    /// The main thread has taken the request, or ends by itself.
-    Ending,
-}
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    stage: Stage,
     /// The monotonic time of the first request.
     asked: Option<Duration>,
-}
-
-/// Calls `f` on a thread of its own, which may wait for a server. `None`: it has not returned within the time, and goes on.
-pub(crate) fn within<T: Send + 'static>(
-    limit: Duration,
-    f: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<Option<T>> {
-    let (report, done) = sync_channel(1);
-    thread::Builder::new().name("duly-last-resort".into()).spawn(move || drop(report.send(f())))?;
-    Ok(done.recv_timeout(limit).ok())
+    /// How many turns the scheduler has ended, and when that number was new. `None`: none has started, and nothing can be drained.
+    turns: Option<(u64, Duration)>,
 }
 
 pub(crate) struct LastResort {
     state: Mutex<State>,
-    changed: Condvar,
     drain: Duration,
     clock: SystemClock,
     end: End,
 }
 
 impl LastResort {
-    pub(crate) fn new(drain: Duration, end: End) -> Arc<Self> {
-        let state = Mutex::new(State { stage: Stage::Starting, asked: None });
-        Arc::new(LastResort { state, changed: Condvar::new(), drain, clock: SystemClock::new(), end })
+    pub(crate) fn new(drain: Duration, clock: SystemClock, end: End) -> Arc<Self> {
+        Arc::new(LastResort { state: Mutex::default(), drain, clock, end })
     }
 
-    /// A signal asks to stop. Only the first one counts.
+    /// A signal asks to stop. The deadline counts from the first one.
     pub(crate) fn asked(self: &Arc<Self>) {
         let mut state = self.state();
-        if state.stage != Stage::Ending && state.asked.is_none() {
-            state.asked = Some(self.clock.now().monotonic);
+        if state.asked.is_none() {
+            let now = self.now();
+            state.asked = Some(now);
             let this = self.clone();
-            // Without the thread, the main thread takes the request when it can.
-            drop(thread::Builder::new().name("duly-last-resort".into()).spawn(move || this.wait()));
+            // Without the thread, the process ends when the main thread can.
+            drop(thread::Builder::new().name("duly-last-resort".into()).spawn(move || this.wait(now)));
         }
     }
 
-    /// The scheduler has started: it is drained before the process ends.
-    pub(crate) fn started(&self) {
-        self.state().stage = Stage::Running;
-        self.changed.notify_all();
+    /// Returns the time of the first request.
+    pub(crate) fn since(&self) -> Option<Duration> {
+        self.state().asked
     }
 
-    /// The main thread ends the scheduler. Returns how long a request has waited for that.
-    pub(crate) fn taken(&self) -> Duration {
+    /// Takes how many turns the scheduler has ended. One that has stopped waits for no database.
+    pub(crate) fn look(&self, turns: u64, has_stopped: bool) {
+        let now = self.now();
         let mut state = self.state();
-        state.stage = Stage::Ending;
-        self.changed.notify_all();
-        state.asked.map_or(Duration::ZERO, |asked| self.clock.now().monotonic.saturating_sub(asked))
+        if has_stopped || state.turns.is_none_or(|(known, _)| known != turns) {
+            state.turns = Some((turns, now));
+        }
     }
 
-    fn wait(&self) {
-        let mut state = self.state();
+    fn wait(&self, asked: Duration) {
         loop {
-            let (limit, code) = match state.stage {
-                Stage::Starting => (GRACE, 1),
-                Stage::Running => (self.drain.saturating_add(GRACE), 3),
-                Stage::Ending => return,
+            let now = self.now();
+            let (until, code) = match self.state().turns {
+                None => (asked + GRACE, 1),
+                Some((_, turned)) => ((asked + GRACE).saturating_add(self.drain).max(turned + TURN), 3),
             };
-            let until = state.asked.unwrap_or_default().saturating_add(limit);
-            let left = until.saturating_sub(self.clock.now().monotonic);
-            if left.is_zero() {
-                let text = "error: asked to stop while the server does not answer: what is not recorded, the next scheduler recovers";
+            if now >= until {
+                let text = "error: asked to stop, and the database does not answer: what is not recorded, the next scheduler recovers";
                 return (self.end)(text, code);
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            thread::sleep(until - now);
         }
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.now().monotonic
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,9 +1,8 @@
-//! Signals, delivered as messages.
+//! Signals, delivered on a thread.
 
 use std::io;
 #[cfg(unix)]
 use std::io::IsTerminal;
-use std::sync::mpsc::SyncSender;
 use std::thread;
 
 #[cfg(target_os = "linux")]
@@ -52,20 +51,11 @@ pub(crate) enum Request {
     Reload,
 }
 
-/// Sends each signal as a message, for the life of the process. Must be called before the first child is started: the parent
-/// may have started this program with SIGCHLD ignored.
-pub(crate) fn forward<T: Send + 'static>(
-    to: SyncSender<T>,
-    message: impl Fn(Request) -> T + Send + 'static,
-) -> io::Result<()> {
+/// Calls `take` with the request of each signal, on a thread of its own, until it returns false. Must be called before the first child is
+/// started: the parent may have started this program with SIGCHLD ignored.
+pub(crate) fn forward(take: impl Fn(Request) -> bool + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new()?;
-    let listen = move || {
-        while let Some(request) = signals.next() {
-            if to.send(message(request)).is_err() {
-                break;
-            }
-        }
-    };
+    let listen = move || while signals.next().is_some_and(&take) {};
     thread::Builder::new().name("duly-signals".into()).spawn(listen).map(|_| ())
 }
 

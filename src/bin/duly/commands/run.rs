@@ -1,23 +1,24 @@
 //! `run`: runs the scheduler until a signal, or until it is idle.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 #[cfg(feature = "page")]
 use duly::page::Page;
 use duly::text::database_name::{is_address, shown};
-use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, Shutdown, SystemClock, duration_text};
+use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
 
 use crate::alarms::Alarms;
 use crate::cli::args::RunArgs;
 use crate::cli::failure::Failure;
-use crate::cli::last_resort::{End, LastResort, within};
+use crate::cli::last_resort::{End, LastResort};
 use crate::cli::service_manager::ServiceManager;
 use crate::cli::signals::{self, Request};
 use crate::commands::apply;
@@ -44,10 +45,6 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 /// Time limit for ending commands and recording their outcomes after the drain. A database that cannot be written must not
 /// keep the program running for ever.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
-/// How long a server may not answer after the drain before nothing is expected of it any more. A living one may need as long for its lock.
-const UNANSWERED: Duration = Duration::from_secs(5);
-/// How long the scheduler's own end may take then: the guard and the log need a part of the ten seconds, too.
-const LAST_ANSWER: Duration = Duration::from_secs(1);
 /// The same for workers: an attempt has ten seconds after its cancel, and its worker ten seconds after SIGTERM.
 const WORKER_LIMIT: Duration = Duration::from_secs(30);
 /// Time for which a file must be unusable before the program gives up: SQLite reports a page that is temporarily unreadable
@@ -63,14 +60,13 @@ pub(crate) enum Exit {
     Clean,
     /// Commands were ended early, or outcomes are not recorded.
     CutShort,
-    /// The server did not answer: outcomes may not be recorded.
-    Unanswered,
 }
 
 /// A message to the main thread.
 enum Notice {
-    Signal(Request),
-    /// The scheduler may have become idle.
+    /// A signal asks to stop; its name.
+    Stop(&'static str),
+    /// The scheduler may have become idle, a signal asks for a reload, or an answer has come.
     Change,
 }
 
@@ -96,18 +92,24 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         let client = if args.create { Client::open(file)? } else { Client::open_own(file)? };
         apply_logged(&client, tasks, manifest)?;
     }
-    let cannot = |doing, source: io::Error| Error::Store { doing, source: source.into() };
     let (notify, notices) = sync_channel(NOTICES);
     // Before the scheduler starts: an earlier signal would end the program while commands are running.
-    let last_resort = LastResort::new(args.drain, end);
-    let asked = last_resort.clone();
-    let notice = move |request| {
-        if let Request::Stop(_) = request {
+    let last_resort = LastResort::new(args.drain, clock, end);
+    let reloads = Arc::<AtomicBool>::default();
+    let (asked, wanted, notified) = (last_resort.clone(), reloads.clone(), notify.clone());
+    let take = move |request| match request {
+        Request::Stop(signal) => {
             asked.asked();
+            notified.send(Notice::Stop(signal)).is_ok()
         }
-        Notice::Signal(request)
+        // However many are pending, they are one, and hide no other signal.
+        Request::Reload => {
+            wanted.store(true, Ordering::SeqCst);
+            drop(notified.try_send(Notice::Change));
+            true
+        }
     };
-    signals::forward(notify.clone(), notice).map_err(|error| cannot("listen for signals", error))?;
+    signals::forward(take).map_err(|error| cannot("listen for signals", error))?;
     let environment = if args.clean_env { Environment::Clean } else { Environment::Inherited };
     let guard = Guard::new();
     let commands = Commands::new(environment, forward, guard.clone());
@@ -125,7 +127,11 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         .handler_type("command", commands.clone())
         .guarded({
             let guard = guard.clone();
-            move |place| guard.take_lock(place)
+            // Before the first attempt, and not before the database is opened: a run that is refused starts no process.
+            move |place| {
+                guard.take_lock(place);
+                guard.start();
+            }
         });
     #[cfg(feature = "postgres")]
     {
@@ -139,6 +145,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         builder = builder.executor(executor);
     }
     if args.until_idle {
+        let notify = notify.clone();
         // If the channel is full, a notice is pending already.
         builder = builder.observe(move |_: &Event| drop(notify.try_send(Notice::Change)));
     }
@@ -146,13 +153,14 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
     if let Some(page) = page(args) {
         builder = builder.page(page);
     }
-    let scheduler = builder.start().map_err(|error| match error {
-        Error::InvalidConfig { field: "page", reason } => Failure::Refused(format!("invalid --http: {reason}")),
-        other => other.into(),
+    let scheduler = builder.start().map_err(|error| {
+        guard.finish();
+        match error {
+            Error::InvalidConfig { field: "page", reason } => Failure::Refused(format!("invalid --http: {reason}")),
+            other => other.into(),
+        }
     })?;
-    last_resort.started();
-    // Not before the database is opened: a run that is refused starts no process.
-    guard.start();
+    last_resort.look(scheduler.turns(), false);
     #[cfg(feature = "page")]
     if let Some(address) = scheduler.page_address() {
         log::info!("status page on http://{address}/");
@@ -162,7 +170,6 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
     let times = [args.poll, args.lease, args.drain].map(duration_text);
     log::debug!("poll interval {}, lease {}, drain {}, {:?}", times[0], times[1], times[2], args.keep.retention());
     let status = format!("on {path:?}, with {}", count_of(workers, "worker"));
-    let alarms = Alarms::start(file, alarms, started)?;
     programs.start().map_err(|error| cannot("start a thread for a worker", error))?;
     let problems = RefCell::default();
     let session = Session {
@@ -170,7 +177,10 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         commands,
         programs,
         problems,
+        notify,
         notices,
+        reloads,
+        stop: Cell::default(),
         args,
         declared,
         clock,
@@ -180,16 +190,25 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         is_on_server: is_address(file),
         last_resort,
     };
+    let database = file.to_owned();
+    let alarms = session.unless_stopped(move || Alarms::start(&database, alarms, started));
+    let (alarms, waited) = match alarms.and_then(Option::transpose) {
+        Ok(alarms) => (alarms.flatten(), session.wait_for_stop()),
+        Err(error) => (None, Err(error)),
+    };
     // Also after an error, running commands are ended.
-    let waited = session.wait_for_stop();
     let exit = session.shut_down();
-    if let Some(alarms) = alarms.filter(|_| !matches!(exit, Ok(Exit::Unanswered))) {
+    if let Some(alarms) = alarms {
         alarms.finish();
     }
     guard.finish();
     let exit = exit?;
     waited?;
     Ok(exit)
+}
+
+fn cannot(doing: &'static str, source: io::Error) -> Error {
+    Error::Store { doing, source: source.into() }
 }
 
 /// Returns the workers that the arguments name, and their time limits.
@@ -243,15 +262,6 @@ fn apply_logged(client: &Client, tasks: &Path, manifest: Manifest) -> Result<(),
     Ok(())
 }
 
-/// Stops a scheduler that has drained. `None`: its server does not answer.
-fn stop(scheduler: Scheduler, is_silent: bool) -> Option<Result<Shutdown, Error>> {
-    if !is_silent {
-        return Some(scheduler.shutdown(Duration::ZERO));
-    }
-    within(LAST_ANSWER, move || scheduler.shutdown(Duration::ZERO))
-        .unwrap_or_else(|error| Some(Err(Error::Store { doing: "start a thread", source: error.into() })))
-}
-
 /// A running scheduler.
 struct Session<'a> {
     scheduler: Scheduler,
@@ -259,7 +269,12 @@ struct Session<'a> {
     programs: Workers,
     /// The problems that the scheduler knows.
     problems: RefCell<Vec<String>>,
+    notify: SyncSender<Notice>,
     notices: Receiver<Notice>,
+    /// Whether a signal asks for a reload.
+    reloads: Arc<AtomicBool>,
+    /// The signal that asked to stop while an answer was awaited.
+    stop: Cell<Option<&'static str>>,
     args: &'a RunArgs,
     /// The workers that the manifest declared at the start.
     declared: Vec<WorkerOptions>,
@@ -288,11 +303,33 @@ impl Session<'_> {
                     log::info!("{signal}: no more runs are started; {running}, for up to {drain}");
                     return Ok(());
                 }
-                Some(Request::Reload) => self.reload(),
+                Some(Request::Reload) => self.reload()?,
                 None => {}
             }
         }
         Ok(())
+    }
+
+    /// Calls `f`, which may wait for a database, on a thread of its own. `None`: a signal asks to stop, and the call goes on.
+    fn unless_stopped<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<Option<T>, Error> {
+        let ((report, answer), notify) = (sync_channel(1), self.notify.clone());
+        let call = move || {
+            drop(report.send(f()));
+            drop(notify.try_send(Notice::Change));
+        };
+        let doing = "ask the database beside the main thread";
+        thread::Builder::new().name("duly-asks".into()).spawn(call).map_err(|error| cannot(doing, error))?;
+        loop {
+            match answer.try_recv() {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(TryRecvError::Disconnected) => return Err(cannot(doing, io::Error::other("its thread panicked"))),
+                Err(TryRecvError::Empty) => {}
+            }
+            if let Some(signal) = self.next_stop(POLL) {
+                self.stop.set(Some(signal));
+                return Ok(None);
+            }
+        }
     }
 
     /// Describes what is running: `running commands: 2`.
@@ -313,7 +350,7 @@ impl Session<'_> {
             // The handlers of a worker are not known yet.
             return Ok(false);
         }
-        let is_idle = self.scheduler.is_idle();
+        let Some(is_idle) = self.unless_stopped(self.scheduler.idleness())? else { return Ok(false) };
         if self.is_on_server || !matches!(is_idle, Err(Error::UnusableDatabase { .. })) {
             *since = None;
             return Ok(is_idle.unwrap_or_default());
@@ -322,30 +359,34 @@ impl Session<'_> {
     }
 
     /// Applies the manifest again. If that fails, nothing has changed and the scheduler continues.
-    fn reload(&self) {
+    fn reload(&self) -> Result<(), Error> {
         self.manager.report_reload();
-        let Some(tasks) = &self.args.tasks else {
+        let Some(tasks) = self.args.tasks.clone() else {
             self.manager.report_reloaded(&self.status);
-            return log::info!("SIGHUP: ignored, because --tasks was not given");
+            log::info!("SIGHUP: ignored, because --tasks was not given");
+            return Ok(());
         };
-        let manifest = manifest::read(tasks).map_err(Failure::Refused);
-        let applied = manifest.and_then(|manifest| {
-            let changed = manifest.workers != self.declared;
-            apply_logged(&self.scheduler, tasks, manifest).map(|()| changed)
+        let (client, declared) = (self.scheduler.client().clone(), self.declared.clone());
+        let applied = self.unless_stopped(move || {
+            let manifest = manifest::read(&tasks).map_err(Failure::Refused)?;
+            let changed = manifest.workers != declared;
+            apply_logged(&client, &tasks, manifest).map(|()| changed)
         });
-        match applied {
-            Ok(changed) => {
+        match applied? {
+            None => log::warn!("SIGHUP: the manifest is not applied yet, and may not be: a signal asks to stop"),
+            Some(Ok(changed)) => {
                 self.manager.report_reloaded(&self.status);
                 if changed {
                     log::warn!("SIGHUP: the workers of the manifest have changed: restart duly run to apply that");
                 }
             }
-            Err(failure) => {
+            Some(Err(failure)) => {
                 let failure = escape::one_line(&failure.to_string());
                 self.manager.report_reloaded(&format!("{}; SIGHUP: no task was changed: {failure}", self.status));
                 log::error!("SIGHUP: no task was changed: {failure}; correct the manifest and send SIGHUP again");
             }
         }
+        Ok(())
     }
 
     /// Drains the scheduler, ends the commands that are left after the drain, and stops it.
@@ -355,11 +396,11 @@ impl Session<'_> {
         self.scheduler.drain();
         let clock = self.clock;
         let began = clock.now().monotonic;
-        // A request that came while the main thread waited for a server has used a part of the time.
-        let until = began.saturating_add(self.args.drain.saturating_sub(self.last_resort.taken()));
+        // A signal that came while the scheduler started has used a part of the time.
+        let until = self.last_resort.since().unwrap_or(began).saturating_add(self.args.drain);
         self.programs.drain(clock.now().wall + self.args.drain);
         while !self.scheduler.has_stopped() && clock.now().monotonic < until {
-            let Some(Request::Stop(signal)) = self.next_request(DRAIN_POLL.min(clock.until(until))) else { continue };
+            let Some(signal) = self.next_stop(DRAIN_POLL.min(clock.until(until))) else { continue };
             // Of two readings in one millisecond, the later one may be a little smaller.
             if clock.now().monotonic.saturating_sub(began) >= SAME_REQUEST {
                 log::warn!("second {signal}: running commands are ended now");
@@ -367,33 +408,23 @@ impl Session<'_> {
             }
             log::info!("{signal}: ignored, it belongs to the signal before it");
         }
-        let mut is_silent = false;
         if !self.scheduler.has_stopped() {
             let running = self.running();
             log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
             self.scheduler.interrupt();
             let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
-            let (interrupted, turns) = (clock.now().monotonic, self.scheduler.turns());
-            while !self.scheduler.has_stopped() && !is_silent && clock.now().monotonic < interrupted + limit {
-                let _ = self.next_request(DRAIN_POLL);
-                // Commands are asked to stop after the turn that waits for the server. Those that still run, the guard ends.
-                is_silent = self.is_on_server
-                    && self.scheduler.turns() == turns
-                    && clock.now().monotonic.saturating_sub(interrupted) >= UNANSWERED;
+            let until = clock.now().monotonic + limit;
+            while !self.scheduler.has_stopped() && clock.now().monotonic < until {
+                let _ = self.next_stop(DRAIN_POLL);
             }
         }
         // Before the scheduler ends: the runs that a worker still has are recorded.
         self.programs.end();
-        let until = clock.now().monotonic + if is_silent { Duration::ZERO } else { WORKER_LIMIT };
+        let until = clock.now().monotonic + WORKER_LIMIT;
         while !self.programs.have_ended() && clock.now().monotonic < until {
-            let _ = self.next_request(WORKER_POLL);
+            let _ = self.next_stop(WORKER_POLL);
         }
-        let Some(stopped) = stop(self.scheduler, is_silent) else {
-            log::error!(
-                "the server does not answer: the next scheduler recovers the runs whose outcomes are not recorded"
-            );
-            return Ok(Exit::Unanswered);
-        };
+        let stopped = self.scheduler.shutdown(Duration::ZERO);
         if stopped.is_err() {
             // It stopped by itself, and has asked its handlers to stop. No command may be left running.
             let until = clock.now().monotonic + SHUTDOWN_LIMIT;
@@ -422,13 +453,21 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the next request of a signal that arrives within `limit`, reaps orphan processes, looks after the guard, and reports to
-    /// the service manager.
+    /// Returns the next request of a signal that arrives within `limit`.
     fn next_request(&self, limit: Duration) -> Option<Request> {
+        let stop = self.stop.take().or_else(|| self.next_stop(limit)).map(Request::Stop);
+        stop.or_else(|| self.reloads.swap(false, Ordering::SeqCst).then_some(Request::Reload))
+    }
+
+    /// Returns the next signal that asks to stop and arrives within `limit`, reaps orphan processes, looks after the guard and the
+    /// deadline, and reports to the service manager.
+    fn next_stop(&self, limit: Duration) -> Option<&'static str> {
         self.guard.check();
         children::reap();
         self.report_problems();
-        self.manager.report_turns(self.scheduler.turns(), self.clock.now().monotonic, || self.status.clone());
+        let turns = self.scheduler.turns();
+        self.last_resort.look(turns, self.scheduler.has_stopped());
+        self.manager.report_turns(turns, self.clock.now().monotonic, || self.status.clone());
         let limit = self.manager.interval().map_or(limit, |interval| interval.min(limit));
         let mut notice = match self.notices.recv_timeout(limit) {
             Ok(notice) => notice,
@@ -441,7 +480,7 @@ impl Session<'_> {
         };
         loop {
             match notice {
-                Notice::Signal(request) => return Some(request),
+                Notice::Stop(signal) => return Some(signal),
                 Notice::Change => match self.notices.try_recv() {
                     Ok(next) => notice = next,
                     Err(_) => return None,

@@ -48,7 +48,8 @@ pub(crate) fn selftest(
     let refused = |error: std::io::Error| Failure::Refused(format!("{}: {error}", parent.display()));
     let (sender, requests) = sync_channel(REQUESTS);
     // Before the folder is created: a signal must not leave it behind.
-    signals::forward(sender, |request| request).map_err(|error| Failure::Refused(error.to_string()))?;
+    signals::forward(move |request| sender.send(request).is_ok())
+        .map_err(|error| Failure::Refused(error.to_string()))?;
     let folder = Folder::create(parent).map_err(refused)?;
     let seed = seed.unwrap_or_else(|| fastrand::u64(..SEEDS));
     let checks = printer.watched("testing", |progress: &Progress| {

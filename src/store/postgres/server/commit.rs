@@ -2,46 +2,60 @@
 
 use std::time::Duration;
 
+use crate::clock::since_boot;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::connect::Haste;
 use crate::store::postgres::outcome::{Number, Outcome};
 use crate::store::postgres::server::{Server, gone};
 use crate::store::postgres::session::{self, last, text};
 
-/// How often the outcome of a commit is asked for, and the waits between: about 20 s, which a restart of the server takes at most.
-const QUESTIONS: u32 = 26;
+/// How long the outcome of a commit is asked for: a restart of the server takes at most as long.
+const LONGEST: Duration = Duration::from_secs(20);
+/// The waits between two questions.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-const HASTE: Haste = Haste { limit: Some(Duration::from_secs(2)) };
+/// How long a connection and each answer may take, at most as long as is left.
+const HASTE: Duration = Duration::from_secs(2);
 
 impl Server {
-    /// Asks what has become of a transaction whose commit was not answered.
+    /// Asks what has become of a transaction whose commit was not answered. A server may begin sessions and then say nothing, so the time
+    /// is limited and not the number of questions.
     pub(super) fn ask_outcome(&mut self, number: &Number) -> Result<(), Fault> {
+        let given = self.limit.set(HASTE);
+        let outcome = self.ask_until(number, since_boot() + LONGEST);
+        self.limit.set(given);
+        match outcome? {
+            Outcome::Committed => Ok(()),
+            Outcome::Undone => {
+                self.repeat = true;
+                let text = "the connection broke during a commit, and the server has undone the transaction";
+                Err(Fault::Store(Class::Busy, text.into()))
+            }
+        }
+    }
+
+    fn ask_until(&mut self, number: &Number, until: Duration) -> Result<Outcome, Fault> {
         let mut wait = FIRST_WAIT;
-        let mut trouble = None;
-        for _ in 0..QUESTIONS {
-            match self.outcome(number) {
-                Ok(Some(Outcome::Committed)) => return Ok(()),
-                Ok(Some(Outcome::Undone)) => {
-                    self.repeat = true;
-                    let text = "the connection broke during a commit, and the server has undone the transaction";
-                    return Err(Fault::Store(Class::Busy, text.into()));
-                }
-                Ok(None) => trouble = None,
+        loop {
+            self.limit.set(HASTE.min(until.saturating_sub(since_boot())));
+            let trouble = match self.outcome(number) {
+                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(None) => "it is still in progress, as while it waits for a synchronous standby".to_owned(),
                 Err(fault @ Fault::Store(Class::Lost, _)) => return Err(fault),
-                Err(fault) => trouble = Some(fault),
+                Err(fault) => fault.to_string(),
+            };
+            if since_boot() >= until {
+                return Err(number.lost(&trouble));
             }
             std::thread::sleep(wait);
             wait = LONGEST_WAIT.min(wait * 2);
         }
-        let trouble = trouble.map_or_else(|| "it is still in progress".to_owned(), |fault| fault.to_string());
-        Err(number.lost(&trouble))
     }
 
     /// Returns what has become of a transaction; `None` while the server has not noticed that its client is gone.
     fn outcome(&mut self, number: &Number) -> Result<Option<Outcome>, Fault> {
         if self.link.is_none() {
-            self.reconnect(HASTE)?;
+            self.reconnect(Haste { limit: Some(HASTE) })?;
         }
         let Some(link) = &mut self.link else { return Err(gone()) };
         let question = number.question(&link.session, &self.address.quoted_schema())?;

@@ -6,9 +6,10 @@ use postgres::{Error, Transaction};
 
 use crate::error::BoxError;
 use crate::store::fault::{Class, Fault};
+use crate::store::postgres::address::LONG;
 use crate::store::postgres::client::Client;
 use crate::store::postgres::server::{Access, Server, gone};
-use crate::store::postgres::session::{LONG, last, number, text};
+use crate::store::postgres::session::{last, number, text};
 
 /// What the application writes is another program's, with the settings of its role. The number of the transaction shows whether the
 /// application ended it.
