@@ -155,10 +155,10 @@ const LOCAL_TASKS: &str = sql! {"
     UPDATE scheduled_tasks SET planned = 0, next_run = NULL
      WHERE {active_planned} AND next_run > :now AND {local_time}"};
 
-/// Those of them of which an occurrence is resolved.
-const RECURRING: &str = sql! {"
+/// They are planned at once: left unplanned, a scheduler with the data before would plan them in its next turn.
+const PLANNED: &str = sql! {"
     SELECT id FROM scheduled_tasks
-     WHERE {active_planned} AND next_run > :now AND {local_time} AND schedule_type = 'cron' AND resolved_until IS NOT NULL"};
+     WHERE {active_planned} AND next_run > :now AND {local_time}"};
 
 /// Records the zone data of this process. Returns the recorded zone data if it differs: local times are then planned again. They are
 /// also if none was recorded: clients may have planned them with other data.
@@ -173,11 +173,11 @@ pub(crate) fn record_zone_data(
         return Ok(None);
     }
     tx.prepare_cached(SET_ZONE_DATA)?.execute(named_params! { ":version": version })?;
-    let recurring: Vec<i64> = {
-        let mut statement = tx.prepare_cached(RECURRING)?;
+    let planned: Vec<i64> = {
+        let mut statement = tx.prepare_cached(PLANNED)?;
         statement.query_map(named_params! { ":now": now }, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?
     };
-    let anew: Vec<_> = recurring.into_iter().filter_map(|id| Some((id, anew(tx, schedules, id)?))).collect();
+    let anew: Vec<_> = planned.into_iter().filter_map(|id| Some((id, anew(tx, schedules, id)?))).collect();
     tx.prepare_cached(LOCAL_TASKS)?.execute(named_params! { ":now": now })?;
     for (task, next) in anew {
         foreign_plans::set(tx, task, next)?;
