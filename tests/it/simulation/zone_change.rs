@@ -1,5 +1,5 @@
-//! New zone data: a scheduler that starts with other zone data plans all future runs again, records one event, and neither
-//! loses nor repeats an occurrence that became due meanwhile.
+//! New zone data: a scheduler that starts with other zone data records one event, and neither loses nor repeats an occurrence that became
+//! due meanwhile. The tests of `clock` show that it plans all future runs again.
 
 use crate::simulation::history::Check;
 use crate::simulation::scenario::Scenario;
