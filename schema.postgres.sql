@@ -123,6 +123,10 @@ CREATE TABLE scheduled_tasks (
     paused_by        text COLLATE "C" CHECK (length(paused_by) <= 200),
     -- The manifest that declared it; NULL when added by hand.
     managed_by       text COLLATE "C",
+    -- A mark: the handler of its waiting runs and what blocks them follow from the task as it is now, and turns write them in
+    -- batches. NULL: all is written. 0: nothing yet. Above 0: the scheduled runs up to this occurrence. Below 0: all scheduled runs,
+    -- and the others with an id up to -marked.
+    marked           bigint,
     created_at       bigint NOT NULL DEFAULT duly_statement_time()
                      CHECK (created_at BETWEEN 1000000000000 AND 64060588800000),
     -- When a user or a program last changed the definition or the status; the scheduler's bookkeeping does not change it.
@@ -341,8 +345,8 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- program and schema_version: mark these tables as duly's, and their version. probe: for the triggers of schema.sql.
 -- stamp: counts heartbeats. If it decreases, the database is an older copy, and the scheduler stops; do not change it.
--- zone_data: of the scheduler that started last. misplanned: rows that a wrong clock has planned and that could not be written since,
--- and the time from which they are planned again.
+-- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
+-- that a wrong clock has planned and that could not be written since, and the time from which they are planned again.
 CREATE TABLE scheduler_meta (
     key              text COLLATE "C" PRIMARY KEY,
     value            text COLLATE "C" NOT NULL
@@ -357,6 +361,8 @@ INSERT INTO scheduler_meta (key, value) VALUES ('program', 'duly'), ('schema_ver
 CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run, id) WHERE status = 'active' AND planned = 1;
 -- Rows that a scheduler must still examine.
 CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned, id) WHERE planned = 0;
+-- Tasks whose waiting runs a scheduler must still write.
+CREATE INDEX scheduled_tasks_marked ON scheduled_tasks (id) WHERE marked IS NOT NULL;
 
 -- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs
@@ -373,6 +379,9 @@ CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at, id)
 -- Waiting runs by what blocks them and by key: which run is next when the key is free.
 CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at, id)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
+-- Waiting runs that SQL has requested to stop.
+CREATE INDEX task_runs_asked ON task_runs (task_id, id)
+    WHERE cancel_requested = 1 AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 -- Runs that expire unless they begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at, id) WHERE expires_at IS NOT NULL AND status = 'queued';
 -- Dead runs by their end: which of them are recent.
@@ -501,28 +510,9 @@ BEGIN
     NEW.invalid_reason := NULL;
     NEW.paused_by := CASE WHEN asked = 'paused' THEN coalesce(NEW.paused_by, 'sql') END;
 
-    IF asked = 'paused' THEN
-        -- The next run behind a run that may no longer start is now first.
-        UPDATE task_runs SET blocked = NULL
-         WHERE id IN (SELECT (SELECT n.id FROM task_runs n
-                               WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
-                                 AND n.blocked = 'key'
-                                 AND n.concurrency_key = r.concurrency_key AND n.handler = r.handler
-                                 AND (n.task_id <> r.task_id OR n.origin = 'manual')
-                               ORDER BY n.run_at, n.id LIMIT 1)
-                        FROM task_runs r
-                       WHERE r.task_id = OLD.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
-                         AND r.blocked IS NULL AND r.origin <> 'manual' AND r.concurrency_key IS NOT NULL);
-        UPDATE task_runs SET blocked = 'paused'
-         WHERE task_id = OLD.id AND origin <> 'manual'
-           AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
-    ELSE
-        -- Resumed: blocked by the next reason that may hold; the loop, which planned = 0 calls, derives the real one.
-        UPDATE task_runs
-           SET blocked = CASE WHEN NEW.overlap <> 'allow' AND (origin = 'schedule' OR origin = 'catch_up') THEN 'order'
-                              WHEN concurrency_key IS NOT NULL THEN 'key' END
-         WHERE task_id = OLD.id AND blocked = 'paused'
-           AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
+    -- A pause and a resume write a mark.
+    IF (OLD.status = 'paused' OR OLD.status = 'invalid') <> (asked = 'paused') THEN
+        NEW.marked := 0;
     END IF;
     RETURN NEW;
 END $$;
@@ -572,13 +562,11 @@ WHEN (current_setting('duly.store', true) IS DISTINCT FROM 'on'
 EXECUTE FUNCTION scheduled_tasks_moved();
 
 -- A change of handler also applies to the waiting runs, so that repairing a task repairs its retries; a change of overlap may
--- unblock them. planned = 0 calls the loop, which derives anew why they may not start.
+-- unblock them. The mark says so: there may be any number of them. planned = 0 calls the loop.
 CREATE FUNCTION scheduled_tasks_repaired() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
 BEGIN
-    UPDATE task_runs SET handler = NEW.handler
-     WHERE task_id = OLD.id AND handler <> NEW.handler
-       AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
+    NEW.marked := 0;
     NEW.planned := 0;
     RETURN NEW;
 END $$;

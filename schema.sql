@@ -107,6 +107,10 @@ CREATE TABLE scheduled_tasks (
     paused_by        TEXT CHECK (length(paused_by) <= 200 AND instr(paused_by, CAST(x'00' AS TEXT)) = 0),
     -- The manifest that declared it; NULL when added by hand.
     managed_by       TEXT CHECK (instr(managed_by, CAST(x'00' AS TEXT)) = 0),
+    -- A mark: the handler of its waiting runs and what blocks them follow from the task as it is now, and turns write them in
+    -- batches. NULL: all is written. 0: nothing yet. Above 0: the scheduled runs up to this occurrence. Below 0: all scheduled runs,
+    -- and the others with an id up to -marked.
+    marked           INTEGER,
     created_at       INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))
                      CHECK (created_at BETWEEN 1000000000000 AND 64060588800000),
     -- When a user or a program last changed the definition or the status; the scheduler's bookkeeping does not change it.
@@ -329,11 +333,12 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
 -- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
--- zone_data: of the scheduler that started last. misplanned: rows that a wrong clock has planned and that could not be written since,
--- and the time from which they are planned again. history: a random id of the history of these rows. After the file was restored to an
--- earlier state, the first scheduler or client that finds that begins another. restored: what it found, until a scheduler records the
--- event. held: what still runs of the history before, as JSON: of each owner the id under which it goes on, and of each attempt its run,
--- its number, its task and a hash of its key; these tasks and keys start nothing. attempts is null if they are not known.
+-- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
+-- that a wrong clock has planned and that could not be written since, and the time from which they are planned again. history: a
+-- random id of the history of these rows. After the file was restored to an earlier state, the first scheduler or client that finds
+-- that begins another. restored: what it found, until a scheduler records the event. held: what still runs of the history before, as
+-- JSON: of each owner the id under which it goes on, and of each attempt its run, its number, its task and a hash of its key; these
+-- tasks and keys start nothing. attempts is null if they are not known.
 CREATE TABLE scheduler_meta (
     key              TEXT PRIMARY KEY,
     value            TEXT NOT NULL
@@ -348,6 +353,8 @@ INSERT INTO scheduler_meta (key, value) VALUES
 CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run) WHERE status = 'active' AND planned = 1;
 -- Rows that a scheduler must still examine.
 CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned) WHERE planned = 0;
+-- Tasks whose waiting runs a scheduler must still write.
+CREATE INDEX scheduled_tasks_marked ON scheduled_tasks (id) WHERE marked IS NOT NULL;
 
 -- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs
@@ -364,6 +371,9 @@ CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
 -- Waiting runs by what blocks them and by key: which run is next when the key is free.
 CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
+-- Waiting runs that SQL has requested to stop.
+CREATE INDEX task_runs_asked ON task_runs (task_id)
+    WHERE cancel_requested = 1 AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 -- Runs that expire unless they begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
 -- Dead runs by their end: which of them are recent.
@@ -416,7 +426,7 @@ BEGIN
 END;
 
 -- A change of schedule or zone, a pause or a resume by SQL. The program does the same itself, after it has resolved what is
--- due under the old state. Its UPDATE is recognized by a new active_since or resolved_until.
+-- due under the old state. Its UPDATE is recognized by a new active_since or resolved_until. A pause and a resume write a mark.
 CREATE TRIGGER scheduled_tasks_edited AFTER UPDATE OF
     schedule_type, schedule_value, time_zone, starts_at, ends_at, status
 ON scheduled_tasks
@@ -447,31 +457,9 @@ BEGIN
            status = iif(NEW.status = 'completed' OR NEW.status = 'invalid', 'active', NEW.status),
            failure_count = iif(OLD.status = 'paused' AND NEW.status = 'active', 0, failure_count),
            invalid_reason = NULL,
-           paused_by = iif(NEW.status = 'paused', ifnull(NEW.paused_by, 'sql'), NULL)
+           paused_by = iif(NEW.status = 'paused', ifnull(NEW.paused_by, 'sql'), NULL),
+           marked = iif((OLD.status = 'paused' OR OLD.status = 'invalid') = (NEW.status = 'paused'), marked, 0)
      WHERE id = NEW.id;
-
-    -- Paused: the next run behind a run that may no longer start is now first.
-    UPDATE task_runs SET blocked = NULL
-     WHERE NEW.status = 'paused'
-       AND id IN (SELECT (SELECT n.id FROM task_runs n
-                           WHERE n.locked_by IS NULL AND (n.status = 'queued' OR n.status = 'failed')
-                             AND n.blocked = 'key'
-                             AND n.concurrency_key = r.concurrency_key AND n.handler = r.handler
-                             AND (n.task_id <> r.task_id OR n.origin = 'manual')
-                           ORDER BY n.run_at, n.id LIMIT 1)
-                    FROM task_runs r
-                   WHERE r.task_id = NEW.id AND r.locked_by IS NULL AND (r.status = 'queued' OR r.status = 'failed')
-                     AND +r.blocked IS NULL AND r.origin <> 'manual' AND r.concurrency_key IS NOT NULL);
-    UPDATE task_runs SET blocked = 'paused'
-     WHERE NEW.status = 'paused' AND task_id = NEW.id AND origin <> 'manual'
-       AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
-
-    -- Resumed: blocked by the next reason that may hold; the loop, which planned = 0 calls, derives the real one.
-    UPDATE task_runs
-       SET blocked = iif(NEW.overlap <> 'allow' AND (origin = 'schedule' OR origin = 'catch_up'), 'order',
-                         iif(concurrency_key IS NULL, NULL, 'key'))
-     WHERE NEW.status <> 'paused' AND task_id = NEW.id AND +blocked = 'paused'
-       AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
 END;
 
 -- next_run set to a later time by SQL, to run the task now, or to NULL, to compute it anew. An occurrence that was due is
@@ -499,14 +487,11 @@ BEGIN
 END;
 
 -- A change of handler also applies to the waiting runs, so that repairing a task repairs its retries; a change of overlap may
--- unblock them. planned = 0 calls the loop, which derives anew why they may not start.
+-- unblock them. The mark says so: there may be any number of them. planned = 0 calls the loop.
 CREATE TRIGGER scheduled_tasks_repaired AFTER UPDATE OF handler, overlap ON scheduled_tasks
 WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap
 BEGIN
-    UPDATE task_runs SET handler = NEW.handler
-     WHERE task_id = NEW.id AND handler <> NEW.handler
-       AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
-    UPDATE scheduled_tasks SET planned = 0 WHERE id = NEW.id;
+    UPDATE scheduled_tasks SET planned = 0, marked = 0 WHERE id = NEW.id;
 END;
 
 -- A cancel request by SQL for a waiting run: planned = 0 calls the loop, which cancels it. The loop finds running runs itself.

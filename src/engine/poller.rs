@@ -444,6 +444,7 @@ impl Poller {
             prune: input.prune,
             slots,
             most: self.size.items(),
+            derived: self.limit.unwrap_or(self.size.items().div_ceil(2)),
             ahead: if input.behind { MAX_ITEMS } else { RESOLVE_AHEAD },
         };
         match self.store.turn(&work) {

@@ -318,6 +318,8 @@ pub(crate) struct Work<'a> {
     /// Most items that the turn writes: at most [`MAX_ITEMS`], fewer after turns that took too long. If it is one, what exceeds a time
     /// limit of a server is set aside.
     pub(crate) most: usize,
+    /// Most runs of changed tasks that the turn derives again, and most tasks that it has planned again.
+    pub(crate) derived: usize,
     /// Most due tasks that are resolved although no worker is free for them.
     pub(crate) ahead: usize,
 }
@@ -331,8 +333,10 @@ pub(crate) enum Item {
     Expiry(i64),
     Task(i64),
     Claim(i64),
-    /// The time of a waiting run that a wrong clock has planned.
+    /// The time of a waiting run that a wrong clock has planned; a waiting run of a task that was changed.
     Wait(i64),
+    /// The waiting runs of a task that was changed.
+    Mark(i64),
     /// The start of a running run, which moves with a step of the clock.
     Start(i64),
     Sweep,
@@ -349,6 +353,7 @@ impl std::fmt::Display for Item {
             Item::Task(task) => write!(f, "task {task}"),
             Item::Claim(run) => write!(f, "the claim of run {run}"),
             Item::Wait(run) => write!(f, "the wait of run {run}"),
+            Item::Mark(task) => write!(f, "the waiting runs of task {task}"),
             Item::Start(run) => write!(f, "the start of run {run}"),
             Item::Prune => f.write_str("the deletion of expired history"),
             Item::Sweep => f.write_str("the check of waiting runs"),

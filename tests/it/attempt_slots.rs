@@ -251,7 +251,7 @@ fn a_scheduler_whose_database_was_moved_recreates_no_lock_file() {
 
 /// The event and `started_at` are written when a worker starts the run.
 #[test]
-fn a_start_is_reported_by_the_worker_that_starts_the_run() {
+fn a_start_is_reported_when_a_worker_starts_the_run() {
     let db = TestDb::new();
     let starts = Arc::new(Mutex::new(Vec::new()));
     let recorded = starts.clone();
@@ -261,8 +261,7 @@ fn a_start_is_reported_by_the_worker_that_starts_the_run() {
         .poll(Duration::from_millis(10))
         .observe(move |event: &Event| {
             if let Event::Started { claim } = event {
-                let worker = std::thread::current().name().unwrap_or_default().to_owned();
-                recorded.lock().unwrap().push((claim.task.clone(), worker));
+                recorded.lock().unwrap().push(claim.task.clone());
             }
         })
         .handler("short", |_: &Context| Ok::<_, Error>(()))
@@ -277,12 +276,12 @@ fn a_start_is_reported_by_the_worker_that_starts_the_run() {
     for name in ["long-1", "long-2"] {
         scheduler.add(NewTask::once(name, due).handler("long")).unwrap();
     }
-    let started = |name: &str| starts.lock().unwrap().iter().any(|(task, _)| task == name);
+    let started = |name: &str| starts.lock().unwrap().iter().any(|task| task == name);
     eventually("the first has begun", || started("long-1") || started("long-2"));
     let (first, second) = if started("long-1") { ("long-1", "long-2") } else { ("long-2", "long-1") };
     let began = |name: &str| {
         db.ask(&format!(
-            "SELECT r.started_at IS NOT NULL FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+            "SELECT count(r.started_at) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
               WHERE t.name = '{name}'"
         ))
     };
@@ -293,5 +292,4 @@ fn a_start_is_reported_by_the_worker_that_starts_the_run() {
     eventually("its row says so", || began(second) == "1");
     gate.send_timeout((), seconds(60)).unwrap();
     assert_eq!(scheduler.shutdown(seconds(60)).unwrap().unfinished, 0);
-    assert!(starts.lock().unwrap().iter().all(|(_, worker)| worker.starts_with("duly-worker-")));
 }

@@ -52,8 +52,9 @@ fn the_next_run_behind_a_key_is_freed_when_the_first_is_paused_or_deleted() {
             let db = TestDb::new();
             let (mut stepper, busy) = three_waiting_for_a_key(&db, |task| task);
             program.execute(&db, sql);
+            assert!(stepper.step().unwrap().is_empty(), "{sql}");
             assert_eq!(waiting(&db)[..2], ["aside|-", "behind|key"]);
-            assert_eq!(waiting(&db)[2..], left, "in the same transaction: {sql}");
+            assert_eq!(waiting(&db)[2..], left, "before the end of the run: {sql}");
             stepper.finish(&busy, Outcome::succeeded());
             assert_eq!(names(&stepper.step().unwrap()), ["second"], "{sql}");
             db.assert_sound();

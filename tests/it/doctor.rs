@@ -116,7 +116,7 @@ fn claimable_runs_that_must_wait_are_found() {
         )
     };
     let free = "UPDATE task_runs SET origin = 'schedule', concurrency_key = NULL, blocked = NULL;
-                UPDATE scheduled_tasks SET planned = 1;";
+                UPDATE scheduled_tasks SET planned = 1, marked = NULL;";
     let held = "a run that may start is held back by nothing";
     for (harm, rule) in [
         (insert("queued", 1) + "UPDATE scheduled_tasks SET status = 'paused';" + free, held),

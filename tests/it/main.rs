@@ -133,6 +133,7 @@ mod manifests;
 /// Manual tasks: only a request opens a run.
 mod manual;
 /// Operations on all runs or tasks that a filter selects.
+mod marks;
 mod matching;
 /// Messages about the past: reasons of cancellations and pauses, leftover processes, stalled owners.
 mod messages;

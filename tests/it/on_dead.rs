@@ -254,6 +254,8 @@ fn waiting_runs_of_a_paused_task_keep_waiting() {
     stepper.clock().advance(minutes(1));
     stepper.finish(&subject, give_up());
     step(&mut stepper, 0);
+    // The next turn derives its runs again.
+    step(&mut stepper, 0);
     let waiting = "SELECT status, blocked FROM task_runs WHERE id > 1 ORDER BY id";
     assert_eq!(db.rows(waiting), ["queued|paused", "queued|paused"]);
     client.resume("subject").unwrap();

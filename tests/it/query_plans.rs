@@ -93,12 +93,13 @@ const MAY_SCAN: &str = "
     invariants: RUN_TEXT STARTS_WITHOUT_LIMIT TASKS_WITHOUT_NEXT TASKS_WITH_A_NEXT TASK_TEXT WAITING
     limit_requests: HANDLERS KEYS MANAGED
     limits: ANY RATES
+    marks: IS_MARKED KEYS MARKED
     migration: NOT_STOPPED
     once: COMPLETE_ALL START_ALL
     owners: HAS_SESSIONS NEWEST_SEEN NOT_ENDED NOT_STOPPED STOP_ALL
     prune: INSTANCES OLD_EVENTS
     queue: WAITING
-    replan: ALL_TASKS ENDED INSTANCES LAST_RUNS LATER LOCAL_TASKS PLANNED STARTS TASKS WAITING
+    replan: ALL_TASKS ENDED INSTANCES LAST_RUNS LATER LOCAL_TASKS STARTS TASKS WAITING
     record: IDS
     restore: BEGIN_SEQUENCE RAISE
     schedulers: STOPPED
@@ -107,12 +108,13 @@ const MAY_SCAN: &str = "
     tasks: ALL MANAGED_BY NAMES";
 const MAY_SORT: &str = "
     alarms: PENDING
-    blocked: FIRST_WAITING KEYS_OF_TASK
+    blocked: FIRST_WAITING KEYS_OF_FRONT
     census: FAILING NEXT TASKS UNFINISHED
     health: DEAD FAILING INSTANCES INTERRUPTED INVALID OVERDUE STUCK UNREPORTED ZONES ZONE_DATA
     history: LAST_OF_ONCE NEWEST_OF_TASK
     invariants: FREE_TWICE KEYS_TWICE OCCURRENCES_TWICE REOPENED
     limit_requests: MANAGED
+    marks: KEYS
     owners: OTHERS
     prune: INSTANCES
     queue: RUNNING WAITING
@@ -127,8 +129,8 @@ fn listed(list: &str) -> BTreeSet<String> {
 
 /// Writes by SQL, and how often their triggers search the unfinished runs of the task: never its final runs.
 const TRIGGERS: &[(&str, usize)] = &[
-    ("UPDATE scheduled_tasks SET status = 'paused' WHERE id = 1", 3),
-    ("UPDATE scheduled_tasks SET handler = 'other' WHERE id = 1", 1),
+    ("UPDATE scheduled_tasks SET status = 'paused' WHERE id = 1", 0),
+    ("UPDATE scheduled_tasks SET handler = 'other' WHERE id = 1", 0),
     ("DELETE FROM scheduled_tasks WHERE id = 1", 3),
 ];
 

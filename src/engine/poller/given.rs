@@ -71,7 +71,7 @@ impl Poller {
         self.log_once.log("after a change of the tables nothing starts, since lock files cannot be read", not_compared);
     }
 
-    /// Has turns write fewer outcomes than the store allows, for tests.
+    /// Has turns write fewer outcomes, and derive fewer runs of changed tasks, than the store allows, for tests.
     pub(crate) fn limit_outcomes(&mut self, most: usize) {
         self.limit = Some(most);
     }

@@ -58,7 +58,16 @@ pub(crate) fn waiting(row: &Row<'_>) -> rusqlite::Result<Waiting> {
 
 const SET_REASON: &str = sql! {"
     UPDATE task_runs SET blocked = :blocked
-     WHERE id = :run AND {waiting} AND blocked IS NOT :blocked"};
+     WHERE id = :run AND {waiting} AND blocked IS NOT :blocked AND (blocked > '' OR :blocked IS NOT 'key')"};
+
+/// Stores what blocks a waiting run, except that of its key only [`derive_key`] knows whether it may start. Returns whether that differs
+/// from what was stored.
+pub(crate) fn set_reason(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<bool> {
+    let facts = tx.prepare_cached(FACTS)?.query_row(named_params! { ":run": run }, waiting).optional()?;
+    let Some(facts) = facts else { return Ok(false) };
+    let params = named_params! { ":run": run, ":blocked": facts.reason().map(Reason::as_str) };
+    tx.prepare_cached(SET_REASON)?.execute(params).map(|rows| rows > 0)
+}
 
 /// Derives the reason of one waiting run again, and with it which runs go first behind its key.
 pub(crate) fn place(
@@ -67,10 +76,7 @@ pub(crate) fn place(
     key: Option<impl AsRef<[u8]>>,
     now: Timestamp,
 ) -> rusqlite::Result<()> {
-    if let Some(facts) = tx.prepare_cached(FACTS)?.query_row(named_params! { ":run": run }, waiting).optional()? {
-        let blocked = facts.reason().map(Reason::as_str);
-        tx.prepare_cached(SET_REASON)?.execute(named_params! { ":run": run, ":blocked": blocked })?;
-    }
+    set_reason(tx, run)?;
     key.map_or(Ok(()), |key| derive_key(tx, key, now))
 }
 
@@ -199,41 +205,28 @@ pub(crate) fn after_the_end(
     key.map_or(Ok(()), |key| derive_key(tx, key, now))
 }
 
-const KEYS_OF_TASK: &str = sql! {"
-    SELECT DISTINCT concurrency_key FROM task_runs
-     WHERE task_id = :task AND {unfinished} AND concurrency_key IS NOT NULL"};
+const MARK: &str = sql! {"
+    UPDATE scheduled_tasks SET marked = 0
+     WHERE id = :task AND EXISTS (SELECT 1 FROM task_runs WHERE task_id = :task AND {unfinished})"};
 
-const PAUSE: &str = sql! {"
-    UPDATE task_runs SET blocked = 'paused'
-     WHERE task_id = :task AND {waiting} AND origin <> 'manual' AND blocked IS NOT 'paused'"};
-
-const RESUME: &str = sql! {"
-    UPDATE task_runs
-       SET blocked = iif(:ordered AND (origin = 'schedule' OR origin = 'catch_up'), 'order',
-                         iif(concurrency_key IS NULL, NULL, 'key'))
-     WHERE task_id = :task AND {waiting}"};
-
-/// Derives the reasons of all waiting runs of a task, after its status, handler or overlap policy has changed.
-pub(crate) fn derive_task(
-    tx: &Transaction<'_>,
-    task: i64,
-    resting: bool,
-    ordered: bool,
-    now: Timestamp,
-) -> rusqlite::Result<()> {
-    if resting {
-        tx.prepare_cached(PAUSE)?.execute(named_params! { ":task": task })?;
-    } else {
-        tx.prepare_cached(RESUME)?.execute(named_params! { ":task": task, ":ordered": ordered })?;
-        derive_order(tx, task, now)?;
-    }
-    keys_of(tx, task)?.iter().try_for_each(|key| derive_key(tx, key, now))
+/// Has turns derive all waiting runs of a task again.
+pub(crate) fn mark(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
+    tx.prepare_cached(MARK)?.execute(named_params! { ":task": task }).map(drop)
 }
 
-/// The keys of a task's unfinished runs, as they stood when each was opened.
-pub(crate) fn keys_of(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Vec<Raw>> {
-    let mut statement = tx.prepare_cached(KEYS_OF_TASK)?;
-    statement.query_map(named_params! { ":task": task }, |row| row.get(0))?.collect()
+const KEYS_OF_FRONT: &str = sql! {"
+    SELECT DISTINCT concurrency_key
+      FROM (SELECT concurrency_key FROM task_runs INDEXED BY task_runs_unfinished
+             WHERE task_id = :task AND {unfinished} LIMIT {front})
+     WHERE concurrency_key IS NOT NULL"};
+
+/// Derives what the first unfinished runs of a task wait for. A sweep reaches the keys of the others.
+pub(crate) fn derive_front(tx: &Transaction<'_>, task: i64, now: Timestamp) -> rusqlite::Result<()> {
+    derive_order(tx, task, now)?;
+    let mut statement = tx.prepare_cached(KEYS_OF_FRONT)?;
+    let keys = statement.query_map(named_params! { ":task": task }, |row| row.get(0))?;
+    let keys = keys.collect::<rusqlite::Result<Vec<Raw>>>()?;
+    keys.iter().try_for_each(|key| derive_key(tx, key, now))
 }
 
 /// The key and the task that [`sweep`] reached.
@@ -259,14 +252,14 @@ const NEXT_TASK: &str = sql! {"
     SELECT min(task_id) FROM task_runs
      WHERE {unfinished} AND task_id > :task"};
 
-/// Reads the first hundred runs only. A later round reaches the others.
+/// Reads the first runs only. A later round reaches the others.
 const WRONGLY_PAUSED: &str = sql! {"
-    SELECT t.overlap <> 'allow' FROM scheduled_tasks t
-     WHERE t.id = :task AND t.status <> 'paused' AND t.status <> 'invalid'
+    SELECT EXISTS (SELECT 1 FROM scheduled_tasks t
+     WHERE t.id = :task AND t.status <> 'paused' AND t.status <> 'invalid' AND t.marked IS NULL
        AND EXISTS (SELECT 1 FROM (SELECT r.blocked FROM task_runs r INDEXED BY task_runs_unfinished
                                    WHERE r.task_id = :task
-                                     AND {unfinished:r} LIMIT 100)
-                    WHERE blocked = 'paused')"};
+                                     AND {unfinished:r} LIMIT {front})
+                    WHERE blocked = 'paused'))"};
 
 /// Derives the reasons of up to `limit` keys and tasks again, round robin. This repairs rows that another program changed.
 pub(crate) fn sweep(tx: &Transaction<'_>, round: &mut Round, limit: usize, now: Timestamp) -> rusqlite::Result<()> {
@@ -286,14 +279,12 @@ pub(crate) fn sweep(tx: &Transaction<'_>, round: &mut Round, limit: usize, now: 
         if round.task == 0 {
             break;
         }
-        let ordered: Option<bool> = tx
-            .prepare_cached(WRONGLY_PAUSED)?
-            .query_row(named_params! { ":task": round.task }, |row| row.get(0))
-            .optional()?;
-        match ordered {
-            Some(ordered) => derive_task(tx, round.task, false, ordered, now)?,
-            None => derive_order(tx, round.task, now)?,
+        let of_task = named_params! { ":task": round.task };
+        let is_wrong = tx.prepare_cached(WRONGLY_PAUSED)?.query_row(of_task, |row| row.get(0))?;
+        if is_wrong {
+            mark(tx, round.task)?;
         }
+        derive_order(tx, round.task, now)?;
     }
     Ok(())
 }
@@ -305,6 +296,7 @@ mod tests {
     use super::*;
     use crate::store::sqlite::connection::SqliteStore;
     use crate::store::sqlite::file::{Durability, Missing};
+    use crate::store::sqlite::marks;
 
     const NOON: i64 = 1_805_025_600_000;
 
@@ -423,6 +415,21 @@ mod tests {
         }
     }
 
+    /// Derives the runs of a marked task one by one, as turns do with more of them.
+    fn derive_all(tx: &Transaction<'_>, task: i64, now: Timestamp) -> rusqlite::Result<()> {
+        let mark = || tx.query_row("SELECT marked FROM scheduled_tasks WHERE id = ?1", [task], |row| row.get(0));
+        let mut reached: Option<i64> = mark()?;
+        assert_eq!(reached, Some(0), "task {task}");
+        while let Some(mark) = reached {
+            let batch = marks::batch(tx, task, mark, 1)?;
+            marks::derive(tx, &batch.runs, now)?;
+            marks::reach(tx, task, batch.reached)?;
+            reached = batch.reached;
+        }
+        assert_eq!(mark()?, None);
+        Ok(())
+    }
+
     #[test]
     fn the_statements_and_triggers_agree_with_the_placement_rule() {
         let home = tempfile::tempdir().expect("a folder");
@@ -443,18 +450,18 @@ mod tests {
             tx.execute_batch("UPDATE scheduled_tasks SET status = 'paused' WHERE status = 'active' AND id > 1")?;
             for case in cases.iter_mut().filter(|case| case.waiting.status == TaskStatus::Active) {
                 case.waiting.status = TaskStatus::Paused;
+                derive_all(tx, case.task, now)?;
                 assert_placed(tx, case, "paused by SQL");
             }
             tx.execute_batch("UPDATE scheduled_tasks SET status = 'active' WHERE status = 'paused'")?;
             for case in cases.iter_mut().filter(|case| case.waiting.status == TaskStatus::Paused) {
                 case.waiting.status = TaskStatus::Active;
-                let (blocked, expected) = (stored(tx, case.task * 10 + 5), case.waiting.reason());
-                assert!(blocked.is_some() || expected.is_none(), "{case:?} resumed by SQL: {blocked:?}");
+                derive_all(tx, case.task, now)?;
+                assert_placed(tx, case, "resumed by SQL");
             }
             for case in &cases {
-                let (status, overlap) = (case.waiting.status, case.waiting.overlap);
-                let rests = matches!(status, TaskStatus::Paused | TaskStatus::Invalid);
-                derive_task(tx, case.task, rests, overlap != Overlap::Allow, now)?;
+                mark(tx, case.task)?;
+                derive_all(tx, case.task, now)?;
                 assert_placed(tx, case, "derived");
             }
             Ok(())

@@ -9,6 +9,7 @@ use crate::clock::Timestamp;
 use crate::store::fault::Fault;
 use crate::store::sqlite::blocked;
 use crate::store::sqlite::limits::InForce;
+use crate::store::sqlite::marks;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::row;
 use crate::store::sqlite::runs::{self, Claimer, Wrote};
@@ -128,7 +129,16 @@ pub(crate) fn next(
 /// Claims one waiting run, if a slot admits it. The rate of its handler allows a start.
 pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slots, run: i64) -> Result<(), Fault> {
     let (tx, now) = (cx.tx, cx.now);
-    let Some(mut claim) = runs::claimed(tx, run, now)? else { return Ok(()) };
+    let Some((mut claim, may_be_old)) = runs::claimed(tx, run, now)? else { return Ok(()) };
+    if may_be_old && marks::renew(tx, run)? {
+        // It may have another handler now, or wait for something.
+        cx.written.renewed += 1;
+        cx.written.blocked = true;
+        return Ok(claim.concurrency_key.map_or(Ok(()), |key| blocked::derive_key(tx, key, now))?);
+    }
+    if cx.written.relists() {
+        return Ok(());
+    }
     let limits = &cx.written.limits;
     if !slots.admits(&claim.retry) || !limits.admit(slots, &claim.handler) {
         // It waits for an idle worker. If later runs were read ahead meanwhile, no worker would ever be idle.

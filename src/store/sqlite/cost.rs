@@ -101,6 +101,7 @@ impl Site {
             // Retention has its own limits and its own test.
             prune: None,
             most: MAX_ITEMS,
+            derived: MAX_ITEMS / 2,
             ahead: 32,
         };
         let before = self.steps.load(Ordering::Relaxed);

@@ -51,9 +51,7 @@ pub(crate) fn check(tx: &Transaction<'_>, task: i64, plan: &mut Plan, now: Times
     let Some(next) = resolve::planned_anew(plan) else { return Ok(true) };
     plan.next_run = next;
     if next > now {
-        // In two steps, neither of which the triggers take for a move of the task by SQL.
-        tx.prepare_cached(UNPLAN)?.execute(named_params! { ":task": task })?;
-        set(tx, task, next)?;
+        set(tx, task, Some(next))?;
     }
     Ok(next <= now)
 }
@@ -62,7 +60,10 @@ const UNPLAN: &str = "UPDATE scheduled_tasks SET planned = 0, next_run = NULL WH
 
 const SET_PLAN: &str = "UPDATE scheduled_tasks SET planned = 1, next_run = :next WHERE id = :task";
 
-/// Sets when a task is due that is not planned.
-pub(crate) fn set(tx: &Transaction<'_>, task: i64, next: Timestamp) -> rusqlite::Result<()> {
-    tx.prepare_cached(SET_PLAN)?.execute(named_params! { ":task": task, ":next": next }).map(|_| ())
+/// Sets when a task is due; `None`: the next turn plans it.
+pub(crate) fn set(tx: &Transaction<'_>, task: i64, next: Option<Timestamp>) -> rusqlite::Result<()> {
+    // In two steps, neither of which the triggers take for a move of the task by SQL.
+    tx.prepare_cached(UNPLAN)?.execute(named_params! { ":task": task })?;
+    let Some(next) = next else { return Ok(()) };
+    tx.prepare_cached(SET_PLAN)?.execute(named_params! { ":task": task, ":next": next }).map(drop)
 }

@@ -20,7 +20,7 @@ use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::restore::held::{Goes, HeldBack};
 use crate::store::sqlite::restore::seen;
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{invariants, owners, row};
+use crate::store::sqlite::{invariants, marks, owners, row};
 use crate::store::turn_io::Session;
 
 /// Longest list of facts of one kind.
@@ -349,6 +349,11 @@ const WAITING: &str = sql! {"
      WHERE {claimable} AND run_at < :before
      GROUP BY handler ORDER BY handler LIMIT :limit"};
 
+/// The runs that [`WAITING`] counts, and the replacement without those of marked tasks, which may not start as it seems.
+const BEFORE: &str = "AND run_at < :before";
+const UNMARKED: &str =
+    "AND run_at < :before AND task_id NOT IN (SELECT id FROM scheduled_tasks WHERE marked IS NOT NULL)";
+
 /// Returns the runs that could have started before an instant, by handler: since then, the rate of the handler has allowed it.
 fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Waiting>> {
     let read = |row: &Row<'_>| {
@@ -358,7 +363,8 @@ fn waiting(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Result<Vec<Wait
     };
     let limits = InForce::read(tx)?;
     let mut found = Vec::new();
-    let mut statement = tx.prepare_cached(WAITING)?;
+    let counted = if marks::any(tx)? { &WAITING.replace(BEFORE, UNMARKED) } else { WAITING };
+    let mut statement = tx.prepare_cached(counted)?;
     for waiting in statement.query_map(named_params! { ":before": before, ":limit": MAX_LISTED_ROWS }, read)? {
         let waiting = waiting?;
         let since = waiting.since.max(limits.opens_at(tx, &waiting.handler)?.unwrap_or(waiting.since));
@@ -394,7 +400,9 @@ const ANY_WORK: &str = sql! {"
                     WHERE ({active_planned} AND next_run <= :now)
                        OR (planned = 0 AND (status = 'active' OR (status = 'completed' AND next_run <= :now))))
         OR EXISTS (SELECT 1 FROM task_runs WHERE status = 'running')
-        OR EXISTS (SELECT 1 FROM task_runs WHERE {claimable} AND run_at <= :now)"};
+        OR EXISTS (SELECT 1 FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+                    WHERE {claimable:r} AND r.run_at <= :now
+                      AND (r.origin = 'manual' OR (t.status <> 'paused' AND t.status <> 'invalid')))"};
 
 /// Reports whether a scheduler would find work now.
 fn any_work(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {

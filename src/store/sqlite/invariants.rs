@@ -73,11 +73,12 @@ const TASKS_WITH_A_NEXT: &str = "
 const MANUAL_COMPLETED: &str = "
     SELECT 'task ' || name FROM scheduled_tasks WHERE status = 'completed' AND schedule_type = 'manual' LIMIT :limit";
 
-/// Reasons are not all derived yet while a changed task waits to be planned (`planned = 0`).
+/// Reasons are not all derived yet while a changed task waits to be planned (`planned = 0`), or is marked.
 const FREE_TWICE: &str = sql! {"
     SELECT 'key ' || concurrency_key || ': runs ' || group_concat(id, ', ') FROM task_runs
      WHERE {claimable} AND concurrency_key IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE marked IS NOT NULL)
      GROUP BY concurrency_key, handler
     HAVING count(*) > 1
        AND count(*) > ifnull((SELECT max_running FROM concurrency_limits l
@@ -168,7 +169,8 @@ const WAITING: &str = sql! {"
            0, r.blocked, r.id, t.name, r.concurrency_key, r.handler
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE {waiting:r} AND (r.blocked IS NULL OR r.run_at < :before)
-       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)"};
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE marked IS NOT NULL)"};
 
 /// The runs that [`WAITING`] reads, and the replacement that limits it to blocked runs.
 const ALL_WAITING: &str = "(r.blocked IS NULL OR r.run_at < :before)";

@@ -17,6 +17,8 @@ pub(crate) struct Memory {
     pub(crate) aside: HashSet<Item>,
     /// Of those, the tasks whose time zone this machine does not know, and the zone: with another zone they are tried at once.
     pub(crate) zoneless: HashMap<i64, String>,
+    /// Marked tasks of which a run could not be written: once the others are, a full turn begins again with the first.
+    pub(crate) refused: HashSet<i64>,
     /// The items that the current full turn tries again.
     pub(crate) retried: HashSet<Item>,
     /// Of the wall clock, what could not be written yet.

@@ -29,6 +29,7 @@ pub(crate) mod invariants;
 mod limit_requests;
 pub(crate) mod limits;
 pub(crate) mod manual;
+pub(crate) mod marks;
 pub(crate) mod matching;
 pub(crate) mod memory;
 pub(crate) mod migration;

@@ -3,6 +3,7 @@
 //!
 //! A run that may start is opened and claimed in one statement if a worker is free. Otherwise it is queued.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rusqlite::{Transaction, named_params};
@@ -18,6 +19,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::limits::{InForce, Place};
+use crate::store::sqlite::row::Raw;
 use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, Wrote};
 use crate::store::sqlite::sql::{number, sql};
 use crate::store::sqlite::{blocked, owners};
@@ -61,6 +63,10 @@ pub(crate) struct Written {
     pub(crate) expired: bool,
     /// Whether a blocked run was written; see [`blocked::any_blocked`].
     pub(crate) blocked: bool,
+    /// How many runs were not claimed because they were not yet written as their task is now; and how many of these the list of runs
+    /// that may start shows as they are.
+    pub(crate) renewed: usize,
+    pub(crate) listed: usize,
     /// The limits that the claims obey.
     pub(crate) limits: InForce,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
@@ -68,6 +74,13 @@ pub(crate) struct Written {
     /// Whether a run of an `on_dead` task was opened or refused; why none is opened.
     pub(crate) tried_on_dead: bool,
     pub(crate) on_dead_refused: Option<String>,
+}
+
+impl Written {
+    /// Returns whether a run that was renewed may have to be claimed before the others of the list.
+    pub(crate) fn relists(&self) -> bool {
+        self.renewed > self.listed
+    }
 }
 
 /// Resolved `once` tasks that `once::finish` must still write.
@@ -120,9 +133,9 @@ fn unfinished(tx: &Transaction<'_>, task: i64, overlap: Overlap) -> rusqlite::Re
 }
 
 const WAITING: &str = sql! {"
-    SELECT id FROM task_runs
+    SELECT id, concurrency_key FROM task_runs INDEXED BY task_runs_unfinished
      WHERE task_id = :task AND {waiting} AND {unscheduled_id} = 0
-     ORDER BY scheduled_for"};
+     ORDER BY scheduled_for LIMIT {looked_at}"};
 
 const ANY_UNFINISHED: &str = sql! {"
     SELECT EXISTS (SELECT 1 FROM task_runs
@@ -315,7 +328,7 @@ impl Opener<'_, '_> {
         if self.newest.is_some_and(|newest| newest > scheduled_for) {
             // A clock that was wrong has opened runs of later occurrences: this run must start before them.
             self.cx.written.blocked = true;
-            blocked::derive_task(self.cx.tx, self.due.id, false, self.due.plan.overlap != Overlap::Allow, self.cx.now)?;
+            blocked::mark(self.cx.tx, self.due.id)?;
         }
         Ok(())
     }
@@ -352,11 +365,12 @@ impl Opener<'_, '_> {
     }
 
     fn cancel_waiting(&mut self) -> Result<(), Fault> {
-        let keys = blocked::keys_of(self.cx.tx, self.due.id)?;
         let mut statement = self.cx.tx.prepare_cached(WAITING)?;
-        let waiting = statement.query_map(named_params! { ":task": self.due.id }, |row| row.get(0))?;
-        let waiting = waiting.collect::<Result<Vec<i64>, _>>()?;
-        for run in waiting {
+        let waiting =
+            statement.query_map(named_params! { ":task": self.due.id }, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let waiting = waiting.collect::<Result<Vec<(i64, Option<Raw>)>, _>>()?;
+        let keys: BTreeSet<Vec<u8>> = waiting.iter().filter_map(|(_, key)| Some(key.as_ref()?.0.clone())).collect();
+        for (run, _) in waiting {
             let (reason, began) =
                 ("a newer occurrence took its place (overlap policy)", runs::has_begun(self.cx.tx, run)?);
             if runs::cancel_waiting(self.cx.tx, run, reason, self.cx.now)? == Wrote::Done {

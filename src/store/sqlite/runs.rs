@@ -465,35 +465,36 @@ const CLAIMED: &str = "
     SELECT r.task_id, r.attempt, r.forgiven, r.handler, r.scheduled_for, r.origin, r.concurrency_key, t.name,
            ifnull(r.payload, t.payload), t.schedule_type, t.max_attempts, t.backoff_ms,
            t.backoff_cap_ms, t.timeout_ms, r.retry_of, iif(r.payload IS NULL, NULL, t.payload),
-           r.interrupted
+           r.interrupted,
+           t.marked IS NOT NULL OR t.status = 'paused' OR t.status = 'invalid' OR r.handler <> t.handler
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
 
-/// Returns the claim of a run that is claimed or about to be. The policies are read again at each claim, so that a change of
-/// the task applies to its retries.
-pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
+/// Returns the claim of a run that is about to be claimed, and whether its row may not be written yet as its task is now. The policies
+/// are read again at each claim, so that a change of the task applies to its retries.
+pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<(Claim, bool)>> {
     read_claim::<String>(tx, run, now)
 }
 
 /// As [`claimed`], for a run that is recovered or ends without an attempt. Text that is not UTF-8 is replaced: no handler
 /// receives it, and such a run must not hold its key forever.
 pub(crate) fn ending(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
-    read_claim::<Replaced>(tx, run, now)
+    Ok(read_claim::<Replaced>(tx, run, now)?.map(|(claim, _)| claim))
 }
 
 fn read_claim<T: FromSql + Into<String>>(
     tx: &Transaction<'_>,
     run: i64,
     now: Timestamp,
-) -> rusqlite::Result<Option<Claim>> {
+) -> rusqlite::Result<Option<(Claim, bool)>> {
     let mut statement = tx.prepare_cached(CLAIMED)?;
     let mut retry_of = None;
     let read = |row: &Row<'_>| {
         retry_of = row.get(14)?;
-        as_claim::<T>(row, run, now)
+        Ok((as_claim::<T>(row, run, now)?, row.get(17)?))
     };
     let mut claim = statement.query_row(named_params! { ":run": run }, read).optional()?;
-    if let (Some(claim), Some(retried)) = (&mut claim, retry_of) {
+    if let (Some((claim, _)), Some(retried)) = (&mut claim, retry_of) {
         claim.first = first_of(tx, run, retried)?;
     }
     Ok(claim)

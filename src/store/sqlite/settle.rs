@@ -448,10 +448,10 @@ fn shown(tx: &Transaction<'_>, run: i64) -> rusqlite::Result<(Option<Timestamp>,
 }
 
 const CANCELLING: &str = sql! {"
-    SELECT id FROM task_runs
-     WHERE task_id = :task AND {waiting} AND cancel_requested = 1"};
+    SELECT id FROM task_runs INDEXED BY task_runs_asked
+     WHERE task_id = :task AND {waiting} AND cancel_requested = 1 LIMIT {asked}"};
 
-/// Cancels the waiting runs of a task that SQL has requested to stop.
+/// Cancels the first waiting runs of a task that SQL has requested to stop. The task stays unplanned while there are others.
 pub(crate) fn cancel_asked(
     tx: &Transaction<'_>,
     task: i64,

@@ -5,7 +5,7 @@
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 15] = [
+pub(crate) const SHARED: [(&str, &str); 18] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -55,6 +55,12 @@ pub(crate) const SHARED: [(&str, &str); 15] = [
     // Most runs of one handler that may start behind a key at one time, and most scheduled runs that a resolution reads.
     ("window", "32"),
     ("looked_at", "400"),
+    // How many of the first unfinished runs of a task are looked at to find keys.
+    ("front", "50"),
+    // How many runs of a task a turn cancels that SQL has requested to stop.
+    ("asked", "200"),
+    // Of how many marked tasks one turn derives runs.
+    ("marks", "32"),
     // Numbers of starts from here on are refused by a CHECK, and ignored.
     ("most_starts", "9000000000000000"),
 ];

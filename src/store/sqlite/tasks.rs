@@ -4,13 +4,13 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
-use crate::model::task::{Definition, Overlap, Task, TaskStatus};
+use crate::model::task::{Definition, Task, TaskStatus};
 use crate::rules::resolve::{self, Next, Plan, Rest};
 use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{blocked, due, foreign_plans, once, owners, row};
+use crate::store::sqlite::{blocked, due, foreign_plans, marks, once, owners, replan, row};
 
 const BY_NAME: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE name = :name"};
 
@@ -103,7 +103,7 @@ pub(crate) fn change(
     schedule: &Schedule,
     now: Timestamp,
 ) -> Result<(), Fault> {
-    let mut old = old.clone();
+    let (mut old, was_invalid) = (old.clone(), old.status == TaskStatus::Invalid);
     let bounds = |task: &Definition| (task.starts_at, task.ends_at);
     let same = old.status != TaskStatus::Invalid
         && bounds(task) == bounds(&old.definition)
@@ -140,7 +140,11 @@ pub(crate) fn change(
     if !same {
         foreign_plans::leave(tx, task, now)?;
     }
-    blocked::derive_task(tx, old.id, old.status == TaskStatus::Paused, task.overlap != Overlap::Allow, now)?;
+    // A trigger marks the task if its handler or its overlap policy has changed.
+    if was_invalid && old.status != TaskStatus::Invalid {
+        blocked::mark(tx, old.id)?;
+    }
+    marks::begin(tx, old.id, now)?;
     Ok(recall(tx, old.id)?)
 }
 
@@ -162,6 +166,9 @@ pub(crate) fn resolve_before_a_change(
             Err(fault) if fault.is_about_this_machine() => return Ok(task),
             Err(fault) => return Err(fault),
         }
+    }
+    if let Some(mark) = replan::zone_mark(tx)? {
+        replan::plan_again(tx, schedules, mark, &[task.id])?;
     }
     let mut written = Written::default();
     let due = due::due(tx, schedules, &[task.id], now)?;
@@ -188,9 +195,10 @@ fn after(now: Timestamp, before: Timestamp) -> Timestamp {
 const RECALL: &str = sql! {"
     UPDATE scheduled_tasks SET planned = 0
      WHERE id = :task
-       AND EXISTS (SELECT 1 FROM task_runs WHERE task_id = :task AND {waiting} AND cancel_requested = 1)"};
+       AND EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_asked
+                    WHERE task_id = :task AND {waiting} AND cancel_requested = 1)"};
 
-fn recall(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
+pub(crate) fn recall(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(RECALL)?.execute(named_params! { ":task": task }).map(|_| ())
 }
 
@@ -224,7 +232,8 @@ pub(crate) fn pause(
     if task.status == TaskStatus::Invalid {
         return Err(refused("pause", &task));
     }
-    rest(tx, &task, by.unwrap_or(USER), now)
+    rest(tx, &task, by.unwrap_or(USER), now)?;
+    Ok(marks::begin(tx, task.id, now)?)
 }
 
 /// Pauses a task whose due occurrences are resolved.
@@ -233,7 +242,7 @@ pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, by: &str, now: Timestamp) 
         ":task": task.id, ":status": TaskStatus::Paused, ":next": None::<Timestamp>,
         ":since": after(now, task.active_since), ":now": now, ":by": by,
     })?;
-    blocked::derive_task(tx, task.id, true, true, now)?;
+    blocked::mark(tx, task.id)?;
     recall(tx, task.id)?;
     owners::record(tx, now, "paused", Some(task.id), None, Some(by))?;
     Ok(())
@@ -262,7 +271,8 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     })?;
     foreign_plans::leave(tx, &task.definition, now)?;
     tx.prepare_cached(END_STREAK)?.execute(named_params! { ":task": task.id })?;
-    blocked::derive_task(tx, task.id, false, task.definition.overlap != Overlap::Allow, now)?;
+    blocked::mark(tx, task.id)?;
+    marks::begin(tx, task.id, now)?;
     recall(tx, task.id)?;
     let passed_over = || format!("occurrences from {} to {since} were passed over", task.active_since);
     let detail = (next != Next::OnRequest).then(passed_over);
@@ -405,7 +415,6 @@ pub(crate) fn settle_plan(
             return Ok(Some((task.definition.name, reason)));
         }
     };
-    let ordered = task.definition.overlap != Overlap::Allow;
     // A repaired task counts from its repair, like a task whose schedule was changed.
     let since = if task.status == TaskStatus::Invalid { after(now, task.active_since) } else { task.active_since };
     let (status, next_run) = match (task.status, task.next_run) {
@@ -427,7 +436,10 @@ pub(crate) fn settle_plan(
     tx.prepare_cached(SET_PLAN)?.execute(named_params! {
         ":task": id, ":status": status, ":next": next_run, ":since": since, ":now": now,
     })?;
-    blocked::derive_task(tx, id, status == TaskStatus::Paused, ordered, now)?;
+    if task.status == TaskStatus::Invalid {
+        blocked::mark(tx, id)?;
+    }
+    blocked::derive_front(tx, id, now)?;
     Ok(None)
 }
 
@@ -443,6 +455,6 @@ const INVALIDATE: &str = "
 /// Marks a task as invalid, with the reason. An invalid task is not scheduled.
 pub(crate) fn invalidate(tx: &Transaction<'_>, id: i64, reason: &str, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(INVALIDATE)?.execute(named_params! { ":task": id, ":reason": reason, ":now": now })?;
-    blocked::derive_task(tx, id, true, true, now)?;
+    blocked::mark(tx, id)?;
     recall(tx, id)
 }

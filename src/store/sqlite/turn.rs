@@ -7,6 +7,7 @@
 
 mod claims;
 mod items;
+mod work_off;
 mod wrong_clock;
 
 use std::collections::BTreeSet;
@@ -31,7 +32,9 @@ use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
-use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, foreign_plans, once, owners, settle, tasks};
+use crate::store::sqlite::{
+    attempts, blocked, claim, damage, delays, due, foreign_plans, marks, once, owners, replan, settle, tasks,
+};
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
@@ -176,6 +179,8 @@ impl<'a> Turning<'a> {
         if !self.work.newer {
             self.work.clock_events.iter().try_for_each(|event| owners::clock_event(tx, event))?;
         }
+        // Those that this turn marks are not among them: on a server it has not read their runs.
+        let marked = if self.work.newer { Vec::new() } else { marks::marked(tx)? };
         if let Some(believed) = self.work.rewind {
             self.rewind(believed)?;
             if self.backing.is_some() {
@@ -244,6 +249,8 @@ impl<'a> Turning<'a> {
             self.item(Item::Task(task), |turn| settle::cancel_asked(turn.tx, task, now, &mut turn.written))?;
             self.task(task, |turn| turn.plan(task))?;
         }
+        self.work_off(&marked)?;
+        let is_replanning = self.replan_local()?;
 
         self.slots.room = self.slots.room.min(self.budget);
         // What falls due starts at once if no waiting run comes before it. Otherwise it is queued, and claimed with the rest by
@@ -263,6 +270,7 @@ impl<'a> Turning<'a> {
             }
         }
         // These rows have no due time, so the next turn runs immediately.
+        let more_unplanned = more_unplanned || is_replanning || self.is_marked()?;
         self.done.more_due |= more_unplanned;
         self.done.more_unplanned = more_unplanned;
         if self.written.claims.is_empty() && !self.done.more_due {
@@ -452,7 +460,7 @@ impl<'a> Turning<'a> {
         if let Some((task, reason)) = tasks::settle_plan(self.tx, self.schedules, task, self.work.now)? {
             self.written.events.push(Event::Invalid { task, reason });
         }
-        Ok(())
+        Ok(tasks::recall(self.tx, task)?)
     }
 
     /// Expires runs that never began.
@@ -474,7 +482,13 @@ impl<'a> Turning<'a> {
         lists.iter_mut().for_each(|list| list.retain(|(_, task)| !waits(*task)));
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
-        let chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
+        let mut chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
+        // What other zone data had planned is planned again first: it may not be due.
+        if let Some(mark) = replan::zone_mark(tx)? {
+            let left = self.plan_again(mark, &chosen)?;
+            self.done.more_due |= left;
+            chosen.retain(|task| !self.memory.aside.contains(&Item::Task(*task)));
+        }
         for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
             self.task(task, |turn| {
                 let mut due = due?;
@@ -530,7 +544,10 @@ pub(crate) fn look(
     store.read("look for changes", |tx, _| {
         let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
         look_ahead(tx, owner, handlers, &InForce::read(tx)?, &mut done)?;
-        done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty() || !tasks::unplanned(tx, 1)?.is_empty();
+        done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty()
+            || !tasks::unplanned(tx, 1)?.is_empty()
+            || marks::any(tx)?
+            || replan::zone_mark(tx)?.is_some();
         done.more_due = done.more_unplanned;
         Ok(Some(done))
     })

@@ -14,6 +14,9 @@ WITH gate AS MATERIALIZED (
                  WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= $1::bigint AND attempt = forgiven
                  ORDER BY expires_at, id LIMIT 1) IS NULL
            AND (SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT 1) IS NULL
+           -- No waiting run is to be derived again, and no task to be planned again.
+           AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'zone_mark')
+           AND (SELECT id FROM scheduled_tasks WHERE marked IS NOT NULL ORDER BY id LIMIT 1) IS NULL
            AND NOT EXISTS (SELECT 1 FROM concurrency_limits)
            AND NOT EXISTS (SELECT 1 FROM rate_limits)
            -- No delay counts from the end of these runs: no task waits for that, or none of theirs.

@@ -1,7 +1,7 @@
 -- The waiting runs that may start here, with their tasks. $1 now, $2 handlers, $3 most runs of a handler and priority.
 SELECT r.id, r.handler, r.run_at, r.priority, r.scheduled_for, r.origin, r.concurrency_key, r.written_by, t.id, t.name, t.payload::text,
        t.schedule_type <> 'once', t.max_attempts, t.backoff_ms, t.backoff_cap_ms, t.timeout_ms,
-       r.is_plain AND (r.concurrency_key IS NULL OR r.concurrency_key = '#' || t.id)
+       r.is_plain AND t.is_as_written AND (r.concurrency_key IS NULL OR r.concurrency_key = '#' || t.id)
        AND (SELECT id FROM task_runs WHERE status = 'running' AND concurrency_key = r.concurrency_key LIMIT 1) IS NULL
   FROM unnest($2::text[]) AS h(handler) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
  CROSS JOIN LATERAL (
@@ -13,5 +13,6 @@ SELECT r.id, r.handler, r.run_at, r.priority, r.scheduled_for, r.origin, r.concu
         AND s.handler = h.handler AND s.priority = p.priority AND run_at <= $1::bigint
       ORDER BY run_at, id LIMIT $3::bigint) r
  CROSS JOIN LATERAL (
-     SELECT id, name, payload, schedule_type, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms
+     SELECT id, name, payload, schedule_type, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms,
+            handler = r.handler AND status <> 'paused' AND status <> 'invalid' AS is_as_written
        FROM scheduled_tasks WHERE id = r.task_id OFFSET 0) t

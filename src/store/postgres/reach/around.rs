@@ -7,8 +7,8 @@ use crate::store::postgres::sheets::{Cell, Sheets};
 use crate::store::sqlite::limits::WINDOW;
 use crate::store::sqlite::sql::sql;
 
-/// The version of the tables, and the zone data of schedulers.
-const META: &str = "WHERE t.key = 'schema_version' OR t.key = 'zone_data'";
+/// The version of the tables, the zone data of schedulers, and how far tasks are planned again by it.
+const META: &str = "WHERE t.key = 'schema_version' OR t.key = 'zone_data' OR t.key = 'zone_mark'";
 
 /// Reads the version of the tables.
 pub(super) fn version(bench: &mut Sheets) -> Result<(), Fault> {
@@ -59,12 +59,21 @@ pub(super) fn chain(bench: &mut Sheets, run: i64) -> Result<(), Fault> {
     bench.read("task_runs", CHAIN, &[&run]).map(|_| ())
 }
 
-/// The unfinished runs of a task; its newest scheduled run, which a skip extends; scheduled runs of its next occurrences, which a
+/// The first unfinished runs of a task; its newest scheduled run, which a skip extends; scheduled runs of its next occurrences, which a
 /// clock that was wrong has opened; and the last end, from which a `delay` counts that SQL wrote.
 const BEFORE_A_CHANGE: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
         SELECT x.id FROM scheduled_tasks s CROSS JOIN LATERAL (
-            SELECT n.id FROM task_runs n WHERE n.task_id = s.id AND {unfinished:n}
+            (SELECT n.id FROM task_runs n
+              WHERE n.task_id = s.id AND {unfinished:n} AND {unscheduled_case:n} = 0
+              ORDER BY n.scheduled_for LIMIT {looked_at} + 1)
+             UNION ALL
+            (SELECT n.id FROM task_runs n
+              WHERE n.task_id = s.id AND {unfinished:n} AND {unscheduled_case:n} > 0
+              ORDER BY {unscheduled_case:n} LIMIT {front})
+             UNION ALL
+            (SELECT n.id FROM task_runs n
+              WHERE n.task_id = s.id AND {waiting:n} AND n.cancel_requested = 1 ORDER BY n.task_id, n.id LIMIT 1)
              UNION ALL
             SELECT n.id FROM task_runs n
              WHERE n.task_id = s.id AND {unscheduled_case:n} = 0 AND (s.next_run IS NOT NULL OR s.planned = 0)

@@ -7,6 +7,7 @@ use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
 use crate::store::postgres::sheets::Sheets;
+use crate::store::sqlite::replan;
 use crate::store::sqlite::sql::sql;
 
 /// A request, with what it names.
@@ -43,7 +44,7 @@ pub(crate) enum Request {
     /// The end of a running run that succeeded.
     Finish { run: i64, key: Option<String> },
     /// The start of a scheduler: `other_zone_data` reads the tasks that are planned again with the zone data of this process.
-    Register { zone_data: String, now: i64 },
+    Register { zone_data: String },
     /// All that a wrong clock has planned beyond this time.
     Rewind { now: i64 },
     /// The end of a scheduler.
@@ -133,7 +134,7 @@ impl Request {
             }
             Request::Claim { run } => around::runs(bench, &[*run]),
             Request::Finish { run, key } => finish(bench, *run, key.as_deref()),
-            Request::Register { zone_data, now } => register(bench, zone_data, *now),
+            Request::Register { zone_data } => register(bench, zone_data),
             Request::Rewind { now } => rewind(bench, *now),
             Request::Stop { owner } => bench.read("scheduler_instances", "WHERE t.id = $1", &[owner]).map(|_| ()),
             Request::Record => Ok(()),
@@ -299,15 +300,17 @@ fn limit(bench: &mut Sheets, on: &LimitOn) -> Result<(), Fault> {
     around::limits(bench, std::slice::from_ref(on))
 }
 
-/// Local times are planned again if the zone data of this process is not the recorded one.
-const OTHER_ZONES: &str = sql! {"
-    WHERE {active_planned:t} AND t.next_run > $1 AND t.time_zone <> 'UTC'
-      AND (t.schedule_type = 'cron' OR t.schedule_type = 'once')
-      AND (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') IS DISTINCT FROM $2"};
+/// The first tasks, one more than a registration plans again if the zone data of this process is not the recorded one.
+const OTHER_ZONES: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT s.id FROM scheduled_tasks s
+         WHERE (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') IS DISTINCT FROM $1
+         ORDER BY s.id LIMIT $2))";
 
-fn register(bench: &mut Sheets, zone_data: &String, now: i64) -> Result<(), Fault> {
+fn register(bench: &mut Sheets, zone_data: &String) -> Result<(), Fault> {
     bench.read("scheduler_meta", "", &[])?;
     bench.read("scheduler_instances", "", &[])?;
     bench.read("task_runs", "WHERE t.status = 'running'", &[])?;
-    bench.read("scheduled_tasks", OTHER_ZONES, &[&now, zone_data]).map(|_| ())
+    let most = around::bound(replan::AT_ONCE + 1);
+    bench.read("scheduled_tasks", OTHER_ZONES, &[zone_data, &most]).map(|_| ())
 }

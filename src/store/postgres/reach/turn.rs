@@ -3,7 +3,7 @@
 //! `turn.sql` begins with what is due, has ended or may be claimed, up to the limits of a turn, and follows what the rules look at
 //! from there:
 //! - the task of each run, its oldest unfinished runs, as far as its overlap policy looks, and its on_dead task;
-//! - all unfinished runs of a task that is planned, paused or resumed, or that a wrong clock has opened runs of;
+//! - the first unfinished runs of a task that is planned, and the next ones of tasks that are marked;
 //! - rows of occurrences that a resolution may meet again, and the newest one, with which a skip is merged;
 //! - for each key of these: what runs with it, what may start, and of each handler and priority those that go first behind it;
 //! - the tasks of these, and the oldest unfinished run of each; the runs that a run retries.
@@ -44,8 +44,10 @@ pub(crate) struct TurnReach {
     pub(crate) planless: i64,
     pub(crate) planless_after: i64,
     pub(crate) room: i64,
-    /// Tasks whose unfinished runs are all needed.
-    pub(crate) whole: HashSet<i64>,
+    /// Tasks that a wrong clock has planned, and that are planned again.
+    pub(crate) misplanned: Vec<i64>,
+    /// Most runs of marked tasks that the turn derives.
+    pub(crate) derived: i64,
     /// Keys whose runs were read.
     pub(crate) keys: HashSet<String>,
     /// Whether the outputs of ended runs are read. Few rules change an ended run, and none needs its output for that.
@@ -112,7 +114,6 @@ impl TurnReach {
         if self.everything {
             return bench.read_everything();
         }
-        let whole: Vec<i64> = self.whole.iter().copied().collect();
         let statement = format!("{IDS},\n       {}", bench.numbers());
         let found = bench.server.query(
             &statement,
@@ -134,16 +135,16 @@ impl TurnReach {
                 &self.planless_after,
                 &self.planless,
                 &self.room,
-                &whole,
+                &self.misplanned,
                 &self.stalled,
+                &self.derived,
             ],
         )?;
         let row = &found[0];
         let (runs, tasks): (Vec<i64>, Vec<i64>) = (row.try_get(0)?, row.try_get(1)?);
-        let (keys, whole): (Vec<String>, Vec<i64>) = (row.try_get(2)?, row.try_get(3)?);
-        bench.take_numbers(row, 4)?;
+        let keys: Vec<String> = row.try_get(2)?;
+        bench.take_numbers(row, 3)?;
         self.keys = keys.into_iter().collect();
-        self.whole.extend(whole);
 
         let owners: Vec<&String> = [&self.owner].into_iter().chain(&self.dead).chain(&self.stalled).collect();
         let mut parts = ROWS.to_vec();
@@ -163,7 +164,7 @@ impl TurnReach {
         )
     }
 
-    /// Which run starts, or may start, depends on all runs of its key, and a pause concerns all runs of the task.
+    /// Which run starts, or may start, depends on all runs of its key.
     pub(super) fn was_enough(&mut self, differences: &[Difference<'_>]) -> bool {
         if self.everything {
             return true;
@@ -171,18 +172,6 @@ impl TurnReach {
         let mut enough = true;
         for difference in differences {
             match difference.table().name {
-                "scheduled_tasks" => {
-                    for ([id, before], [_, after]) in difference.changes(["id", "status"]) {
-                        let rests = matches!(after, Cell::Text(status) if status == "paused" || status == "invalid");
-                        if let Cell::Integer(id) = id
-                            && rests
-                            && before != after
-                            && self.whole.insert(*id)
-                        {
-                            enough = false;
-                        }
-                    }
-                }
                 "task_runs" => {
                     let is_ended = |status: &Cell| matches!(status, Cell::Text(status) if matches!(&**status, "succeeded" | "dead" | "cancelled"));
                     if !self.outputs && difference.changes(["status"]).any(|([before], _)| is_ended(before)) {

@@ -3,11 +3,39 @@
 -- $1 now, $2 owner, $3 its handlers, $4 runs of outcomes and reports, $5 dead owners, $6 whether own runs are needed, $7 most due
 -- tasks of a priority, $8 most unplanned tasks, $9 most expiring runs, $10 most claimable runs of a handler and priority,
 -- $11 whether all rows are looked at in turns, $12 the key and $13 the task that the sweep reached, $14 how many of each it looks
--- at, $15 the task that the search for planless tasks reached, $16 how many it looks at, $17 slots, $18 tasks whose runs are
--- all needed, $19 stalled owners.
+-- at, $15 the task that the search for planless tasks reached, $16 how many it looks at, $17 slots, $18 tasks that a wrong clock has
+-- planned, $19 stalled owners, $20 most runs of marked tasks.
 --
 -- Every part goes along one index. LATERAL with a LIMIT or OFFSET 0 keeps the planner from joining in another way.
 WITH RECURSIVE
+unplanned AS MATERIALIZED (
+    SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT $8::bigint
+),
+-- Tasks whose runs were to be derived again before this turn, and the first of these runs, one more than the turn derives.
+marked AS MATERIALIZED (
+    SELECT id, marked FROM scheduled_tasks WHERE marked IS NOT NULL ORDER BY id LIMIT {marks}
+),
+derived AS MATERIALIZED (
+    SELECT r.id, m.id AS task_id, r.key, r.retry_of
+      FROM marked m
+     CROSS JOIN LATERAL (
+         (SELECT id, concurrency_key AS key, retry_of, 0 AS phase, scheduled_for AS place FROM task_runs
+           WHERE m.marked >= 0 AND task_id = m.id AND {unfinished} AND {unscheduled_case} = 0 AND scheduled_for > m.marked
+           ORDER BY scheduled_for LIMIT $20::bigint)
+         UNION ALL
+         (SELECT id, concurrency_key, retry_of, 1, id FROM task_runs
+           WHERE task_id = m.id AND {unfinished} AND {unscheduled_case} > greatest(-m.marked, 0)
+           ORDER BY {unscheduled_case} LIMIT $20::bigint)) r
+     ORDER BY m.id, r.phase, r.place LIMIT $20::bigint
+),
+-- The next tasks that other zone data had planned.
+zoned AS MATERIALIZED (
+    SELECT id FROM scheduled_tasks
+     WHERE id > (SELECT CASE WHEN value ~ '^-?[0-9]+ [0-9]+$' AND length(split_part(value, ' ', 1)) < 19
+                          THEN split_part(value, ' ', 1)::bigint END
+                   FROM scheduler_meta WHERE key = 'zone_mark')
+     ORDER BY id LIMIT $20::bigint
+),
 -- Runs that the turn may end.
 ending AS MATERIALIZED (
     SELECT r.id, r.task_id, r.concurrency_key AS key, r.retry_of, true AS attempted
@@ -21,6 +49,13 @@ ending AS MATERIALIZED (
        FROM task_runs
       WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= $1::bigint AND attempt = forgiven
       ORDER BY expires_at, id LIMIT $9::bigint)
+    UNION ALL
+    SELECT r.id, r.task_id, r.concurrency_key, r.retry_of, false
+      FROM unplanned u
+     CROSS JOIN LATERAL (
+         SELECT id, task_id, concurrency_key, retry_of FROM task_runs
+          WHERE task_id = u.id AND {waiting} AND cancel_requested = 1
+          ORDER BY task_id, id LIMIT {asked} + 1) r
 ),
 -- Runs that keep running: own ones, and those of stalled owners.
 own AS MATERIALIZED (
@@ -51,9 +86,6 @@ due AS MATERIALIZED (
          SELECT id FROM scheduled_tasks
           WHERE {active_planned} AND priority = p.priority AND next_run <= $1::bigint
           ORDER BY next_run, id LIMIT $7::bigint) t
-),
-unplanned AS MATERIALIZED (
-    SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT $8::bigint
 ),
 -- Tasks without a next_run: the next ones in turn, and one, as a turn looks first whether there is any.
 planless AS MATERIALIZED (
@@ -110,21 +142,18 @@ target AS MATERIALIZED (
       FROM (SELECT DISTINCT on_dead FROM ended WHERE on_dead IS NOT NULL) e
      CROSS JOIN LATERAL (SELECT id, schedule_type FROM scheduled_tasks WHERE name = e.on_dead OFFSET 0) t
 ),
--- Tasks whose runs the rules look at. deep: they may be resolved; whole: all their unfinished runs may change.
+-- Tasks whose runs the rules look at. deep: they may be resolved; front: their first unfinished runs are looked at.
 task AS MATERIALIZED (
     SELECT c.id, c.deep, c.opens, c.ends, t.overlap, t.schedule_type, t.concurrency_key, t.next_run, t.resolved_until,
            r.id IS NOT NULL AS ran,
-           c.whole OR (c.deep AND (t.overlap = 'cancel_running'
-               OR r.id IS NOT NULL AND (SELECT r.id FROM task_runs r
-                    WHERE r.task_id = c.id AND {unfinished:r}
-                      AND {unscheduled_case:r} = 0
-                      AND r.scheduled_for > t.next_run LIMIT 1) IS NOT NULL)) AS whole
-      FROM (SELECT id, bool_or(deep) AS deep, bool_or(whole) AS whole, bool_or(opens) AS opens, sum(ends)::bigint AS ends
-              FROM (SELECT id, true AS deep, false AS whole, false AS opens, 0 AS ends FROM due
+           c.front
+      FROM (SELECT id, bool_or(deep) AS deep, bool_or(front) AS front, bool_or(opens) AS opens, sum(ends)::bigint AS ends
+              FROM (SELECT id, true AS deep, false AS front, false AS opens, 0 AS ends FROM due
+                    UNION ALL SELECT id, false, false, false, 0 FROM marked
                     UNION ALL SELECT id, true, true, false, 0 FROM unplanned
                     UNION ALL SELECT id, found, found, false, 0 FROM planless
                     UNION ALL SELECT id, true, true, false, 0 FROM unnest($18::bigint[]) AS all_runs(id)
-                    UNION ALL SELECT id, pauses, pauses, false, ends FROM ended
+                    UNION ALL SELECT id, pauses, false, false, ends FROM ended
                     -- A request of a delay task has it planned again.
                     UNION ALL SELECT id, resolves, resolves, true, 0 FROM target
                     UNION ALL
@@ -134,7 +163,7 @@ task AS MATERIALIZED (
                                 WHERE r.task_id = s.id AND {unfinished:r}
                                 ORDER BY r.task_id, {unscheduled_case:r},
                                          r.scheduled_for
-                                LIMIT 100) AS first WHERE blocked = 'paused'), false, 0
+                                LIMIT {front}) AS first WHERE blocked = 'paused'), false, 0
                       FROM swept_task s
                      CROSS JOIN LATERAL (SELECT status FROM scheduled_tasks WHERE id = s.id OFFSET 0) t) AS chosen
              GROUP BY id) c
@@ -145,26 +174,26 @@ task AS MATERIALIZED (
                           ORDER BY {unscheduled_case} LIMIT 1) r ON true
 ),
 unfinished AS MATERIALIZED (
-    SELECT r.id, t.id AS task_id, r.concurrency_key AS key, r.retry_of, t.whole, t.deep
+    SELECT r.id, t.id AS task_id, r.concurrency_key AS key, r.retry_of, t.deep, t.deep AND t.overlap = 'cancel_running' AS leaves
       FROM task t
      CROSS JOIN LATERAL (
          SELECT id, concurrency_key, retry_of FROM task_runs
           WHERE task_id = t.id AND {unfinished}
             AND {unscheduled_case} = 0
           ORDER BY scheduled_for
-          LIMIT CASE WHEN t.whole THEN NULL
-                     WHEN t.deep AND t.overlap <> 'allow' AND t.overlap <> 'skip' THEN {looked_at} + 1 + t.ends
+          LIMIT CASE WHEN t.deep AND t.overlap <> 'allow' AND t.overlap <> 'skip' THEN {looked_at} + 1 + t.ends
+                     WHEN t.front THEN {front} + 1 + t.ends
                      ELSE 2 + t.ends END) r
      WHERE t.ran
     UNION ALL
-    SELECT r.id, t.id, r.concurrency_key, r.retry_of, t.whole, t.deep
+    SELECT r.id, t.id, r.concurrency_key, r.retry_of, t.deep, false
       FROM task t
      CROSS JOIN LATERAL (
          SELECT id, concurrency_key, retry_of FROM task_runs
           WHERE task_id = t.id AND {unfinished}
             AND {unscheduled_case} > 0
           ORDER BY {unscheduled_case}
-          LIMIT CASE WHEN t.whole THEN NULL ELSE 1 + t.ends END) r
+          LIMIT CASE WHEN t.front THEN {front} + t.ends ELSE 1 + t.ends END) r
      WHERE t.ran
 ),
 -- Rows of occurrences: the newest, those that a resolution may meet again, and the latest end, from which a delay counts.
@@ -188,7 +217,7 @@ occurrence AS MATERIALIZED (
     SELECT r.id, t.id FROM task t
      CROSS JOIN LATERAL (
          SELECT id FROM task_runs WHERE task_id = t.id ORDER BY finished_at DESC NULLS LAST LIMIT 1) r
-     WHERE t.whole AND t.schedule_type = 'delay'
+     WHERE t.front AND t.schedule_type = 'delay'
 ),
 -- Keys whose runs may be derived again, with the number of waiting runs of each handler and priority that may go first.
 key AS MATERIALIZED (
@@ -197,7 +226,8 @@ key AS MATERIALIZED (
       FROM (SELECT key, sum(leaving)::bigint AS leaving
               FROM (SELECT key, 1 AS leaving FROM ending
                     UNION ALL SELECT key, 0 FROM candidate
-                    UNION ALL SELECT key, CASE WHEN whole THEN 1 ELSE 0 END FROM unfinished
+                    UNION ALL SELECT key, CASE WHEN leaves THEN 1 ELSE 0 END FROM unfinished
+                    UNION ALL SELECT key, 1 FROM derived
                     UNION ALL SELECT '#' || task_id, 0 FROM unfinished WHERE deep
                     UNION ALL SELECT concurrency_key, 0 FROM task WHERE deep
                     UNION ALL SELECT coalesce(concurrency_key, '#' || id), 0 FROM task WHERE opens
@@ -252,7 +282,8 @@ retried(id, task_id, retry_of) AS (
     SELECT r.id, r.task_id, r.retry_of
       FROM unnest(ARRAY(SELECT retry_of FROM ending WHERE retry_of < id UNION SELECT retry_of FROM candidate WHERE retry_of < id
                         UNION SELECT retry_of FROM unfinished WHERE retry_of < id
-                        UNION SELECT retry_of FROM behind WHERE retry_of < id)) AS n(id)
+                        UNION SELECT retry_of FROM behind WHERE retry_of < id
+                        UNION SELECT retry_of FROM derived WHERE retry_of < id)) AS n(id)
      CROSS JOIN LATERAL (SELECT id, task_id, retry_of FROM task_runs WHERE id = n.id OFFSET 0) r
     UNION
     SELECT r.id, r.task_id, r.retry_of FROM retried n
@@ -263,8 +294,9 @@ run AS MATERIALIZED (
     SELECT id, task_id FROM ending UNION SELECT id, task_id FROM own UNION SELECT id, task_id FROM candidate
     UNION SELECT id, task_id FROM witness UNION SELECT id, task_id FROM unfinished UNION SELECT id, task_id FROM occurrence
     UNION SELECT id, task_id FROM behind UNION SELECT id, task_id FROM older UNION SELECT id, task_id FROM retried
+    UNION SELECT id, task_id FROM derived
 )
 SELECT ARRAY(SELECT id FROM run) AS runs,
-       ARRAY(SELECT task_id FROM run UNION SELECT id FROM task UNION SELECT id FROM planless) AS tasks,
-       ARRAY(SELECT key FROM key) AS keys,
-       ARRAY(SELECT id FROM task WHERE whole) AS whole
+       ARRAY(SELECT task_id FROM run UNION SELECT id FROM task UNION SELECT id FROM planless
+             UNION SELECT id FROM zoned) AS tasks,
+       ARRAY(SELECT key FROM key) AS keys

@@ -74,9 +74,12 @@ impl Turning<'_> {
     /// hold back, a turn passes over a limited number: the next one goes on behind them.
     pub(super) fn claim(&mut self) -> Result<(), Fault> {
         loop {
-            let before = (self.memory.aside.len() + self.passed_over, self.written.claims.len());
+            let passed = self.memory.aside.len() + self.passed_over + self.written.renewed;
+            let before = (passed, self.written.claims.len());
             self.claim_first()?;
             let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
+            // A server has not told of all runs that may start in the place of those that were renewed.
+            self.done.more_due |= self.written.renewed > 0;
             if self.slots.room == 0 || self.budget == 0 {
                 return Ok(());
             }
@@ -84,7 +87,7 @@ impl Turning<'_> {
                 self.done.more_due = true;
                 return Ok(());
             }
-            if (self.memory.aside.len() + self.passed_over, claimed) == before {
+            if (self.memory.aside.len() + self.passed_over + self.written.renewed, claimed) == before {
                 self.memory.passed.clear();
                 return Ok(());
             }
@@ -116,6 +119,7 @@ impl Turning<'_> {
         if self.held_tasks.is_empty() {
             self.memory.passed.clear();
         }
+        self.written.listed = self.written.renewed;
         let limit = self.slots.room + self.memory.aside.len();
         let lists = claim::claimable(tx, &open, &self.memory.passed, now, limit)?;
         let mut order = std::mem::take(&mut self.memory.claimed);

@@ -1,0 +1,258 @@
+//! A change of a task with very many waiting runs writes a mark. Turns then derive the runs again, in batches, and claims obey the
+//! change at once.
+
+use duly::testing::Stepper;
+use duly::{Client, Limit, NewTask, Overlap};
+
+use crate::fixtures::{NOON, TestDb, at, number, seconds};
+
+/// What one transaction may write: the 500 items of a turn, some of which change a second row.
+const MOST: usize = 700;
+
+/// How many runs of marked tasks a turn derives.
+const BATCH: usize = 250;
+
+/// Adds the task `crowd` of the handler `work`, and waiting runs of it: every third is scheduled, every third has a key. The last ten are
+/// the most urgent, and the last that a mark reaches.
+fn crowd(db: &TestDb, client: &Client, runs: usize) {
+    client.add(NewTask::manual("crowd").handler("work").overlap(Overlap::Allow)).expect("a task");
+    let noon = at(NOON).as_millis();
+    db.execute(&format!(
+        "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, concurrency_key, blocked)
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {runs})
+         SELECT 1, 'work', {noon} - {runs} + i, CASE WHEN i % 3 = 0 THEN 'schedule' ELSE 'on_dead' END, 'queued', {noon} - {runs} + i,
+                CASE WHEN i > {runs} - 10 THEN 0 ELSE 1 END, CASE WHEN i % 3 = 1 AND i <= {runs} - 10 THEN 'k' END,
+                CASE WHEN i % 3 = 1 AND i <= {runs} - 10 AND i > 1 THEN 'key' END FROM n",
+    ));
+}
+
+/// Counts the changes of rows from now on.
+fn count_changes(db: &TestDb) {
+    for table in ["scheduled_tasks", "task_runs"] {
+        db.execute(&format!(
+            "CREATE TRIGGER touched_{table} AFTER UPDATE ON {table}
+             BEGIN INSERT INTO scheduler_events (at, kind) VALUES ({}, 'touched'); END",
+            at(NOON).as_millis()
+        ));
+    }
+}
+
+/// Returns how many rows were changed since the last call.
+fn changes(db: &TestDb) -> usize {
+    db.execute("DELETE FROM scheduler_events WHERE kind = 'touched'")
+}
+
+fn marked(db: &TestDb) -> usize {
+    db.number("SELECT count(*) FROM scheduled_tasks WHERE marked IS NOT NULL")
+}
+
+/// Takes turns until nothing is left to be done at once. Returns how many.
+fn derive(stepper: &mut Stepper) -> usize {
+    for turns in 1.. {
+        assert!(stepper.step().expect("a turn").is_empty());
+        if stepper.sleeps() > seconds(0) {
+            return turns;
+        }
+    }
+    unreachable!("a turn without end")
+}
+
+#[test]
+fn each_change_touches_few_rows_and_each_turn_a_batch() {
+    let runs = number("DULY_WAITING", 20_000);
+    let db = TestDb::new();
+    // No scheduler here has the handlers.
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, runs);
+    derive(&mut stepper);
+    count_changes(&db);
+    let task = |handler: &str| NewTask::manual("crowd").handler(handler).overlap(Overlap::Allow);
+    let sql = |text: &str| _ = db.execute(text);
+    let by_sql: [(&str, &str); 7] = [
+        ("pause", "UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'crowd'"),
+        ("resume", "UPDATE scheduled_tasks SET status = 'active' WHERE name = 'crowd'"),
+        ("handler", "UPDATE scheduled_tasks SET handler = 'other' WHERE name = 'crowd'"),
+        ("overlap", "UPDATE scheduled_tasks SET overlap = 'skip' WHERE name = 'crowd'"),
+        ("overlap back", "UPDATE scheduled_tasks SET overlap = 'allow' WHERE name = 'crowd'"),
+        ("one cancel", "UPDATE task_runs SET cancel_requested = 1 WHERE id = 5000"),
+        ("limit", "INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('k', 3)"),
+    ];
+    let by_client: [(&str, &dyn Fn()); 5] = [
+        ("handler and key", &|| _ = client.replace(task("third").concurrency_key("l")).expect("an edit")),
+        ("priority", &|| _ = client.replace(task("third").priority(2)).expect("an edit")),
+        ("limit of a key", &|| _ = client.set_limit(Limit::key("k", 2)).expect("a limit")),
+        ("pause", &|| client.pause("crowd").expect("a pause")),
+        ("resume", &|| client.resume("crowd").expect("a resumption")),
+    ];
+    let changed = by_sql.iter().map(|(name, text)| (*name, Box::new(move || sql(text)) as Box<dyn Fn()>));
+    let changed = changed.chain(by_client.iter().map(|(name, change)| (*name, Box::new(change) as Box<dyn Fn()>)));
+    for (name, change) in changed {
+        change();
+        let found = changes(&db);
+        // A request of a client derives the first runs by itself.
+        assert!(found <= 40, "{name} has changed {found} rows");
+        // The next change replaces the mark.
+        for turn in 1..=3 {
+            stepper.step().expect("a turn");
+            let found = changes(&db);
+            assert!(found <= MOST, "turn {turn} after {name} has changed {found} rows");
+        }
+    }
+    let turns = derive(&mut stepper);
+    assert!(turns <= runs / BATCH + 3, "{turns} turns");
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE handler <> 'third' AND status = 'queued'"), "0");
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE status = 'cancelled'"), "1");
+    assert_eq!(marked(&db), 0);
+    db.execute("DELETE FROM scheduler_events WHERE kind = 'touched'");
+    db.assert_sound();
+}
+
+#[test]
+fn a_claim_obeys_a_mark() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").accept("other").workers(3).start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, 2_000);
+    db.execute("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'crowd'");
+    for turn in 1..=4 {
+        assert!(stepper.step().expect("a turn").is_empty(), "turn {turn} starts a run of a paused task");
+    }
+    assert_eq!(marked(&db), 1, "the test looks too late");
+    derive(&mut stepper);
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE blocked IS NOT 'paused'"), "0");
+    client.resume("crowd").expect("a resumption");
+    db.execute("UPDATE scheduled_tasks SET handler = 'other' WHERE name = 'crowd'");
+    let claims = stepper.step().expect("a turn");
+    assert!(claims.iter().all(|claim| claim.handler == "other"), "{claims:#?}");
+    assert_eq!((claims.len(), marked(&db)), (3, 1));
+}
+
+#[test]
+fn a_run_that_is_about_to_be_claimed_is_derived_first() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").accept("other").workers(3).start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, 2_000);
+    // The most urgent runs are the last that the mark reaches.
+    db.execute("UPDATE scheduled_tasks SET handler = 'other' WHERE name = 'crowd'");
+    let claims = stepper.step().expect("a turn");
+    let claims = if claims.is_empty() { stepper.step().expect("a turn") } else { claims };
+    assert_eq!(claims.len(), 3, "runs start before the mark is worked off");
+    assert!(claims.iter().all(|claim| claim.handler == "other" && claim.run_id > 1_990), "{claims:#?}");
+    // Of a handler that this process does not have, none starts.
+    db.execute("UPDATE scheduled_tasks SET handler = 'elsewhere' WHERE name = 'crowd'");
+    claims.iter().for_each(|claim| stepper.finish(claim, duly::Outcome::succeeded()));
+    for turn in 1..=4 {
+        assert!(stepper.step().expect("a turn").is_empty(), "turn {turn} starts a run by an old handler");
+    }
+    assert_eq!(marked(&db), 1, "the test looks too late");
+}
+
+#[test]
+fn a_run_that_is_opened_later_starts_as_the_task_is_now() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("other").start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, 2_000);
+    client.pause("crowd").expect("a pause");
+    db.execute("UPDATE scheduled_tasks SET handler = 'other' WHERE name = 'crowd'");
+    // A manual run of a paused task may start.
+    let run = client.trigger("crowd").expect("a run");
+    let claims = stepper.step().expect("a turn");
+    assert_eq!(claims.iter().map(|claim| claim.run_id).collect::<Vec<_>>(), [run]);
+    assert_eq!(marked(&db), 1, "the test looks too late");
+    stepper.finish(&claims[0], duly::Outcome::succeeded());
+    derive(&mut stepper);
+    db.assert_sound();
+}
+
+#[test]
+fn another_scheduler_goes_on_where_a_killed_one_was() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, 5_000);
+    client.pause("crowd").expect("a pause");
+    for _ in 1..=10 {
+        stepper.step().expect("a turn");
+    }
+    let left: usize = db.number("SELECT count(*) FROM task_runs WHERE blocked IS NOT 'paused'");
+    assert!((1..3_000).contains(&left), "{left} runs are left");
+    stepper.crash();
+    let mut next = db.builder(NOON).accept("none").start().expect("a stepper");
+    let turns = derive(&mut next);
+    assert!(turns <= left / BATCH + 3, "{turns} turns for {left} runs");
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE blocked IS NOT 'paused'"), "0");
+    assert_eq!(marked(&db), 0);
+    db.assert_sound();
+}
+
+#[test]
+fn a_run_that_cannot_be_written_stops_no_other() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, 600);
+    db.execute("CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.id = 300 BEGIN SELECT RAISE(ABORT, 'not this one'); END");
+    client.pause("crowd").expect("a pause");
+    derive(&mut stepper);
+    assert_eq!(db.ask("SELECT min(id) || ' ' || max(id) FROM task_runs WHERE blocked IS NOT 'paused'"), "300 300");
+    assert_eq!(marked(&db), 1);
+    db.execute("DROP TRIGGER refuse");
+    stepper.clock().advance(seconds(20));
+    derive(&mut stepper);
+    assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE blocked IS NOT 'paused'"), "0");
+    assert_eq!(marked(&db), 0);
+    db.assert_sound();
+}
+
+#[test]
+fn local_tasks_are_planned_again_in_parts_and_none_starts_by_the_old_plan() {
+    let db = TestDb::new();
+    let stepper = db.stepper(NOON);
+    let local = |n: usize| NewTask::cron(format!("local:{n}"), "0 7 * * *").time_zone("Europe/Rome").handler("work");
+    stepper.client().add_all((0..600).map(local)).expect("tasks");
+    stepper.client().add(NewTask::cron("utc", "0 7 * * *").handler("work")).expect("a task");
+    stepper.stop().expect("an end");
+    let plan = "SELECT name = 'utc', next_run FROM scheduled_tasks GROUP BY 1, 2 ORDER BY 1, 2";
+    let before = db.rows(plan);
+    // As if other zone data had been half an hour ahead.
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run - 1800000 WHERE name <> 'utc'");
+    db.execute("UPDATE scheduler_meta SET value = 'other' WHERE key = 'zone_data'");
+    count_changes(&db);
+    let mark = "SELECT count(*) FROM scheduler_meta WHERE key = 'zone_mark'";
+    let mut stepper = db.stepper(NOON);
+    let old =
+        format!("SELECT count(*) FROM scheduled_tasks WHERE next_run = {}", at("2027-03-15T05:30:00Z").as_millis());
+    assert_eq!((db.number::<usize>(&old), db.ask(mark)), (600 - BATCH, "1".to_owned()));
+    // In a file, a plan is written in two steps.
+    assert!(changes(&db) <= 2 * BATCH);
+    // A scheduler with other zone data than the recorded leaves the others as they are.
+    let recorded = db.ask("SELECT value FROM scheduler_meta WHERE key = 'zone_data'");
+    let record =
+        |data: &str| _ = db.execute(&format!("UPDATE scheduler_meta SET value = '{data}' WHERE key = 'zone_data'"));
+    record("1999z built in");
+    for _ in 1..=2 {
+        assert!(stepper.step().expect("a turn").is_empty());
+    }
+    assert_eq!((changes(&db), db.ask(mark)), (0, "1".to_owned()));
+    assert!(stepper.sleeps() > seconds(0), "turns without end");
+    record(&recorded);
+    // By the old plan, all of them are due. A request does not resolve them by it either.
+    stepper.clock().set_wall(at("2027-03-15T05:31:00Z"));
+    stepper.client().pause("local:599").expect("a pause");
+    db.assert_history("local:599", &[]);
+    stepper.client().resume("local:599").expect("a resumption");
+    changes(&db);
+    for turn in 1.. {
+        assert!(stepper.step().expect("a turn").is_empty(), "a task starts as it was planned before");
+        let found = changes(&db);
+        assert!(found <= 2 * MOST, "turn {turn} has changed {found} rows");
+        if stepper.sleeps() > seconds(0) {
+            break;
+        }
+    }
+    assert_eq!((db.rows(plan), db.ask(mark)), (before, "0".to_owned()));
+    db.assert_sound();
+}
