@@ -150,7 +150,8 @@ const SET_ZONE_DATA: &str = "
     INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', :version)
     ON CONFLICT (key) DO UPDATE SET value = :version";
 
-/// How far the tasks are planned again that other zone data had planned, of which there may be any number. A row of `scheduler_meta` keeps it.
+/// How far the tasks are planned again that other zone data had planned, of which there may be any number. A row of `scheduler_meta`
+/// keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ZoneMark {
     /// The last of them, in the order of their ids.
@@ -211,7 +212,7 @@ pub(crate) fn next_tasks(
 /// Those of these tasks with a local time in the future, looked up by id. An occurrence that is already due is resolved as it was planned.
 const LOCAL_TASKS: &str = sql! {"
     SELECT id, next_run FROM scheduled_tasks NOT INDEXED
-     WHERE id IN (SELECT value FROM rarray(:tasks)) AND id > :after
+     WHERE id IN (SELECT value FROM rarray(:tasks)) AND +id > :after
        AND {active_planned} AND next_run > :since AND {local_time}"};
 
 /// Plans those of these tasks again that other zone data had planned. Returns whether a row must be examined to be planned: the next turn
@@ -226,12 +227,12 @@ pub(crate) fn plan_again(
     let tasks = row::list(tasks.iter().copied());
     let params = named_params! { ":tasks": tasks, ":after": mark.after, ":since": mark.since };
     let planned = statement.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let planned: Vec<(i64, Timestamp)> = planned.collect::<rusqlite::Result<_>>()?;
+    let planned: Vec<(i64, i64)> = planned.collect::<rusqlite::Result<_>>()?;
     let mut any_left = false;
     for (task, before) in planned {
         let next = anew(tx, schedules, task);
         any_left |= next.is_none();
-        if next != Some(before) {
+        if next.map(Timestamp::as_millis) != Some(before) {
             foreign_plans::set(tx, task, next)?;
         }
     }
@@ -264,8 +265,8 @@ pub(crate) fn record_zone_data(
     tx.prepare_cached(SET_ZONE_DATA)?.execute(named_params! { ":version": version })?;
     let mark = ZoneMark { after: i64::MIN, since: now.as_millis() };
     let (tasks, left) = next_tasks(tx, mark, AT_ONCE)?;
-    // The first turn examines what cannot be planned.
-    let _ = plan_again(tx, schedules, mark, &tasks)?;
+    // The first turn examines the rows that cannot be planned.
+    plan_again(tx, schedules, mark, &tasks)?;
     set_zone_mark(tx, left)?;
     if let Some(before) = &before {
         owners::record(tx, now, "zone_data", None, None, Some(&format!("{before} became {version}")))?;

@@ -250,7 +250,7 @@ impl<'a> Turning<'a> {
             self.task(task, |turn| turn.plan(task))?;
         }
         self.work_off(&marked)?;
-        let is_replanning = self.replan_local()?;
+        let any_left = self.replan_local()?;
 
         self.slots.room = self.slots.room.min(self.budget);
         // What falls due starts at once if no waiting run comes before it. Otherwise it is queued, and claimed with the rest by
@@ -270,7 +270,7 @@ impl<'a> Turning<'a> {
             }
         }
         // These rows have no due time, so the next turn runs immediately.
-        let more_unplanned = more_unplanned || is_replanning || self.is_marked()?;
+        let more_unplanned = more_unplanned || any_left || self.is_marked()?;
         self.done.more_due |= more_unplanned;
         self.done.more_unplanned = more_unplanned;
         if self.written.claims.is_empty() && !self.done.more_due {
