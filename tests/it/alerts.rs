@@ -473,7 +473,7 @@ fn a_full_disk_is_reported_once_and_its_end_once() {
     client.add(NewTask::interval("tick", seconds(1)).handler("command").payload(tick)).expect("a task");
     let mut sidecar = Sidecar::start(&db, &fast(&["--alert-url", &hook.url]));
     eventually("it ticks", || db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "0");
-    disk.fill();
+    disk.fill(&db);
     eventually("it is reported", || hook.of("degraded") == ["began 1"]);
     eventually("check reports it too", || problems(&client).iter().any(|line| line.starts_with("degraded")));
     disk.clear();

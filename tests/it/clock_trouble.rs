@@ -279,17 +279,13 @@ fn a_scheduler_that_finds_the_clock_wrong_does_not_warn_that_schedules_wait() {
     // The first turn waits from before the start has compared the clock until after that.
     let writer = Arc::new(Mutex::new(db.plain()));
     let (sender, events) = channel();
-    let observer = {
-        let writer = writer.clone();
-        move |event: &Event| {
-            if let Event::ZoneDataChanged { .. } = event {
-                writer.lock().expect("a connection").execute_batch("BEGIN IMMEDIATE").expect("the write lock");
-            }
-            drop(sender.send(event.to_string()));
-        }
-    };
-    let scheduler = Scheduler::builder(db.address()).handler("work", |_: &Context| Ok::<_, BoxError>(()));
-    let scheduler = scheduler.observe(observer).start().expect("a scheduler");
+    let of_start = writer.clone();
+    let scheduler = Scheduler::builder(db.address())
+        .handler("work", |_: &Context| Ok::<_, BoxError>(()))
+        .observe(move |event: &Event| drop(sender.send(event.to_string())))
+        .guarded(move |_| of_start.lock().expect("a connection").execute_batch("BEGIN IMMEDIATE").expect("the lock"))
+        .start()
+        .expect("a scheduler");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'clock_wrong'"), "0");
     writer.lock().expect("a connection").execute_batch("COMMIT").expect("an end");
     client.trigger("digest").expect("a run");

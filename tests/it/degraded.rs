@@ -76,7 +76,7 @@ fn a_full_disk_is_reported_while_it_lasts() {
     let mut sidecar = Sidecar::start(&db, &[]);
     eventually("it ticks", || db.ask("SELECT count(*) FROM task_runs WHERE status = 'succeeded'") != "0");
     assert_eq!(problems(&client), [""; 0]);
-    disk.fill();
+    disk.fill(&db);
     let line = format!("degraded: the scheduler with pid {} on ", sidecar.pid());
     eventually("check reports it", || problems(&client).iter().any(|found| found.starts_with(&line)));
     disk.clear();

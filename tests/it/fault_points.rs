@@ -101,6 +101,18 @@ mod with_faults {
         assert_eq!(retried("settled"), undisturbed);
     }
 
+    /// Stops the guard of a scheduler, and returns its pid.
+    fn stopped_guard(scheduler: &Sidecar) -> String {
+        let mut guard = None;
+        eventually("it has a guard", || {
+            guard = guard_of(scheduler.pid());
+            guard.is_some()
+        });
+        let guard = guard.expect("a guard").to_string();
+        signal("STOP", &guard);
+        guard
+    }
+
     /// The guard knows of the command, and nothing else does.
     #[test]
     fn a_command_that_is_not_recorded_and_gave_up_its_lock_is_waited_for() {
@@ -115,13 +127,7 @@ mod with_faults {
             let closes = "exec 41>&- </dev/null; echo $$ >closed; exec sleep 1000";
             let line = format!("cd {home}; [ $DULY_ATTEMPT = 2 ] || exec bash -c '{closes}'");
             let mut first = killed_program(&db, point, &["--lease", "10m"]);
-            let mut guard = None;
-            eventually("it has a guard", || {
-                guard = guard_of(first.pid());
-                guard.is_some()
-            });
-            let guard = guard.expect("a guard").to_string();
-            signal("STOP", &guard);
+            let guard = stopped_guard(&first);
             if restores {
                 let copy = back_up(&db, "copy");
                 client.add(NewTask::manual("lost").handler("command")).unwrap();
@@ -159,13 +165,7 @@ mod with_faults {
             let task = retry_soon(shell("probe", &line), 5);
             let client = db.client();
             let mut first = killed_program(&db, "spawned", &["--lease", "10m"]);
-            let mut guard = None;
-            eventually("it has a guard", || {
-                guard = guard_of(first.pid());
-                guard.is_some()
-            });
-            let guard = guard.expect("a guard").to_string();
-            signal("STOP", &guard);
+            let guard = stopped_guard(&first);
             client.add(if at_most_once { task.at_most_once() } else { task }).unwrap();
             assert_eq!(first.end().signal(), KILL, "{}", first.log());
             signal("KILL", &guard);

@@ -23,6 +23,9 @@ fn problems(client: &duly::Client) -> Vec<String> {
 fn a_command_without_an_input_file_has_not_begun() {
     let (db, client) = TestDb::with_client();
     let mut sidecar = Sidecar::start(&db, &[]);
+    // It has compared the lock files of others.
+    client.add(shell("first", "true")).unwrap();
+    wait_for_status(&client, "first", RunStatus::Succeeded);
     limit_descriptors(sidecar.pid(), Some(3));
     client.add(shell("once", "echo passed").at_most_once()).unwrap();
     client.add(retry_soon(shell("often", "echo passed"), 2)).unwrap();

@@ -120,14 +120,18 @@ fn an_observer_that_waits_holds_up_neither_runs_nor_a_shutdown() {
 }
 
 /// A clock at which the loop waits.
-pub(crate) struct Held(pub(crate) SystemClock, pub(crate) Gate);
+pub(crate) struct Held<C>(pub(crate) C, pub(crate) Gate);
 
-impl Clock for Held {
+impl<C: Clock> Clock for Held<C> {
     fn now(&self) -> Now {
         if std::thread::current().name() == Some("duly-poller") {
             self.1.pass();
         }
         self.0.now()
+    }
+
+    fn until(&self, at: Duration) -> Duration {
+        self.0.until(at)
     }
 }
 

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use duly::page::Page;
 use duly::testing::ManualClock;
-use duly::{BoxError, Builder, Context, Event, Failure, Misfire, NewTask, Overlap, RetryPolicy, RunStatus, Scheduler};
+use duly::{BoxError, Builder, Context, Failure, Misfire, NewTask, Overlap, RetryPolicy, RunStatus, Scheduler};
 
 use crate::fixtures::{NOON, TestDb, at, eventually, held, minutes, overdue, receive, seconds, skip, wait_for_status};
+use crate::observers::{Gate, Held};
 use crate::page_run::{Answer, request};
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
@@ -502,21 +503,13 @@ fn what_was_read_is_used_for_a_second() {
 
 #[test]
 fn liveness_ends_while_the_loop_is_blocked_and_when_it_has_stopped() {
-    let (db, clock) = (TestDb::new(), ManualClock::new(at(NOON)));
-    let (enter, entered) = channel();
-    let (leave, left) = channel::<()>();
-    let (enter, left) = (Mutex::new(enter), Mutex::new(left));
-    let observer = move |event: &Event| {
-        if matches!(event, Event::Finished { .. }) {
-            let _ = enter.lock().unwrap().send(());
-            let _ = held(&*left.lock().unwrap());
-        }
-    };
-    let scheduler = start(&db, |builder| builder.clock(clock.clone()).handler("work", succeed).observe(observer));
+    let (db, clock, gate) = (TestDb::new(), ManualClock::new(at(NOON)), Gate::default());
+    let scheduler = start(&db, |builder| builder.clock(Held(clock.clone(), gate.clone())));
     let alive = |scheduler: &Scheduler| get(scheduler, "/livez", "*/*");
     assert_eq!((alive(&scheduler).code, alive(&scheduler).text), (200, "ok\n".to_owned()));
-    scheduler.add(NewTask::once("one", at(NOON)).handler("work")).expect("a task");
-    receive(&entered, "an event");
+    gate.close();
+    scheduler.wake();
+    gate.holds_one();
     let before = scheduler.turns();
     clock.advance(seconds(30));
     assert_eq!(alive(&scheduler).code, 200);
@@ -528,7 +521,7 @@ fn liveness_ends_while_the_loop_is_blocked_and_when_it_has_stopped() {
         value(&scrape(&scheduler), "duly_turns_total") == Some(before as f64),
         "a scrape does not wait for the loop"
     );
-    leave.send(()).expect("an end");
+    gate.open();
     eventually("it lives again", || alive(&scheduler).code == 200);
     scheduler.drain();
     eventually("it has stopped", || alive(&scheduler).text == "the scheduler has stopped\n");

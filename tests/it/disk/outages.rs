@@ -37,7 +37,7 @@ impl<'a> FaultKind<'a> {
             FaultKind::Disk(disk) => {
                 // A checkpoint leaves room in the log, into which the next commit would fit.
                 db.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("a log without room");
-                disk.fill();
+                disk.fill(db);
                 Outage::Disk(disk)
             }
             FaultKind::Limit => {
@@ -251,7 +251,7 @@ fn a_scheduler_that_stops_on_a_full_disk_reports_lost_outcomes() {
     wait_for_status(&client, "other", RunStatus::Succeeded);
     eventually("both have started", || starts(&db).len() == 2);
     db.plain().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("a log without room");
-    disk.fill();
+    disk.fill(&db);
     gate.open();
     wait_for_line(&db, "over");
     sidecar.signal("TERM");

@@ -164,7 +164,9 @@ impl SmallDisk {
         SmallDisk { folder }
     }
 
-    pub(crate) fn fill(&self) {
+    /// Leaves no block, and none of the log that could be used again.
+    pub(crate) fn fill(&self, db: &TestDb) {
+        db.plain().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("a checkpoint");
         let mut file = File::create_new(self.folder.join("filling")).expect("a file");
         for size in [4096, 1] {
             while file.write_all(&vec![0; size]).is_ok() {}

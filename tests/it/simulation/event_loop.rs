@@ -16,8 +16,9 @@ use crate::simulation::scenario::{Scenario, Scheduler};
 
 /// Claims that have not begun are given back after this time.
 const UNSTARTED: Duration = Duration::from_millis(500);
-/// A loop that has taken as many turns in a row, in which nothing arrived and nothing was claimed, spins.
-const MOST_IDLE_TURNS: u32 = 60;
+/// A loop that has taken as many turns in a row, in which nothing arrived and nothing was claimed, spins. The mark of a task is worked off in
+/// fewer: its waiting runs are a hundred or two, and a turn derives one at least.
+const MOST_IDLE_TURNS: u32 = 300;
 const MOST_STEPS: u32 = 500;
 /// A loop reads ahead four times what its workers have just finished if that takes no longer than this, and up to sixteen times if it takes
 /// no longer than that.

@@ -18,8 +18,10 @@ enum Delivery {
 
 #[derive(Debug)]
 struct State {
-    /// When the first of the failed looks in a row was.
+    /// When the first of the failed looks or claims in a row was.
     failing_since: Option<(Duration, Timestamp)>,
+    /// Whether the last claim of a channel failed: a look that has nothing to write does not show that the database can be written.
+    claims_fail: bool,
     /// What was found, since the failures have lasted long enough.
     found: Option<String>,
     /// The channels that have not stored it.
@@ -37,7 +39,7 @@ pub(crate) struct Outages {
 
 impl Outages {
     pub(crate) fn new(channels: Vec<&'static str>, after: Duration) -> Self {
-        let state = State { failing_since: None, found: None, channels: Vec::new() };
+        let state = State { failing_since: None, claims_fail: false, found: None, channels: Vec::new() };
         Outages { channels, after, state: Mutex::new(state) }
     }
 
@@ -50,7 +52,9 @@ impl Outages {
         let mut state = self.state();
         let (Some(found), Some((_, since))) = (&state.found, state.failing_since) else {
             let answer = store(&self.channels, None)?;
-            state.failing_since = None;
+            if !state.claims_fail {
+                state.failing_since = None;
+            }
             return Ok(answer);
         };
         let storable = |channel: &&'static str| !state.channels.contains(&(channel, Delivery::InFlight));
@@ -67,6 +71,12 @@ impl Outages {
             (state.found, state.failing_since) = (None, None);
         }
         Ok(answer)
+    }
+
+    /// Records whether a channel could claim what it delivers.
+    pub(crate) fn claimed(&self, failure: Option<&str>, wall: Timestamp, now: Duration) {
+        self.state().claims_fail = failure.is_some();
+        failure.into_iter().for_each(|error| self.failed(error, wall, now));
     }
 
     /// Records that a look failed.
@@ -89,6 +99,11 @@ impl Outages {
         let id = format!("{channel}-degraded-began-at-{}", since.as_millis());
         let item = AlarmItem::new(since, &found, ADVICE);
         Some(AlarmMessage::unstored(id, channel, AlarmKind::Degraded, AlarmState::Began, item))
+    }
+
+    /// Whether this channel has delivered the message, and that is not stored: the database may have the same alarm as not delivered.
+    pub(crate) fn holds(&self, channel: &'static str) -> bool {
+        self.state().channels.contains(&(channel, Delivery::Done))
     }
 
     /// Records whether the message was delivered.

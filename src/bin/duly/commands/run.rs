@@ -310,8 +310,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Calls `f`, which may wait for a database, on a thread of its own. `None`: a signal asks to stop, and the call goes on.
+    /// Calls `f`, which asks the database. A server may not answer: then on a thread of its own. `None`: a signal asks to stop, and the call
+    /// goes on.
     fn unless_stopped<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<Option<T>, Error> {
+        if !self.is_on_server {
+            return Ok(Some(f()));
+        }
         let ((report, answer), notify) = (sync_channel(1), self.notify.clone());
         let call = move || {
             drop(report.send(f()));
