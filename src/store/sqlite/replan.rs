@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::event::Event;
+use crate::model::task::Task;
 use crate::rules::resolve::{self, Plan};
 use crate::schedule::{Schedules, zone_data};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{foreign_plans, owners, row, tasks};
+use crate::store::sqlite::{foreign_plans, owners, row};
 
 /// A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a user has set since the step back
 /// is not resolved. The grid of an interval may begin at created_at.
@@ -211,7 +212,7 @@ pub(crate) fn next_tasks(
 
 /// Those of these tasks with a local time in the future, looked up by id. An occurrence that is already due is resolved as it was planned.
 const LOCAL_TASKS: &str = sql! {"
-    SELECT id, next_run FROM scheduled_tasks NOT INDEXED
+    SELECT {task_columns} FROM scheduled_tasks NOT INDEXED
      WHERE id IN (SELECT value FROM rarray(:tasks)) AND +id > :after
        AND {active_planned} AND next_run > :since AND {local_time}"};
 
@@ -226,22 +227,22 @@ pub(crate) fn plan_again(
     let mut statement = tx.prepare_cached(LOCAL_TASKS)?;
     let tasks = row::list(tasks.iter().copied());
     let params = named_params! { ":tasks": tasks, ":after": mark.after, ":since": mark.since };
-    let planned = statement.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let planned: Vec<(i64, i64)> = planned.collect::<rusqlite::Result<_>>()?;
+    let planned = statement.query_map(params, |row| Ok((row.get("id")?, row::task(row).ok())))?;
+    let planned: Vec<(i64, Option<Task>)> = planned.collect::<rusqlite::Result<_>>()?;
     let mut any_left = false;
-    for (task, before) in planned {
-        let next = anew(tx, schedules, task);
+    for (id, task) in planned {
+        let before = task.as_ref().and_then(|task| task.next_run);
+        let next = task.and_then(|task| anew(schedules, &task));
         any_left |= next.is_none();
-        if next.map(Timestamp::as_millis) != Some(before) {
-            foreign_plans::set(tx, task, next)?;
+        if next.is_none() || next != before {
+            foreign_plans::set(tx, id, next)?;
         }
     }
     Ok(any_left)
 }
 
 /// Returns when a task is due by the zone data of this process. `None`: its row must be examined.
-fn anew(tx: &Transaction<'_>, schedules: &mut Schedules, id: i64) -> Option<Timestamp> {
-    let task = tasks::readable(tx, id).ok()??;
+fn anew(schedules: &mut Schedules, task: &Task) -> Option<Timestamp> {
     let schedule = task.definition.check(task.created_at, schedules).ok()?;
     let plan = Plan::new(&task.definition, schedule, task.next_run?, task.resolved_until, task.active_since);
     resolve::planned_anew(&plan)

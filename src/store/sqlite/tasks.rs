@@ -39,7 +39,7 @@ pub(crate) fn listed(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option
 }
 
 /// Returns the task of this id. Fails if a column cannot be read.
-pub(crate) fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
+fn readable(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<Task>> {
     tx.prepare_cached(BY_ID)?.query_row(named_params! { ":task": task }, row::task).optional()
 }
 
