@@ -288,7 +288,9 @@ CREATE TABLE scheduler_instances (
     seen_at          bigint NOT NULL,
     stopped_at       bigint,
     -- What its application reports as wrong with its workers: a JSON array of texts, or NULL.
-    problems         jsonb
+    problems         jsonb,
+    -- The zone data by which it plans local times: the release, and where it is from.
+    zone_data        text COLLATE "C"
 );
 
 -- Events that no run records: clock jumps, lost owners, pauses, edits, removals, faults and their end. Of the wall clock:
@@ -343,9 +345,8 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- program and schema_version: mark these tables as duly's, and their version. probe: for the triggers of schema.sql.
 -- stamp: counts heartbeats. If it decreases, the database is an older copy, and the scheduler stops; do not change it.
--- zone_data: with which local times were planned. zone_mark: the last task that is planned again with it, and since when.
--- misplanned: rows that a wrong clock has planned and that could not be written since, and the time from which they are planned
--- again.
+-- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
+-- that a wrong clock has planned and that could not be written since, and the time from which they are planned again.
 CREATE TABLE scheduler_meta (
     key              text COLLATE "C" PRIMARY KEY,
     value            text COLLATE "C" NOT NULL

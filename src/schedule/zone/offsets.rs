@@ -51,6 +51,11 @@ impl Offsets {
         }
     }
 
+    /// Builds the table of an offset that never changes.
+    pub(super) fn constant(offset: i32) -> Self {
+        Offsets { first: offset, changes: Vec::new() }
+    }
+
     fn newest(&self) -> i32 {
         self.changes.last().map_or(self.first, |(_, offset)| *offset)
     }
@@ -76,6 +81,15 @@ impl Offsets {
     pub(super) fn last_change(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let (change, _) = self.changes.get(self.until(until).checked_sub(1)?)?;
         Some(Timestamp::from_millis(change * 1000)).filter(|change| after < *change)
+    }
+
+    /// Returns the first instant in `[from, until]` at which two tables have different offsets.
+    pub(super) fn first_difference(&self, other: &Offsets, from: Timestamp, until: Timestamp) -> Option<Timestamp> {
+        let mut at = from;
+        while self.at(at) == other.at(at) {
+            at = [self, other].iter().filter_map(|one| one.next_change(at, until)).min()?;
+        }
+        Some(at)
     }
 }
 
@@ -161,6 +175,28 @@ mod tests {
             assert_eq!(found, [next.map(second), last.map(second)], "({after}, {until}]");
         }
         assert_eq!(offsets.next_change(just_before, just_before), None);
+    }
+
+    #[test]
+    fn the_first_difference_is_at_a_change_of_either_or_at_the_start() {
+        let one = Offsets::new(1, [(20, 5), (40, 9), (60, 1)]).unwrap();
+        let other = Offsets::new(1, [(20, 5), (45, 9), (50, 1)]).unwrap();
+        for (from, until, first) in [
+            (0, 100, Some(40)),
+            (0, 39, None),
+            (0, 40, Some(40)),
+            (42, 100, Some(42)),
+            (45, 100, Some(50)),
+            (60, 100, None),
+        ] {
+            for (one, other) in [(&one, &other), (&other, &one)] {
+                assert_eq!(
+                    one.first_difference(other, second(from), second(until)),
+                    first.map(second),
+                    "[{from}, {until}]"
+                );
+            }
+        }
     }
 
     /// A cross-check of the expanded rules against tz-rs, once a day for four hundred years.

@@ -17,6 +17,7 @@ use crate::clock::{Timestamp, millis};
 use crate::error::Result;
 use crate::model::request::{Added, Change, Existing};
 use crate::model::task::{Definition, TaskStatus};
+use crate::schedule::has_fixed_meaning;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::postgres::outcome::Proof;
@@ -65,7 +66,10 @@ impl PostgresStore {
         let may_be_new = may_be_new && !self.reads_all;
         let names: HashSet<&str> = tasks.iter().map(|(task, _)| &*task.name).collect();
         let is_refused = names.is_empty() || names.len() < tasks.len();
-        if !may_be_new || is_refused || tasks.iter().any(|(task, _)| is_unstorable(task)) {
+        if !may_be_new
+            || is_refused
+            || tasks.iter().any(|(task, _)| is_unstorable(task) || !has_fixed_meaning(&task.time_zone))
+        {
             return Ok(None);
         }
         self.adds_new = false;

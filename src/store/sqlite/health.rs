@@ -61,6 +61,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             dead: dead(tx, recent, limits.failures)?,
             invalid,
             zones: zones(tx)?,
+            zone_data: zone_data(tx)?,
             on_dead: unreported(tx)?,
         })
     })
@@ -305,6 +306,17 @@ const ZONES: &str = "
 fn zones(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, u32)>> {
     tx.prepare_cached(ZONES)?
         .query_map([], |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?, row::saturating(row, 2)?)))?
+        .collect()
+}
+
+const ZONE_DATA: &str = "
+    SELECT id, zone_data FROM scheduler_instances
+     WHERE stopped_at IS NULL AND zone_data IS NOT NULL ORDER BY started_at, id LIMIT :limit";
+
+/// Returns the zone data of each scheduler that has not stopped.
+fn zone_data(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String)>> {
+    tx.prepare_cached(ZONE_DATA)?
+        .query_map(named_params! { ":limit": MAX_LISTED_ROWS }, |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?
         .collect()
 }
 

@@ -21,6 +21,7 @@ pub(crate) mod fault;
 pub(crate) mod file;
 pub(crate) mod finish;
 pub(crate) mod first_look;
+pub(crate) mod foreign_plans;
 pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod ids;

@@ -409,6 +409,9 @@ pub(crate) struct Only {
 /// Decides about a task that has no unfinished run.
 #[cfg(feature = "postgres")]
 pub(crate) fn only_run(due: &Due, now: Timestamp) -> Option<Only> {
+    if due.plan.schedule.may_be_of_other_zone_data(due.plan.next_run) {
+        return None;
+    }
     let resolution = resolve::resolve(&due.plan, &[], now, Rest::Later);
     let [Step::Open { scheduled_for, origin }] = resolution.steps[..] else { return None };
     let next = match resolution.next {

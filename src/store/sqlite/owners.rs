@@ -15,15 +15,16 @@ use crate::store::sqlite::row;
 use crate::store::turn_io::{ClockEvent, Dead, Lost, Other, Proof, Registration, Session, Stalled};
 
 const REGISTER: &str = "
-    INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at, problems)
-    VALUES (:owner, :host, :boot_id, :pid, :version, :workers, :lease, :now, :now, :problems)";
+    INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at, problems,
+                                     zone_data)
+    VALUES (:owner, :host, :boot_id, :pid, :version, :workers, :lease, :now, :now, :problems, :zone_data)";
 
 pub(crate) fn register(tx: &Transaction<'_>, new: &Registration, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(REGISTER)?.execute(named_params! {
         ":owner": new.owner, ":host": new.host, ":pid": std::process::id(), ":version": env!("CARGO_PKG_VERSION"),
         ":workers": i64::try_from(new.workers).unwrap_or(i64::MAX), ":now": now,
         ":boot_id": process::boot_id().ok(), ":lease": millis(new.lease),
-        ":problems": new.problems,
+        ":problems": new.problems, ":zone_data": new.zone_data,
     })?;
     Ok(())
 }

@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::model::event::Event;
+use crate::model::task::Task;
+use crate::rules::resolve::{self, Plan};
+use crate::schedule::{Schedules, zone_data};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{owners, row};
+use crate::store::sqlite::{foreign_plans, owners, row};
 
 /// A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a user has set since the step back
 /// is not resolved. The grid of an interval may begin at created_at.
@@ -144,13 +147,12 @@ pub(crate) fn set_misplanned(tx: &Transaction<'_>, rows: &Misplanned) -> rusqlit
     tx.prepare_cached(SET_MISPLANNED)?.execute(named_params! { ":rows": rows }).map(|_| ())
 }
 
-const ZONE_DATA: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_data'";
-
 const SET_ZONE_DATA: &str = "
     INSERT INTO scheduler_meta (key, value) VALUES ('zone_data', :version)
     ON CONFLICT (key) DO UPDATE SET value = :version";
 
-/// How far the tasks are planned again that other zone data had planned. A row of `scheduler_meta` keeps it: there may be any number of them.
+/// How far the tasks are planned again that other zone data had planned, of which there may be any number. A row of `scheduler_meta`
+/// keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ZoneMark {
     /// The last of them, in the order of their ids.
@@ -161,16 +163,20 @@ pub(crate) struct ZoneMark {
 
 const ZONE_MARK: &str = "SELECT CAST(value AS BLOB) FROM scheduler_meta WHERE key = 'zone_mark'";
 
-/// Returns how far the tasks are planned again; `None`: all are.
+/// Returns how far the tasks are planned again; `None`: all are, or they are planned by other zone data than that of this process.
 pub(crate) fn zone_mark(tx: &Transaction<'_>) -> rusqlite::Result<Option<ZoneMark>> {
     let value: Option<Vec<u8>> = tx.prepare_cached(ZONE_MARK)?.query_row([], |row| row.get(0)).optional()?;
+    let Some(value) = value else { return Ok(None) };
+    if !foreign_plans::recorded(tx)?.is_some_and(|recorded| zone_data().is_as(&recorded)) {
+        return Ok(None);
+    }
     // Something that another program wrote counts as the end.
     let read = |value: Vec<u8>| {
         let value = String::from_utf8(value).ok()?;
         let (after, since) = value.split_once(' ')?;
         Some(ZoneMark { after: after.parse().ok()?, since: since.parse().ok()? })
     };
-    Ok(value.map(|value| read(value).unwrap_or(ZoneMark { after: i64::MAX, since: i64::MAX })))
+    Ok(Some(read(value).unwrap_or(ZoneMark { after: i64::MAX, since: i64::MAX })))
 }
 
 const SET_ZONE_MARK: &str = "
@@ -204,37 +210,66 @@ pub(crate) fn next_tasks(
     Ok((tasks, Some(left)))
 }
 
-/// Those of these tasks with a local time in the future. An occurrence that is already due is resolved as it was planned.
+/// Those of these tasks with a local time in the future, looked up by id. An occurrence that is already due is resolved as it was planned.
 const LOCAL_TASKS: &str = sql! {"
-    UPDATE scheduled_tasks SET planned = 0, next_run = NULL
-     WHERE id IN (SELECT value FROM rarray(:tasks)) AND id > :after
-       AND {active_planned} AND next_run > :since AND time_zone <> 'UTC'
-       AND (schedule_type = 'cron'
-            OR (schedule_type = 'once' AND schedule_value NOT GLOB '*[Zz]'
-                AND schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))"};
+    SELECT {task_columns} FROM scheduled_tasks NOT INDEXED
+     WHERE id IN (SELECT value FROM rarray(:tasks)) AND +id > :after
+       AND {active_planned} AND next_run > :since AND {local_time}"};
 
-/// Has those of these tasks planned again that other zone data had planned.
-pub(crate) fn plan_again(tx: &Transaction<'_>, mark: ZoneMark, tasks: &[i64]) -> rusqlite::Result<()> {
+/// Plans those of these tasks again that other zone data had planned. Returns whether a row must be examined to be planned: the next turn
+/// does. The others are planned at once: left unplanned, a scheduler with the data before would plan them in its next turn.
+pub(crate) fn plan_again(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    mark: ZoneMark,
+    tasks: &[i64],
+) -> rusqlite::Result<bool> {
+    let mut statement = tx.prepare_cached(LOCAL_TASKS)?;
     let tasks = row::list(tasks.iter().copied());
     let params = named_params! { ":tasks": tasks, ":after": mark.after, ":since": mark.since };
-    tx.prepare_cached(LOCAL_TASKS)?.execute(params).map(drop)
+    let planned = statement.query_map(params, |row| Ok((row.get("id")?, row::task(row).ok())))?;
+    let planned: Vec<(i64, Option<Task>)> = planned.collect::<rusqlite::Result<_>>()?;
+    let mut any_left = false;
+    for (id, task) in planned {
+        let before = task.as_ref().and_then(|task| task.next_run);
+        let next = task.and_then(|task| anew(schedules, &task));
+        any_left |= next.is_none();
+        if next.is_none() || next != before {
+            foreign_plans::set(tx, id, next)?;
+        }
+    }
+    Ok(any_left)
 }
 
-/// Most tasks that a registration has planned again. Turns go on with the others.
+/// Returns when a task is due by the zone data of this process. `None`: its row must be examined.
+fn anew(schedules: &mut Schedules, task: &Task) -> Option<Timestamp> {
+    let schedule = task.definition.check(task.created_at, schedules).ok()?;
+    let plan = Plan::new(&task.definition, schedule, task.next_run?, task.resolved_until, task.active_since);
+    resolve::planned_anew(&plan)
+}
+
+/// Most tasks that a registration plans again. Turns go on with the others.
 pub(crate) const AT_ONCE: usize = 250;
 
-/// Records the zone data of this process. Returns the recorded zone data if it differs: local times are then planned again.
-pub(crate) fn zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> rusqlite::Result<Option<String>> {
-    let before: Option<String> = tx.prepare_cached(ZONE_DATA)?.query_row([], |row| row.get(0)).optional()?;
+/// Records the zone data of this process. Returns the recorded zone data if it differs: local times are then planned again. They are
+/// also if none was recorded: clients may have planned them with other data.
+pub(crate) fn record_zone_data(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    version: &str,
+    now: Timestamp,
+) -> rusqlite::Result<Option<String>> {
+    let before = foreign_plans::recorded(tx)?;
     if before.as_deref() == Some(version) {
         return Ok(None);
     }
     tx.prepare_cached(SET_ZONE_DATA)?.execute(named_params! { ":version": version })?;
+    let mark = ZoneMark { after: i64::MIN, since: now.as_millis() };
+    let (tasks, left) = next_tasks(tx, mark, AT_ONCE)?;
+    // The first turn examines the rows that cannot be planned.
+    plan_again(tx, schedules, mark, &tasks)?;
+    set_zone_mark(tx, left)?;
     if let Some(before) = &before {
-        let mark = ZoneMark { after: i64::MIN, since: now.as_millis() };
-        let (tasks, left) = next_tasks(tx, mark, AT_ONCE)?;
-        plan_again(tx, mark, &tasks)?;
-        set_zone_mark(tx, left)?;
         owners::record(tx, now, "zone_data", None, None, Some(&format!("{before} became {version}")))?;
     }
     Ok(before)

@@ -5,7 +5,7 @@
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 17] = [
+pub(crate) const SHARED: [(&str, &str); 18] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -20,6 +20,13 @@ pub(crate) const SHARED: [(&str, &str); 17] = [
     ("unscheduled_case", "(CASE WHEN .origin = 'schedule' OR .origin = 'catch_up' THEN 0 ELSE .id END)"),
     // scheduled_tasks_due: active tasks whose next_run stands.
     ("active_planned", ".status = 'active' AND .planned = 1"),
+    // Tasks whose next_run depends on zone data.
+    (
+        "local_time",
+        ".time_zone <> 'UTC' AND (.schedule_type = 'cron' \
+             OR (.schedule_type = 'once' AND .schedule_value NOT GLOB '*[Zz]' \
+                 AND .schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))",
+    ),
     // The fencing condition: this attempt of this owner is the running one.
     ("fenced", ".id = :run AND .locked_by = :owner AND .attempt = :attempt AND .status = 'running'"),
     // What `row` reads a task, a run, an attempt and an effect from.

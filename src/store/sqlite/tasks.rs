@@ -10,7 +10,7 @@ use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{blocked, due, marks, once, owners, row};
+use crate::store::sqlite::{blocked, due, foreign_plans, marks, once, owners, replan, row};
 
 const BY_NAME: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE name = :name"};
 
@@ -137,6 +137,9 @@ pub(crate) fn change(
         ":manager": task.managed_by, ":now": now, ":status": old.status,
         ":next": old.next_run, ":planned": old.planned, ":since": old.active_since, ":reason": old.invalid_reason,
     })?;
+    if !same {
+        foreign_plans::leave(tx, task, now)?;
+    }
     // A trigger marks the task if its handler or its overlap policy has changed.
     if was_invalid && old.status != TaskStatus::Invalid {
         blocked::mark(tx, old.id)?;
@@ -163,6 +166,9 @@ pub(crate) fn resolve_before_a_change(
             Err(fault) if fault.is_about_this_machine() => return Ok(task),
             Err(fault) => return Err(fault),
         }
+    }
+    if let Some(mark) = replan::zone_mark(tx)? {
+        replan::plan_again(tx, schedules, mark, &[task.id])?;
     }
     let mut written = Written::default();
     let due = due::due(tx, schedules, &[task.id], now)?;
@@ -263,6 +269,7 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     tx.prepare_cached(SET_STATUS)?.execute(named_params! {
         ":task": task.id, ":status": status, ":next": next_run, ":since": since, ":now": now, ":by": None::<&str>,
     })?;
+    foreign_plans::leave(tx, &task.definition, now)?;
     tx.prepare_cached(END_STREAK)?.execute(named_params! { ":task": task.id })?;
     blocked::mark(tx, task.id)?;
     marks::begin(tx, task.id, now)?;

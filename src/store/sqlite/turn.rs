@@ -32,7 +32,9 @@ use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
-use crate::store::sqlite::{attempts, blocked, claim, damage, delays, due, marks, once, owners, replan, settle, tasks};
+use crate::store::sqlite::{
+    attempts, blocked, claim, damage, delays, due, foreign_plans, marks, once, owners, replan, settle, tasks,
+};
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
@@ -248,7 +250,7 @@ impl<'a> Turning<'a> {
             self.task(task, |turn| turn.plan(task))?;
         }
         self.work_off(&marked)?;
-        let is_replanning = self.replan_local()?;
+        let any_left = self.replan_local()?;
 
         self.slots.room = self.slots.room.min(self.budget);
         // What falls due starts at once if no waiting run comes before it. Otherwise it is queued, and claimed with the rest by
@@ -268,7 +270,7 @@ impl<'a> Turning<'a> {
             }
         }
         // These rows have no due time, so the next turn runs immediately.
-        let more_unplanned = more_unplanned || is_replanning || self.is_marked()?;
+        let more_unplanned = more_unplanned || any_left || self.is_marked()?;
         self.done.more_due |= more_unplanned;
         self.done.more_unplanned = more_unplanned;
         if self.written.claims.is_empty() && !self.done.more_due {
@@ -480,16 +482,22 @@ impl<'a> Turning<'a> {
         lists.iter_mut().for_each(|list| list.retain(|(_, task)| !waits(*task)));
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
-        let chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
-        // What other zone data had planned is planned again instead.
+        let mut chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
+        // What other zone data had planned is planned again first: it may not be due.
         if let Some(mark) = replan::zone_mark(tx)? {
-            replan::plan_again(tx, mark, &chosen)?;
+            let left = self.plan_again(mark, &chosen)?;
+            self.done.more_due |= left;
+            chosen.retain(|task| !self.memory.aside.contains(&Item::Task(*task)));
         }
         for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
             self.task(task, |turn| {
+                let mut due = due?;
+                if !foreign_plans::check(tx, task, &mut due.plan, now)? {
+                    return Ok(());
+                }
                 let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
                 let starter = claimer.map(|claimer| (claimer, &mut turn.slots));
-                open::resolve_due(&mut cx, &due?, turn.work.seen, Rest::Later, starter)?;
+                open::resolve_due(&mut cx, &due, turn.work.seen, Rest::Later, starter)?;
                 // Together with the others, unless each item has its own savepoint.
                 if turn.mode == Mode::OneByOne { once::finish(&mut cx, claimer) } else { Ok(()) }
             })?;

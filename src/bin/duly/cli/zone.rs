@@ -14,9 +14,14 @@ pub(crate) fn from_option(name: &str) -> Result<Zone, Failure> {
             let reason = "is not the name of a time zone; give the name, for example --tz America/New_York";
             return Err(Failure::Refused(format!("--tz local: TZ={value:?} {reason}")));
         }
-        let unknown =
-            "--tz local: the time zone of this machine is unknown; give its name, for example --tz Europe/Rome";
-        return local_zone::of_machine().ok_or_else(|| Failure::Refused(unknown.into()));
+        let refused = |what: &str| {
+            let advice = "give its name, for example --tz Europe/Rome";
+            Failure::Refused(format!("--tz local: the time zone of this machine is {what}; {advice}"))
+        };
+        return match local_zone::in_force(Timestamp::now()) {
+            Ok(zone) => zone.ok_or_else(|| refused("unknown")),
+            Err(reason) => Err(refused(&format!("not certain: {reason}"))),
+        };
     }
     Zone::named(name).map_err(|error| match error {
         Error::InvalidTask { found, expected, .. } | Error::ZoneUnavailable { zone: found, expected } => {

@@ -10,6 +10,7 @@ use crate::cli::add_args::{Add, Policies};
 use crate::cli::failure::Failure;
 use crate::cli::values::reason;
 use crate::cli::zone;
+use crate::commands::list;
 use crate::exec::payload as command;
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
@@ -77,10 +78,12 @@ fn report(client: &Client, added: &Added, has_instant: bool, printer: &mut Print
     }
     let table = occurrence_table(&task, &next, printer);
     let none = match task.definition.schedule_type {
-        ScheduleKind::Manual => "it has no schedule: start it with duly trigger",
-        _ => "no further occurrence",
+        ScheduleKind::Manual => "it has no schedule: start it with duly trigger".to_owned(),
+        // Its schedulers have other zone data.
+        _ if !task.planned => format!("next run: {}", list::next(&task, &printer.times)),
+        _ => "no further occurrence".to_owned(),
     };
-    printer.table(table, none)?;
+    printer.table(table, &none)?;
     Ok(())
 }
 

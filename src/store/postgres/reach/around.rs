@@ -7,15 +7,17 @@ use crate::store::postgres::sheets::{Cell, Sheets};
 use crate::store::sqlite::limits::WINDOW;
 use crate::store::sqlite::sql::sql;
 
+/// The version of the tables, the zone data of schedulers, and how far tasks are planned again by it.
+const META: &str = "WHERE t.key = 'schema_version' OR t.key = 'zone_data' OR t.key = 'zone_mark'";
+
 /// Reads the version of the tables.
 pub(super) fn version(bench: &mut Sheets) -> Result<(), Fault> {
-    bench.read("scheduler_meta", "WHERE t.key = 'schema_version'", &[]).map(|_| ())
+    bench.read("scheduler_meta", META, &[]).map(|_| ())
 }
 
 /// Reads tasks by their names, with the version of the tables and the numbers of new rows.
 pub(super) fn tasks_at_first(bench: &mut Sheets, names: &[String]) -> Result<(), Fault> {
-    let parts =
-        [("scheduler_meta", "WHERE t.key = 'schema_version'"), ("scheduled_tasks", "WHERE t.name = ANY ($1::text[])")];
+    let parts = [("scheduler_meta", META), ("scheduled_tasks", "WHERE t.name = ANY ($1::text[])")];
     bench.read_together(&parts, None, true, &[&names])
 }
 

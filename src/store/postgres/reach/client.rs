@@ -300,11 +300,11 @@ fn limit(bench: &mut Sheets, on: &LimitOn) -> Result<(), Fault> {
     around::limits(bench, std::slice::from_ref(on))
 }
 
-/// The first tasks, one more than a registration has planned again if the zone data of this process is not the recorded one.
+/// The first tasks, one more than a registration plans again if the zone data of this process is not the recorded one.
 const OTHER_ZONES: &str = "
     WHERE t.id = ANY (ARRAY(
         SELECT s.id FROM scheduled_tasks s
-         WHERE (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') <> $1
+         WHERE (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') IS DISTINCT FROM $1
          ORDER BY s.id LIMIT $2))";
 
 fn register(bench: &mut Sheets, zone_data: &String) -> Result<(), Fault> {

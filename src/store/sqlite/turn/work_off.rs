@@ -1,6 +1,7 @@
-//! Works off marks: derives waiting runs again, whose task was changed, and has tasks planned again, if the zone data was changed.
+//! Works off marks: derives waiting runs again, whose task was changed, and plans tasks again, if the zone data was changed.
 
 use crate::store::fault::Fault;
+use crate::store::sqlite::replan::ZoneMark;
 use crate::store::sqlite::turn::Turning;
 use crate::store::sqlite::{marks, replan};
 use crate::store::turn_io::Item;
@@ -21,7 +22,7 @@ impl Turning<'_> {
                 continue;
             }
             let batch = marks::batch(tx, task, mark, most)?;
-            let failed = self.divide(&batch.runs, |runs| Ok(marks::derive(tx, runs, now)?))?;
+            let failed = self.divide(&batch.runs, |_, runs| Ok(marks::derive(tx, runs, now)?))?;
             (most, self.budget) = (most - batch.runs.len(), self.budget.saturating_sub(batch.runs.len()));
             self.written.blocked = true;
             for (run, fault) in failed {
@@ -38,18 +39,28 @@ impl Turning<'_> {
         Ok(())
     }
 
-    /// Has the next turn plan tasks again that other zone data had planned. A task that cannot be written is set aside. Returns whether
-    /// there were any.
+    /// Plans the next tasks again that other zone data had planned. Returns whether the next turn must examine one of them.
     pub(super) fn replan_local(&mut self) -> Result<bool, Fault> {
-        let tx = self.tx;
-        let Some(mark) = replan::zone_mark(tx)? else { return Ok(false) };
-        let (tasks, left) = replan::next_tasks(tx, mark, (self.budget / 2).min(self.work.derived))?;
+        let Some(mark) = replan::zone_mark(self.tx)? else { return Ok(false) };
+        let (tasks, left) = replan::next_tasks(self.tx, mark, (self.budget / 2).min(self.work.derived))?;
         self.budget = self.budget.saturating_sub(tasks.len());
-        for (task, fault) in self.divide(&tasks, |tasks| Ok(replan::plan_again(tx, mark, tasks)?))? {
+        let any_left = self.plan_again(mark, &tasks)?;
+        replan::set_zone_mark(self.tx, left)?;
+        Ok(any_left)
+    }
+
+    /// Plans those of these tasks again that other zone data had planned. A task that cannot be written is set aside. Returns whether the
+    /// next turn must examine one of them.
+    pub(super) fn plan_again(&mut self, mark: ZoneMark, tasks: &[i64]) -> Result<bool, Fault> {
+        let (tx, mut any_left) = (self.tx, false);
+        let failed = self.divide(tasks, |turn, tasks| {
+            any_left |= replan::plan_again(tx, turn.schedules, mark, tasks)?;
+            Ok(())
+        })?;
+        for (task, fault) in failed {
             self.set_aside(Item::Task(task), &fault)?;
         }
-        replan::set_zone_mark(tx, left)?;
-        Ok(true)
+        Ok(any_left)
     }
 
     /// Returns whether the next turn has runs of marked tasks to derive, or tasks to plan again.

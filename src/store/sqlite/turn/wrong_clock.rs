@@ -20,12 +20,12 @@ impl Turning<'_> {
             replan::rewind_all(tx, now)?;
         } else {
             let tasks = replan::all_tasks(tx)?;
-            for (task, fault) in self.divide(&tasks, |tasks| Ok(replan::rewind_tasks(tx, tasks, now)?))? {
+            for (task, fault) in self.divide(&tasks, |_, tasks| Ok(replan::rewind_tasks(tx, tasks, now)?))? {
                 left.tasks.insert(task, now);
                 self.set_aside(Item::Task(task), &fault)?;
             }
             let runs = replan::later_runs(tx, now)?;
-            for (run, fault) in self.divide(&runs, |runs| Ok(replan::rewind_runs(tx, runs, now)?))? {
+            for (run, fault) in self.divide(&runs, |_, runs| Ok(replan::rewind_runs(tx, runs, now)?))? {
                 left.runs.insert(run, now);
                 self.set_aside(Item::Wait(run), &fault)?;
             }
@@ -89,14 +89,14 @@ impl Turning<'_> {
     pub(super) fn divide(
         &mut self,
         rows: &[i64],
-        mut write: impl FnMut(&[i64]) -> Result<(), Fault>,
+        mut write: impl FnMut(&mut Self, &[i64]) -> Result<(), Fault>,
     ) -> Result<Vec<(i64, Fault)>, Fault> {
         let (mut parts, mut failed) = (vec![rows], Vec::new());
         while let Some(part) = parts.pop() {
             if part.is_empty() {
                 continue;
             }
-            let Some(fault) = self.attempt(|_| write(part))? else { continue };
+            let Some(fault) = self.attempt(|turn| write(turn, part))? else { continue };
             if let [row] = part {
                 failed.push((*row, fault));
                 continue;
