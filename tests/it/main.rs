@@ -22,6 +22,8 @@ mod carousel;
 mod catch_up;
 /// `check` finds each problem, and none in a sound file.
 mod check;
+/// Child mode: the application that starts duly serves its handlers, and its lock is the evidence that it lives.
+mod child_mode;
 /// A wall clock that steps in either direction or is not set.
 mod clock;
 /// Clock trouble in events, `status`, `check` and warnings; retries survive it.

@@ -198,6 +198,9 @@ fn worker_options(args: &RunArgs) -> Result<(Vec<WorkerOptions>, Times), Failure
     let workers = args.worker.iter().map(|text| WorkerOptions::parse(text)).collect::<Result<Vec<_>, _>>();
     let workers = workers.map_err(usage("--worker"))?;
     check_workers(&workers)?;
+    if args.forward_output && workers.iter().any(|worker| worker.is_application) {
+        return Err(Failure::Usage("--forward-output: with --worker -, standard output carries messages".to_owned()));
+    }
     let times = args.worker_times.as_deref().map(str::parse).transpose().map_err(usage("--worker-times"))?;
     Ok((workers, times.unwrap_or_default()))
 }
@@ -280,6 +283,13 @@ impl Session<'_> {
             if self.args.until_idle && self.is_idle(&mut unusable, self.clock.now().monotonic)? {
                 log::info!("idle; stopping");
                 return Ok(());
+            }
+            if let Some(how) = self.programs.ended_application() {
+                let (drain, running) = (humantime::format_duration(self.args.drain), self.running());
+                let reason = how.as_ref().unwrap_or_else(|reason| reason);
+                log::info!("application: {reason}; no more runs are started; {running}, for up to {drain}");
+                let cannot = |reason: String| Error::Store { doing: "serve the application", source: reason.into() };
+                return how.map(drop).map_err(cannot);
             }
             let limit = if self.scheduler.turns() == 0 { DRAIN_POLL } else { POLL };
             match self.next_request(limit) {
@@ -374,7 +384,10 @@ impl Session<'_> {
             self.scheduler.interrupt();
             let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
             let (interrupted, turns) = (clock.now().monotonic, self.scheduler.turns());
-            while !self.scheduler.has_stopped() && !is_silent && clock.now().monotonic < interrupted + limit {
+            // Of what is left to an application, nothing is heard any more.
+            let has_work = || self.commands.running() + self.programs.running() > 0 || !self.programs.have_left();
+            let is_late = || clock.now().monotonic >= interrupted + limit;
+            while !self.scheduler.has_stopped() && !is_silent && has_work() && !is_late() {
                 let _ = self.next_request(DRAIN_POLL);
                 // Commands are asked to stop after the turn that waits for the server. Those that still run, the guard ends.
                 is_silent = self.is_on_server
