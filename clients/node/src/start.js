@@ -2,7 +2,7 @@
 
 import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
-import { closeSync, mkdirSync, openSync, rmSync } from "node:fs";
+import { closeSync, mkdirSync, openSync, realpathSync, rmSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import process from "node:process";
@@ -189,6 +189,11 @@ async function lock(program, file) {
 function lockPath(database) {
   const { DULY_STATE_DIR, XDG_STATE_HOME } = process.env;
   let folder = dirname(resolve(database));
+  try {
+    folder = dirname(realpathSync(database));
+  } catch {
+    // duly creates it.
+  }
   if (/^postgres(ql)?:/.test(database)) {
     const ofUser = process.getuid?.() === 0 ? "/var/lib/duly" : join(homedir(), ".local/state/duly");
     folder = DULY_STATE_DIR || (XDG_STATE_HOME ? join(XDG_STATE_HOME, "duly") : ofUser);

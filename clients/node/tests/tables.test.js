@@ -272,3 +272,9 @@ test("a path is opened for the call", { skip: opensPaths ? false : "no module fo
     writeFileSync(`${file}-text`, "no database at all, only text".repeat(100));
     assert.throws(() => trigger(`${file}-text`, "t"), /not a database/);
   }));
+
+test("without a module for SQLite, a path is refused by name", { skip: opensPaths ? "there is a module" : false }, () =>
+  withFile((file) => {
+    writeFileSync(file, "");
+    assert.throws(() => add(file, { name: "t", handler: "mail", now: true }), code("no_module", /better-sqlite3 is not installed; .* client\(\.\.\)/));
+  }, { schema: false }));

@@ -281,7 +281,7 @@ def _lock(file: int) -> None:
 
 def _lock_path(database: str) -> str:
     """Returns the path of a new file on the file system of the folder where duly keeps its locks."""
-    folder = os.path.dirname(os.path.abspath(database))
+    folder = os.path.dirname(os.path.realpath(database))
     if database.startswith(("postgres:", "postgresql:")):
         state = os.environ.get("XDG_STATE_HOME")
         of_user = "/var/lib/duly" if os.geteuid() == 0 else os.path.expanduser("~/.local/state/duly")
