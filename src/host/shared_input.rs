@@ -54,8 +54,7 @@ impl SharedInput {
     pub(crate) fn create(owner: &OwnerLock) -> io::Result<(Self, File)> {
         // A folder that was removed is created again; the loop does the same with the lock file, and reports that.
         folder::make_private(owner.folder())?;
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = owner.folder().join(format!("{WORKER}{}-{number}", owner.id()));
+        let path = Self::new_path(owner);
         let file = platform::create_held(&path)?;
         let identity = platform::identity(&file.metadata()?);
         Ok((
@@ -67,6 +66,33 @@ impl SharedInput {
             })),
             file,
         ))
+    }
+
+    /// Takes over a file that another process has open and locked, under a name of this owner.
+    pub(crate) fn adopt(owner: &OwnerLock, file: &Path) -> io::Result<Self> {
+        folder::make_private(owner.folder())?;
+        match platform::held(file).0 {
+            Hold::Held => {}
+            Hold::Free => return Err(io::Error::other(format!("no process has locked {}", file.display()))),
+            Hold::Missing => return Err(io::Error::other(format!("there is no {}", file.display()))),
+            Hold::Unknown(reason) => return Err(io::Error::other(reason)),
+        }
+        let path = Self::new_path(owner);
+        std::fs::rename(file, &path)?;
+        let identity = platform::identity(&path.symlink_metadata()?);
+        let (database, process) = (owner.database().to_owned(), OnceLock::new());
+        Ok(SharedInput(Arc::new(SharedFile { path, identity, database, process })))
+    }
+
+    fn new_path(owner: &OwnerLock) -> PathBuf {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        owner.folder().join(format!("{WORKER}{}-{number}", owner.id()))
+    }
+
+    /// Whether certainly no process has it locked any more.
+    #[doc(hidden)]
+    pub fn is_free(&self) -> bool {
+        platform::held(&self.0.path).0 == Hold::Free
     }
 
     /// Records in the file which process inherited it, so that another scheduler can distinguish the process from any other with its

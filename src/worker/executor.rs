@@ -53,6 +53,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Sender;
@@ -177,6 +178,16 @@ impl Waker {
             return Err(io::Error::other("create a file for a worker process: its scheduler has ended"));
         };
         SharedInput::create(&owner)
+    }
+
+    /// As [`Waker::share_input`], with a file that a process which this one has not started has open and locked: it is moved to the folder
+    /// beside the database, and counts as the input of the attempts that the process has.
+    #[doc(hidden)]
+    pub fn adopt_input(&self, file: &Path) -> io::Result<SharedInput> {
+        let Some(owner) = self.owner.upgrade() else {
+            return Err(io::Error::other("use the file of an application: its scheduler has ended"));
+        };
+        SharedInput::adopt(&owner, file)
     }
 }
 

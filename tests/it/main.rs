@@ -22,6 +22,10 @@ mod carousel;
 mod catch_up;
 /// `check` finds each problem, and none in a sound file.
 mod check;
+/// Child mode: the application that starts duly serves its handlers, and its lock is the evidence that it lives.
+mod child_mode;
+/// Applications in child mode that are killed, with duly or without.
+mod child_mode_kills;
 /// A wall clock that steps in either direction or is not set.
 mod clock;
 /// Clock trouble in events, `status`, `check` and warnings; retries survive it.

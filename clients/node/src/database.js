@@ -52,7 +52,8 @@ function sqliteModule() {
     }
   }
   throw new DatabaseError(
-    "no_database",
-    `no module for SQLite: Node.js ${process.version} has no node:sqlite (22.5 or newer does), and better-sqlite3 is not installed`,
+    "no_module",
+    `no module for SQLite: Node.js ${process.version} has no node:sqlite (22.5 or newer does), and better-sqlite3 is not installed; ` +
+      "install it, or use client(..), which needs only the program duly",
   );
 }

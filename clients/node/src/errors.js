@@ -25,10 +25,10 @@ export class RetryAfter extends Error {
   }
 }
 
-/** A task or a database that `add` or `trigger` cannot work with. `code` says which kind of error it is. */
+/** A task, a database or a program that a call cannot work with. `code` says which kind of error it is. */
 export class DatabaseError extends Error {
   /**
-   * @param {"exists" | "unknown" | "paused" | "invalid" | "refused" | "no_database"} code
+   * @param {"exists" | "unknown" | "paused" | "invalid" | "refused" | "no_database" | "no_module" | "no_program" | "failed"} code
    * @param {string} message
    * @param {ErrorOptions} [options]
    */
@@ -39,10 +39,16 @@ export class DatabaseError extends Error {
   }
 }
 
-/** @type {Record<string, number>} */
-const UNITS = {
-  ms: 1, s: 1000, sec: 1000, m: 60_000, min: 60_000, h: 3_600_000, hour: 3_600_000, d: 86_400_000, day: 86_400_000, w: 604_800_000,
-};
+/** The milliseconds of the units that duly reads, by their names. */
+const UNITS = /** @type {Record<string, number>} */ (
+  Object.fromEntries(
+    /** @type {[number, string][]} */ ([
+      [1, "ms msec millis"], [1000, "s sec secs second seconds"], [60_000, "m min mins minute minutes"],
+      [3_600_000, "h hr hrs hour hours"], [86_400_000, "d day days"], [604_800_000, "w wk wks week weeks"],
+      [2_630_016_000, "month months"], [31_557_600_000, "y yr yrs year years"],
+    ]).flatMap(([length, names]) => names.split(" ").map((name) => [name, length])),
+  )
+);
 /** The maximum of duly: ten years. A longer duration in a message is an error, and ends the worker. */
 const LONGEST = 315_576_000_000;
 

@@ -18,8 +18,8 @@ export interface Log {
 
 /** One attempt of a run, as its handler sees it. `P` is the type of its payload, which is not checked. */
 export interface Run<P = any> {
-  /** The id of the run. */
-  readonly run: number;
+  /** The id of the run; a text if it exceeds 2^53. */
+  readonly run: number | string;
   /** The number of the attempt, from 1. */
   readonly attempt: number;
   readonly task: string;
@@ -73,17 +73,18 @@ export class RetryAfter extends Error {
   readonly delayMs: number;
 }
 
-/** Why `add`, `trigger` or `open` failed. */
+/** Why a call failed. Wrong values are a `TypeError`. */
 export class DatabaseError extends Error {
   constructor(code: DatabaseErrorCode, message: string, options?: { cause?: unknown });
   /**
    * `exists`: another task has the name. `unknown`: there is no such task. `paused`, `invalid`: the task is. `refused`: SQLite
-   * or a constraint of the table refuses it. `no_database`: no file, tables or module.
+   * or a constraint of the table, or the program refuses it. `no_database`: no file or tables. `no_module`: none for SQLite. `no_program`:
+   * the program duly is not found, or cannot be started. `failed`: duly did not start.
    */
   readonly code: DatabaseErrorCode;
 }
 
-export type DatabaseErrorCode = "exists" | "unknown" | "paused" | "invalid" | "refused" | "no_database";
+export type DatabaseErrorCode = "exists" | "unknown" | "paused" | "invalid" | "refused" | "no_database" | "no_module" | "no_program" | "failed";
 
 /** What the client uses of a `DatabaseSync` of node:sqlite, or a `Database` of better-sqlite3. */
 export interface Database {
@@ -95,29 +96,50 @@ export interface Database {
   };
 }
 
-/** One schedule. Durations: "15m", "1h 30m", or milliseconds. */
-export type Schedule =
-  | { cron: string; every?: never; after?: never; at?: never; manual?: never }
-  | { every: string | number; cron?: never; after?: never; at?: never; manual?: never }
-  | { after: string | number; cron?: never; every?: never; at?: never; manual?: never }
-  | { at: Date | string; cron?: never; every?: never; after?: never; manual?: never }
-  | { manual: true; cron?: never; every?: never; after?: never; at?: never };
+/** A duration: "15m", "1h 30m". */
+export type Duration = string;
 
-/** The policies of a task: columns of `scheduled_tasks`. What is absent has the default of the table. */
+interface Schedules {
+  /** The times of a cron expression: "0 7 * * mon-fri", "@daily". */
+  cron: string;
+  /** A fixed interval. */
+  every: Duration;
+  everySeconds: number;
+  /** Again, this long after the end of each run. */
+  delay: Duration;
+  delaySeconds: number;
+  /** Once: a Date, RFC 3339, or a local time in `timeZone`. */
+  at: Date | string;
+  /** Once: seconds since 1970. */
+  atSeconds: number;
+  /** Once, this long from now. */
+  in: Duration;
+  inSeconds: number;
+  /** Once, now. */
+  now: true;
+  /** Only when it is triggered. */
+  manual: true;
+}
+
+/** Exactly one schedule. */
+export type Schedule = { [K in keyof Schedules]: Pick<Schedules, K> & { [O in Exclude<keyof Schedules, K>]?: never } }[keyof Schedules];
+
+/** The policies of a task: columns of `scheduled_tasks`. What is absent has the default of the table. `..Ms`: milliseconds, or a duration. */
 export interface Policies {
+  /** An IANA name, such as "Europe/Rome". */
   timeZone?: string;
   startsAt?: Date | number | null;
   endsAt?: Date | number | null;
   overlap?: "skip" | "buffer_one" | "buffer_all" | "allow" | "cancel_running";
   misfire?: "run_once" | "skip" | "run_all";
-  misfireGraceMs?: number;
+  misfireGraceMs?: number | Duration;
   catchUpLimit?: number;
-  expiresMs?: number | null;
+  expiresMs?: number | Duration | null;
   maxAttempts?: number;
-  backoffMs?: number;
-  backoffCapMs?: number;
-  timeoutMs?: number | null;
-  jitterMs?: number;
+  backoffMs?: number | Duration;
+  backoffCapMs?: number | Duration;
+  timeoutMs?: number | Duration | null;
+  jitterMs?: number | Duration;
   priority?: 0 | 1 | 2 | 3;
   concurrencyKey?: string | null;
   onDead?: string | null;
@@ -163,3 +185,112 @@ export function trigger(db: string | URL | Database, name: string, options?: { p
 
 /** Opens the database with node:sqlite, else better-sqlite3, with a busy timeout of 5 s and foreign keys. It must exist. */
 export function open(path: string | URL): Database & { close(): void };
+
+/** A row of `scheduled_tasks`, with the names of its columns. Times are RFC 3339 in UTC. */
+export interface TaskRow {
+  id: number | string;
+  name: string;
+  handler: string;
+  payload: any;
+  schedule_type: "cron" | "interval" | "delay" | "once" | "manual";
+  schedule_value: string;
+  time_zone: string;
+  status: "active" | "paused" | "completed" | "invalid";
+  next_run: string | null;
+  last_run: string | null;
+  last_status: string | null;
+  last_error: string | null;
+  failure_count: number;
+  invalid_reason: string | null;
+  [column: string]: any;
+}
+
+export type RunStatus = "queued" | "running" | "failed" | "succeeded" | "dead" | "cancelled" | "skipped" | "missed";
+
+/** A row of `task_runs`, with the names of its columns. Times are RFC 3339 in UTC. */
+export interface RunRow {
+  /** A text if it exceeds 2^53. */
+  id: number | string;
+  task: string;
+  handler: string;
+  scheduled_for: string;
+  origin: Origin;
+  status: RunStatus;
+  attempt: number;
+  started_at: string | null;
+  finished_at: string | null;
+  duration_ms: number | null;
+  error: string | null;
+  result: any;
+  progress: string | null;
+  [column: string]: any;
+}
+
+/** `signal`: ends the call. */
+export interface CallOptions {
+  signal?: AbortSignal;
+}
+
+/** A database, through the program duly: every rule is that of its command line, on files and on servers. */
+export class Client {
+  constructor(db: string | URL, options?: { program?: string });
+  /** The path or address of the database. */
+  readonly database: string;
+  /** The path of the program. */
+  readonly program: string;
+  /** Adds a task, as the function `add`. The database is created if there is none. */
+  add(task: Task, options?: CallOptions): Promise<TaskRow & { change: "created" | "replaced" | "unchanged" }>;
+  /**
+   * Opens a run of a task. `key`: an idempotency key: the first request with it opens the run, later ones return it. `wait`: until the run
+   * has ended, however it ends.
+   */
+  trigger(name: string, options?: { payload?: unknown; key?: string; wait?: boolean } & CallOptions): Promise<RunRow>;
+  /** Cancels a run, by its id, or all unfinished runs of a task. */
+  cancel(run: string | number, options?: CallOptions): Promise<any>;
+  pause(name: string, options?: CallOptions): Promise<TaskRow>;
+  resume(name: string, options?: CallOptions): Promise<TaskRow>;
+  /** Deletes a task with its history. `cancel`: its unfinished runs are cancelled first. */
+  remove(name: string, options?: { cancel?: boolean } & CallOptions): Promise<{ name: string; removed: boolean }>;
+  list(options?: CallOptions): Promise<TaskRow[]>;
+  /** A task, with its next occurrences and last runs. */
+  show(name: string, options?: CallOptions): Promise<TaskRow & { occurrences?: string[]; runs: RunRow[] }>;
+  /** Runs with their results, newest first; at most `limit`, 20 by default. */
+  history(name?: string, options?: { status?: RunStatus; since?: Date | string; limit?: number } & CallOptions): Promise<RunRow[]>;
+}
+
+/** Returns a client of a database. `program`: its path; by default that of the package, else DULY_BIN, else that on the PATH. */
+export function client(db: string | URL, options?: { program?: string }): Client;
+
+/** duly has ended although nobody has asked it to. */
+export interface Exit {
+  /** "killed by SIGKILL" or "exit code 1". */
+  reason: string;
+  /** Until it is started again. */
+  delayMs: number;
+}
+
+export interface StartOptions extends WorkerOptions {
+  /** The path of the database, which is created if there is none; or a postgres:// address. */
+  db: string | URL;
+  /** Further arguments of `duly run`, such as `["--http", "127.0.0.1:8629"]`. */
+  args?: string[];
+  /** Called when duly has ended by itself. It is started again. */
+  onExit?: (exit: Exit) => void;
+  /** Where duly writes its log: to standard error, or nowhere. */
+  log?: "inherit" | "ignore";
+  /** Aborted: as `stop`. */
+  signal?: AbortSignal;
+  /** The path of the program. */
+  program?: string;
+}
+
+/** A running duly, the child of this process. */
+export interface Application extends Client {
+  /** The pid of duly, while it runs. */
+  readonly pid: number | undefined;
+  /** Lets runs finish, ends duly, and waits for its end. */
+  stop(): Promise<void>;
+}
+
+/** Starts duly as a child of this process, and serves handlers here. Fulfilled when duly takes runs. */
+export function start(options: StartOptions): Promise<Application>;

@@ -6,6 +6,9 @@ export const MAX_LINE_BYTES = 1024 * 1024;
 /** Longest text of an error, of progress or of a line of log, in UTF-16 units. JSON takes at most six bytes for one. */
 const MAX_TEXT = 64 * 1024;
 
+/** Most errors of an AggregateError that are described. */
+const MAX_INNER = 8;
+
 /**
  * Returns a value as JSON, or undefined if JSON has nothing for it. Throws a TypeError if it has a cycle or a BigInt.
  *
@@ -52,10 +55,17 @@ export function describe(thrown) {
       break;
     }
     const named = error.name === "Error" || error.name === "GiveUp" || error.name === "RetryAfter";
-    parts.push(named && error.message !== "" ? error.message : `${error.name}: ${error.message}`);
+    const text = named && error.message !== "" ? error.message : `${error.name}: ${error.message}`;
+    parts.push(error instanceof AggregateError ? `${text} (${inner(error)})` : text);
     error = error.cause;
   }
   return parts.join(": ") || `the handler threw ${String(thrown)}`;
+}
+
+/** @param {AggregateError} error */
+function inner({ errors }) {
+  const shown = [...errors].slice(0, MAX_INNER).map(describe);
+  return errors.length > shown.length ? `${shown.join("; ")}; and ${errors.length - shown.length} more` : shown.join("; ");
 }
 
 /** @param {unknown} value */

@@ -6,11 +6,11 @@ const STATES = ["begin", "done", "in_doubt", "refused", "stored", "undone"];
 const MESSAGES = {
   welcome: { protocol: isInteger, worker: isText, copy: isInteger, database: isText },
   run: {
-    run: isInteger, attempt: isInteger, task: isText, handler: isText, payload: isPresent, scheduled_for: isTime, origin: isText,
+    run: isId, attempt: isInteger, task: isText, handler: isText, payload: isPresent, scheduled_for: isTime, origin: isText,
     idempotency_key: isText, deadline: (value) => value === null || isTime(value),
   },
-  cancel: { run: isInteger, attempt: isInteger, reason: (value) => value === "asked" || value === "timeout" || value === "shutdown" },
-  effect: { run: isInteger, attempt: isInteger, key: isText, state: (value) => STATES.includes(/** @type {string} */ (value)) },
+  cancel: { run: isId, attempt: isInteger, reason: (value) => value === "asked" || value === "timeout" || value === "shutdown" },
+  effect: { run: isId, attempt: isInteger, key: isText, state: (value) => STATES.includes(/** @type {string} */ (value)) },
   ping: {},
   pong: {},
   stop: { deadline: isTime },
@@ -35,6 +35,8 @@ export function parseMessage(line) {
   if (typeof message.type !== "string" || !Object.hasOwn(MESSAGES, message.type)) {
     throw new Error(`a message of an unknown type: ${excerpt(line)}`);
   }
+  // Beyond 2^53 the id is a text: a number would be that of another run.
+  if (typeof message.run === "number" && !Number.isSafeInteger(message.run)) message.run = exact(line, message.run);
   const keys = MESSAGES[message.type];
   for (const key in keys) {
     if (!keys[key](message[key])) throw new Error(`a message "${message.type}" whose "${key}" is missing or wrong: ${excerpt(line)}`);
@@ -45,6 +47,23 @@ export function parseMessage(line) {
 /** @param {string} line */
 function excerpt(line) {
   return JSON.stringify(line.length > 200 ? `${line.slice(0, 200)}..` : line);
+}
+
+/**
+ * Returns the digits of the id of a run, which its number cannot hold.
+ * @param {string} line
+ * @param {number} rounded
+ */
+function exact(line, rounded) {
+  for (const [, digits] of line.matchAll(/"run"\s*:\s*(\d+)/g)) {
+    if (Number(digits) === rounded) return digits;
+  }
+  return rounded;
+}
+
+/** @param {unknown} value */
+function isId(value) {
+  return isInteger(value) || (typeof value === "string" && /^\d{16,19}$/.test(value));
 }
 
 /** @param {unknown} value */

@@ -2,6 +2,8 @@ import { GiveUp } from "./errors.js";
 import { describe, encode, encodeText, isTooLong } from "./json.js";
 import { Progress } from "./output.js";
 
+/** What an effect is answered after the end of duly. */
+const LOST = { state: "refused", error: "duly has ended" };
 const LEVELS = /** @type {const} */ (["error", "warn", "info", "debug", "trace"]);
 
 /** One attempt of a run, as its handler sees it. */
@@ -18,6 +20,7 @@ export class Run {
   /** @type {Map<string, Promise<unknown>>} effects at work, by key */
   #effects = new Map();
   #ended = false;
+  #lost = false;
   /** @type {any} */
   #log;
 
@@ -142,6 +145,7 @@ export class Run {
    */
   #ask(type, key, rest) {
     const line = `{"type":"${type}",${keysOf(this)},"key":${encode(key)}${rest}}\n`;
+    if (this.#lost) return Promise.resolve(LOST);
     if (isTooLong(line)) throw new GiveUp(`effect "${key}" was performed, and is in doubt: its value is longer than a message may be`);
     return new Promise((resolve) => {
       this.#asked.set(key, resolve);
@@ -167,6 +171,14 @@ export class Run {
   _cancel(reason) {
     this.#reason ??= reason;
     this.#controller?.abort(reason);
+  }
+
+  /** duly has ended: nothing is answered or recorded any more. */
+  _lose() {
+    this.#lost = true;
+    this._cancel("shutdown");
+    for (const resolve of this.#asked.values()) resolve(LOST);
+    this.#asked.clear();
   }
 
   get _reason() {

@@ -1,22 +1,13 @@
-// Tasks through the tables, as the head of schema.sql allows it to every program. The scheduler plans the rows: no rule about
-// schedules is repeated here.
+// Tasks through the tables, as the head of schema.sql allows it to every program. The scheduler plans the rows.
 
 import { randomUUID } from "node:crypto";
 
 import { BUSY_TIMEOUT_MS, open } from "./database.js";
-import { DatabaseError } from "./errors.js";
+import { DatabaseError, milliseconds } from "./errors.js";
 import { encode } from "./json.js";
+import { SCHEDULE_OPTIONS, checkZone, schedule, shown } from "./schedule.js";
 
 const SCHEMA_VERSION = "1";
-
-/** The schedules: the key of an option, its schedule_type, and its schedule_value. */
-const SCHEDULES = [
-  ["cron", "cron", String],
-  ["every", "interval", String],
-  ["after", "delay", String],
-  ["at", "once", (/** @type {any} */ at) => (at instanceof Date ? at.toISOString() : String(at))],
-  ["manual", "manual", () => ""],
-];
 
 /** The columns of a definition beside its schedule, by option. */
 const COLUMNS = {
@@ -52,7 +43,7 @@ const DEFINITION = ["payload", "schedule_type", "schedule_value", ...Object.valu
 export function add(db, task) {
   const { name, ifAbsent = false, replace = false } = task;
   const request = `add task ${JSON.stringify(name)}`;
-  const values = definition(request, task);
+  const { values, isMoving } = definition(request, task);
   return transaction(db, request, (handle) => {
     const columns = Object.keys(values);
     const inserted = handle
@@ -65,8 +56,10 @@ export function add(db, task) {
 
     const stored = handle.prepare(`SELECT ${DEFINITION.join(", ")} FROM scheduled_tasks WHERE name = ?`).get(name);
     const wanted = { ...defaults(handle), ...values };
-    const different = DEFINITION.filter((column) => !isSame(column, stored[column], wanted[column]));
-    if (different.length === 0 || ifAbsent) return { name, change: "unchanged" };
+    const different = DEFINITION.filter((column) => !isEqual(column, stored[column], wanted[column]));
+    // The time that `now` and `in` stand for is no part of the definition, but `replace` moves the task to it.
+    const isSame = different.length === 0 || (isMoving && !replace && different.join() === "schedule_value");
+    if (isSame || ifAbsent) return { name, change: "unchanged" };
     if (!replace) {
       const [column] = different;
       throw new DatabaseError(
@@ -144,30 +137,42 @@ function checkStatus(handle, request, name, expected) {
  * Returns the values that a task names, by column.
  * @param {string} request
  * @param {any} task
- * @returns {Record<string, string | number | null>}
+ * @returns {{ values: Record<string, string | number | null>, isMoving: boolean }}
  */
 function definition(request, task) {
   if (typeof task.name !== "string" || typeof task.handler !== "string") {
     throw new TypeError(`cannot ${request}: expected texts as name and handler`);
   }
-  const named = /** @type {any[]} */ (SCHEDULES).filter(([option]) => task[option] !== undefined && task[option] !== false);
-  if (named.length !== 1) {
-    const found = named.length === 0 ? "none" : named.map(([option]) => option).join(" and ");
-    throw new TypeError(`cannot ${request}: expected one of cron, every, after, at and manual, found ${found}`);
-  }
-  const [[option, type, value]] = named;
+  const { type, value, isMoving } = schedule(request, task);
   /** @type {Record<string, string | number | null>} */
-  const values = { schedule_type: type, schedule_value: value(task[option]) };
+  const values = { schedule_type: type, schedule_value: value };
+  if (task.timeZone !== undefined) checkZone(request, task.timeZone);
   if (task.payload !== undefined) values.payload = json(request, task.payload);
   for (const [key, column] of Object.entries(COLUMNS)) {
     const given = task[key];
     if (given === undefined) continue;
-    values[column] = given instanceof Date ? given.getTime() : given;
+    const written = column.endsWith("_ms") && typeof given === "string" ? span(request, key, given) : given;
+    values[column] = written instanceof Date ? written.getTime() : written;
+    if (Number.isNaN(values[column])) throw new TypeError(`cannot ${request}: ${key}: expected a valid Date, found ${shown(given)}`);
   }
-  const known = new Set(["name", "payload", "ifAbsent", "replace", ...SCHEDULES.map(([key]) => key), ...Object.keys(COLUMNS)]);
+  const known = new Set(["name", "payload", "ifAbsent", "replace", ...SCHEDULE_OPTIONS, ...Object.keys(COLUMNS)]);
   const unknown = Object.keys(task).find((key) => !known.has(key));
   if (unknown !== undefined) throw new TypeError(`cannot ${request}: ${unknown} is no part of a task`);
-  return values;
+  return { values, isMoving };
+}
+
+/**
+ * Returns the milliseconds of a text such as "10m".
+ * @param {string} request
+ * @param {string} key
+ * @param {string} text
+ */
+function span(request, key, text) {
+  try {
+    return milliseconds(text);
+  } catch (error) {
+    throw new TypeError(`cannot ${request}: ${key}: ${/** @type {Error} */ (error).message}`);
+  }
 }
 
 /**
@@ -271,7 +276,7 @@ function defaults(handle) {
  * @param {any} stored
  * @param {any} wanted
  */
-function isSame(column, stored, wanted) {
+function isEqual(column, stored, wanted) {
   if (stored === wanted) return true;
   if (stored === null || wanted === null) return false;
   // A number may be a BigInt, depending on the handle.

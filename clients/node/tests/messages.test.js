@@ -214,3 +214,27 @@ test("a handler that kills the process has begun, its neighbours that were only 
   assert.equal(await duly.end(), 9);
   assert.deepEqual(duly.messages, [{ type: "begin", run: 1, attempt: 1 }]);
 });
+
+test("the id of a run beyond 2^53 is a text, and stays exact", async () => {
+  const id = "9007199254740993";
+  const duly = await FakeDuly.start(`worker({ handlers: { work: (run) => {
+    run.progress("p");
+    run.log.info("l");
+    return run.payload === "wait" ? new Promise((_, no) => run.signal.addEventListener("abort", () => no(run.signal.reason))) : [run.run, typeof run.run];
+  } } });`);
+  const exact = (message) => JSON.stringify(message).replace('"ID"', id);
+  const lines = [];
+  duly.process.stdout.on("data", (text) => lines.push(text));
+  // A payload may hold the key as well.
+  duly.write(`${exact(runMessage("ID", { run: 9007199254740992 }))}\n`);
+  const messages = await duly.all("begin", "progress", "log", "done");
+  assert.deepEqual(messages.at(-1).result, [id, "string"]);
+  duly.write(`${exact({ ...runMessage("ID", "wait"), attempt: 2 })}\n`);
+  await duly.until(() => duly.messages.length === 3, "a running attempt");
+  duly.write(`${exact({ type: "cancel", run: "ID", attempt: 2, reason: "asked" })}\n`);
+  await duly.until(() => duly.messages.length === 4, "its end");
+  assert.equal(duly.messages.splice(0).at(-1).type, "failed");
+  const digits = lines.join("").match(/"run":\d+/g);
+  assert.ok(digits.length >= 8 && digits.every((found) => found === `"run":${id}`), String(digits));
+  await duly.stop();
+});

@@ -37,8 +37,11 @@ each("each schedule is a row that no scheduler has planned", (db) => {
   const cases = [
     [{ cron: "0 6 * * *" }, "cron", "0 6 * * *"],
     [{ every: "1h 30m" }, "interval", "1h 30m"],
-    [{ every: 1500 }, "interval", "1500"],
-    [{ after: "15m" }, "delay", "15m"],
+    [{ everySeconds: 1.5 }, "interval", "1500ms"],
+    [{ delay: "15m" }, "delay", "15m"],
+    [{ delaySeconds: 60 }, "delay", "60000ms"],
+    [{ atSeconds: 1804000000.25 }, "once", "2027-03-02T15:06:40.250Z"],
+    [{ at: "2027-03-14T06:00+01:00" }, "once", "2027-03-14T06:00:00+01:00"],
     [{ at }, "once", "2027-03-14T06:00:00.000Z"],
     [{ at: "2027-03-14 06:00", timeZone: "Europe/Rome" }, "once", "2027-03-14 06:00"],
     [{ manual: true }, "manual", ""],
@@ -129,7 +132,7 @@ each("what the table refuses is an error that names the column", (db) => {
 each("a wrong call is a TypeError, and writes nothing", (db) => {
   const task = { name: "t", handler: "mail", cron: "@daily" };
   const cases = [
-    [{ cron: undefined }, /expected one of cron, every, after, at and manual, found none/],
+    [{ cron: undefined }, /expected one of cron, every, delay, at, in, now and manual, found none/],
     [{ every: "1h" }, /found cron and every/],
     [{ name: 7 }, /expected texts as name and handler/],
     [{ timeout: 7 }, /timeout is no part of a task/],
@@ -141,6 +144,53 @@ each("a wrong call is a TypeError, and writes nothing", (db) => {
   assert.throws(() => add({}, task), /expected a path, or a database/);
   assert.throws(() => trigger(db, "t", { key: "" }), TypeError);
   assert.equal(count(db), 0);
+});
+
+each("a schedule or a zone that no scheduler could read is an error at the call", (db) => {
+  const cases = [
+    [{ at: Date.now() + 7_200_000 }, /at: expected a Date, or a text .* use atSeconds, found 1\d+/],
+    [{ at: new Date(NaN) }, /at: expected a valid Date/],
+    [{ at: new Date(7) }, /at: expected a time between 2001 and 4000/],
+    [{ at: "tomorrow" }, /at: expected a Date, or a text such as/],
+    [{ at: "2027-02-30 12:00" }, /at: expected a date that exists/],
+    [{ at: "2027-02-20 25:00" }, /at: expected a time of the day that exists/],
+    [{ atSeconds: Date.now() }, /atSeconds: expected a time between/],
+    [{ inSeconds: "60" }, /inSeconds: expected a number of seconds/],
+    [{ after: "2h" }, /after is not an option: `in` runs once, this long from now; `delay` runs again/],
+    [{ every: 60 }, /every: expected a text with a unit such as "15m"; for a number of seconds, use everySeconds, found 60/],
+    [{ every: "soon" }, /every: expected a duration/],
+    [{ in: "90" }, /in: expected a duration/],
+    [{ now: 1 }, /now: expected true/],
+    [{ cron: "every day" }, /cron: expected a cron expression of 5 or 6 fields/],
+    [{ cron: "60 * * * *" }, /cron: expected \* or 0-59 as minute/],
+    [{ cron: "0 7 * * mon-fry" }, /as day of week/],
+    [{ cron: 7 }, /cron: expected a cron expression/],
+    [{ cron: "@daily", timeZone: "Rome" }, /timeZone: expected an IANA name such as "Europe\/Rome" or "UTC", found "Rome"/],
+    [{ cron: "@daily", timeZone: "europe/rome" }, /timeZone/],
+    [{ cron: "@daily", endsAt: new Date(NaN) }, /endsAt: expected a valid Date/],
+    [{ cron: "@daily", timeoutMs: "soon" }, /timeoutMs: expected a duration/],
+  ];
+  for (const [part, expected] of cases) {
+    const call = () => add(db, { name: "t", handler: "mail", ...part });
+    assert.throws(call, (error) => error instanceof TypeError && expected.test(error.message), JSON.stringify(part));
+  }
+  assert.equal(count(db), 0);
+});
+
+each("now and in are the same work whenever they are called, and replace moves them", (db) => {
+  for (const [name, schedule] of [["now", { now: true }], ["in", { in: "2h" }], ["seconds", { inSeconds: 7200 }]]) {
+    const task = { name, handler: "mail", ...schedule };
+    const before = Date.now();
+    assert.equal(add(db, task).change, "created");
+    const { schedule_value: value } = row(db, "schedule_value", name);
+    const late = Date.parse(value) - before - (name === "now" ? 0 : 7_200_000);
+    assert.ok(late >= 0 && late < 60_000, value);
+    db.prepare("UPDATE scheduled_tasks SET schedule_value = '2027-01-01T00:00:00Z' WHERE name = ?").run(name);
+    assert.equal(add(db, task).change, "unchanged");
+    assert.throws(() => add(db, { ...task, priority: 0 }), code("exists", /differs in/));
+    assert.equal(add(db, { ...task, replace: true }).change, "replaced");
+    assert.notEqual(row(db, "schedule_value", name).schedule_value, "2027-01-01T00:00:00Z");
+  }
 });
 
 each("within a transaction of the application, a task is stored if and only if it commits", (db) => {
@@ -222,3 +272,9 @@ test("a path is opened for the call", { skip: opensPaths ? false : "no module fo
     writeFileSync(`${file}-text`, "no database at all, only text".repeat(100));
     assert.throws(() => trigger(`${file}-text`, "t"), /not a database/);
   }));
+
+test("without a module for SQLite, a path is refused by name", { skip: opensPaths ? "there is a module" : false }, () =>
+  withFile((file) => {
+    writeFileSync(file, "");
+    assert.throws(() => add(file, { name: "t", handler: "mail", now: true }), code("no_module", /better-sqlite3 is not installed; .* client\(\.\.\)/));
+  }, { schema: false }));

@@ -68,7 +68,7 @@ class ProgramTest(unittest.TestCase):
         command = {"argv": ["echo", "hi"]}
         duly.add(self.file, name="once", handler="command", payload=command, now=True)
         duly.add(self.file, name="later", handler="command", payload=command, cron="0 7 * * *", time_zone="Europe/Rome")
-        duly.add(self.file, name="wrong", handler="command", payload=command, cron="sometimes")
+        duly.add(self.file, name="wrong", handler="command", payload=command, cron="0 0 31 2 *")
         duly.add(self.file, name="by-hand", handler="command", payload=command, manual=True)
         duly_program("--db", self.file, "run", "--until-idle")
         states = self.rows("SELECT name, status, next_run IS NULL FROM scheduled_tasks ORDER BY name")

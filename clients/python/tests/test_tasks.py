@@ -54,12 +54,16 @@ class Add(TasksTest):
             ({"cron": "0 7 * * mon-fri"}, ("cron", "0 7 * * mon-fri", "UTC")),
             ({"every": timedelta(minutes=90)}, ("interval", "1h 30m", "UTC")),
             ({"every": "15m"}, ("interval", "15m", "UTC")),
-            ({"after": timedelta(seconds=1.5)}, ("delay", "1s 500ms", "UTC")),
+            ({"delay": timedelta(seconds=1.5)}, ("delay", "1s 500ms", "UTC")),
             ({"at": winter}, ("once", "2027-03-14T05:00:00.250Z", "UTC")),
             ({"at": winter.replace(tzinfo=None), "time_zone": "Europe/Rome"},
              ("once", "2027-03-14 06:00:00", "Europe/Rome")),
             ({"at": "2027-03-14 06:00", "time_zone": ZoneInfo("Europe/Rome")},
              ("once", "2027-03-14 06:00", "Europe/Rome")),
+            ({"every_seconds": 1.5}, ("interval", "1s 500ms", "UTC")),
+            ({"every": "1.5 hours"}, ("interval", "1.5 hours", "UTC")),
+            ({"at_seconds": 1804000000.25}, ("once", "2027-03-02T15:06:40.250Z", "UTC")),
+            ({"at": "2027-03-14T06:00+01:00"}, ("once", "2027-03-14T06:00:00+01:00", "UTC")),
             ({"manual": True, "time_zone": timezone.utc}, ("manual", "", "UTC")),
         ):  # fmt: skip
             with self.subTest(more):
@@ -132,7 +136,6 @@ class Add(TasksTest):
         self.refused("CHECK constraint failed", handler="", manual=True)
         self.refused("CHECK constraint failed", manual=True, overlap="sometimes")
         self.refused("CHECK constraint failed", manual=True, concurrency_key="#1")
-        self.refused("CHECK constraint failed", cron="")
         self.refused("CHECK constraint failed", manual=True, misfire="run_all")
         self.refused("CHECK constraint failed", manual=True, payload="x" * 262_144)
         self.refused("cannot store TEXT value", manual=True, priority="first")
@@ -142,15 +145,54 @@ class Add(TasksTest):
         self.assertEqual(self.plain.execute("SELECT count(*) FROM scheduled_tasks").fetchone(), (0,))
 
     def test_what_the_client_refuses(self):
-        self.refused("exactly one of cron, every, after, at, now and manual, found none")
+        self.refused("exactly one of cron, every, delay, at, in_, now and manual, found none")
         self.refused("found every and manual", every="1h", manual=True)
         self.refused("at most one of if_absent and replace", manual=True, if_absent=True, replace=True)
-        self.refused("expected a time zone, in at=", at=datetime(2027, 1, 1))
+        self.refused("at: expected a time zone", at=datetime(2027, 1, 1))
         self.refused("expected a time zone in starts_at=", cron="@daily", starts_at=datetime(2027, 1, 1))
         self.refused("expected an IANA name", cron="@daily", time_zone=timezone(timedelta(hours=1)))
         self.refused("every: expected a duration", every=timedelta(0))
         self.refused("it is not JSON", manual=True, payload=float("inf"))
         self.refused("it is not JSON", manual=True, payload="\ud800")
+
+    def test_what_no_scheduler_could_read(self):
+        for text, more in (
+            ("every: expected a timedelta, or a text with a unit such as \"15m\"; for a number of seconds, use every_s",
+             {"every": 60}),
+            ("use in_seconds", {"in_": 60}),
+            ("use at_seconds", {"at": 1804000000}),
+            ("at_seconds: expected a time between", {"at_seconds": 1804000000000}),
+            ("in_seconds: expected a number of seconds", {"in_seconds": "60"}),
+            ("after is not an argument: `in_` runs once, this long from now; `delay` runs again", {"after": "2h"}),
+            ("every: expected a duration", {"every": "soon"}),
+            ("at: expected a datetime, or a text such as", {"at": "tomorrow"}),
+            ("at: expected a time that exists", {"at": "2027-02-30 12:00"}),
+            ("at: expected a time that exists", {"at": "2027-02-20 25:00"}),
+            ("cron: expected a cron expression of 5 or 6 fields", {"cron": "every day"}),
+            ("cron: expected * or 0-59 as minute", {"cron": "60 * * * *"}),
+            ("as day of week", {"cron": "0 7 * * mon-fry"}),
+            ("as time_zone, found 'Rome'", {"cron": "@daily", "time_zone": "Rome"}),
+            ("as time_zone, found 'europe/rome'", {"cron": "@daily", "time_zone": "europe/rome"}),
+            ("starts_at: expected a datetime", {"cron": "@daily", "starts_at": 7}),
+            ("timeout_ms: expected a duration", {"cron": "@daily", "timeout_ms": "soon"}),
+        ):  # fmt: skip
+            with self.subTest(more):
+                self.refused(text, **more)
+        self.assertEqual(self.plain.execute("SELECT count(*) FROM scheduled_tasks").fetchone(), (0,))
+
+    def test_now_and_in_are_the_same_work_whenever_they_are_called(self):
+        for more in ({"now": True}, {"in_": "2h"}, {"in_": timedelta(hours=2)}, {"in_seconds": 7200}):
+            with self.subTest(more):
+                self.assertEqual(self.add(**more), "created")
+                kind, value = self.row("schedule_type, schedule_value")
+                due = datetime.fromisoformat(value.replace("Z", "+00:00"))
+                late = due - datetime.now(timezone.utc) - timedelta(hours=0 if more.get("now") else 2)
+                self.assertTrue(kind == "once" and timedelta(minutes=-1) < late < timedelta(seconds=1), value)
+                self.plain.execute("UPDATE scheduled_tasks SET schedule_value = '2027-01-01T00:00:00Z'")
+                self.assertEqual(self.add(**more), "unchanged")
+                self.refused("exists with another definition", duly.TaskExists, priority=0, **more)
+                self.assertEqual(self.add(replace=True, **more), "replaced")
+                self.plain.execute("DELETE FROM scheduled_tasks")
 
 
 class Outbox(TasksTest):
@@ -243,7 +285,7 @@ class Trigger(TasksTest):
         with self.assertRaisesRegex(duly.InvalidTask, "it is paused: resume it first"):
             duly.trigger(self.file, "digest")
         self.plain.execute("DELETE FROM scheduled_tasks")
-        self.add(cron="nonsense")
+        self.add(cron="@daily")
         self.plain.execute("UPDATE scheduled_tasks SET status = 'invalid', invalid_reason = 'no field', planned = 1")
         for key in (None, "march"):
             with self.assertRaisesRegex(duly.InvalidTask, "it is invalid: no field"):

@@ -66,6 +66,15 @@ fn main() -> ExitCode {
     if guard::process::is_guard(std::env::args_os()) {
         return ExitCode::SUCCESS;
     }
+    if let Some(locked) = workers::lock_input(std::env::args_os()) {
+        return locked.map_or_else(
+            |error| {
+                print_error(&format!("duly: cannot lock standard input: {error}"));
+                ExitCode::FAILURE
+            },
+            |()| ExitCode::SUCCESS,
+        );
+    }
     let args = match Args::parse_words(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return print_usage(&error),

@@ -125,6 +125,21 @@ fn of_python() {
     conforms(&program(&["python3", "tests/it/workers/worker.py", "async"]));
 }
 
+/// The same workers as applications: their child is a program that stands for duly, and hands on what the kit says.
+#[test]
+#[ignore = "nightly: it takes a minute"]
+fn of_applications() {
+    if !succeeds("node", &["--version"]) || !succeeds("python3", &["--version"]) {
+        return skip("no node and python3");
+    }
+    // Without the variable of a worker: their standard streams are their own.
+    let application =
+        |argv: &[&str]| conforms(&program(&[&["env", "-u", "DULY_WORKER"], argv, &["application"]].concat()));
+    application(&["node", "tests/it/workers/worker.mjs"]);
+    application(&["python3", "tests/it/workers/worker.py"]);
+    application(&["python3", "tests/it/workers/worker.py", "async"]);
+}
+
 /// Another worker: `DULY_TEST_WORKER='ruby worker.rb' cargo test --test it -- of_a_command --nocapture`.
 #[test]
 fn of_a_command() {

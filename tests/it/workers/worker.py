@@ -4,13 +4,15 @@ import asyncio
 import functools
 import os
 import sys
+import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../../clients/python/src"))
 
 import duly  # noqa: E402
 
-ASYNC = sys.argv[1:] == ["async"]
+ASYNC = "async" in sys.argv
 
 
 def echo(run):
@@ -139,4 +141,21 @@ if ASYNC:
     coroutines = {name: coroutine(function) for name, function in handlers.items()}
     coroutines |= {"wait": wait_async, "finish": finish_async, "ignore": ignore_async, "effect": effect_async, "found": found_async}
     handlers = coroutines
-duly.run_worker(handlers, concurrency=8)
+if "application" in sys.argv:
+    # What it prints would reach the kit.
+    del handlers["print"]
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "duly.py")
+    kit = os.path.join(tempfile.gettempdir(), "kit.db")
+    arguments = {"concurrency": 8, "program": program, "on_exit": lambda end: os._exit(end.reason != "exit code 0")}
+
+    async def serve():
+        async with duly.start(kit, handlers, **arguments):
+            await asyncio.Event().wait()
+
+    if ASYNC:
+        asyncio.run(serve())
+    else:
+        with duly.start(kit, handlers, **arguments):
+            threading.Event().wait()
+else:
+    duly.run_worker(handlers, concurrency=8)

@@ -15,41 +15,58 @@ A worker runs handlers that `duly run --worker` calls:
 `add` and `trigger` write tasks into the database, also within a transaction of the application.
 """
 
-from .errors import (
+from . import _streams
+
+# Before other code runs.
+_streams.take_at_import()
+
+from .errors import (  # noqa: E402
     Cancelled,
     EffectInDoubt,
     EffectRefused,
     Error,
     GiveUp,
     InvalidTask,
+    ProgramError,
     ProtocolError,
     RetryAfter,
     TaskExists,
+    UnknownRun,
     UnknownTask,
     UnusableDatabase,
 )
-from .run import Cancellation, Performed, Run
-from .tasks import add, trigger
-from .worker import Worker, run_worker
+from .client import AsyncClient, Client  # noqa: E402
+from .run import Cancellation, Performed, Run  # noqa: E402
+from .start import Application, AsyncApplication, Exit, start  # noqa: E402
+from .tasks import add, trigger  # noqa: E402
+from .worker import Worker, run_worker  # noqa: E402
 
 __all__ = [
+    "Application",
+    "AsyncApplication",
+    "AsyncClient",
     "Cancellation",
     "Cancelled",
+    "Client",
     "EffectInDoubt",
     "EffectRefused",
     "Error",
+    "Exit",
     "GiveUp",
     "InvalidTask",
     "Performed",
+    "ProgramError",
     "ProtocolError",
     "RetryAfter",
     "Run",
     "TaskExists",
+    "UnknownRun",
     "UnknownTask",
     "UnusableDatabase",
     "Worker",
     "add",
     "run_worker",
+    "start",
     "trigger",
 ]
 __version__ = "0.1.0"

@@ -2,9 +2,21 @@
 
 import re
 from datetime import timedelta
+from fractions import Fraction
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART = re.compile(r"\s*([0-9]{1,18})\s*(ms|s|m|h|d)(?![A-Za-z])", re.ASCII)
+# The names of units that duly reads.
+_NAMES = {
+    **{name: 1 for name in ("ms", "msec", "millis")},
+    **{name: 1_000 for name in ("s", "sec", "secs", "second", "seconds")},
+    **{name: 60_000 for name in ("m", "min", "mins", "minute", "minutes")},
+    **{name: 3_600_000 for name in ("h", "hr", "hrs", "hour", "hours")},
+    **{name: 86_400_000 for name in ("d", "day", "days")},
+    **{name: 604_800_000 for name in ("w", "wk", "wks", "week", "weeks")},
+    **{name: 2_630_016_000 for name in ("month", "months")},
+    **{name: 31_557_600_000 for name in ("y", "yr", "yrs", "year", "years")},
+}
+_PART = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]+)", re.ASCII)
 _LONGEST_MS = 315_576_000_000  # ten years
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -28,14 +40,14 @@ def duration_text(duration: timedelta) -> str:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parses whole numbers with the units d, h, m, s and ms. Raises `ValueError`."""
-    at = total = 0
+    """Parses numbers with units, such as "1h 30m" or "1.5 hours". Raises `ValueError`."""
+    at, total = 0, Fraction(0)
     while at < len(text.rstrip()):
         part = _PART.match(text, at)
-        if part is None:
+        if part is None or part[2] not in _NAMES:
             break
-        total += int(part[1]) * _UNITS[part[2]]
+        total += Fraction(part[1]) * _NAMES[part[2]]
         at = part.end()
-    if at < len(text.rstrip()) or not 1 <= total <= _LONGEST_MS:
+    if at < len(text.rstrip()) or total.denominator != 1 or not 1 <= total <= _LONGEST_MS:
         raise ValueError(f"expected a duration of 1ms to 10 years such as 30s or 1h 30m, found {text[:80]!r}")
-    return timedelta(milliseconds=total)
+    return timedelta(milliseconds=int(total))

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import threading
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import _messages
 from ._output import Output
@@ -24,13 +24,18 @@ class Loop:
         handlers: Mapping[str, Callable[[Run], Any]],
         failed: Callable[[Run, BaseException], None],
         ended: Callable[[Run, object], None],
+        loop: Optional[asyncio.AbstractEventLoop] = None,
     ) -> None:
         self._output = output
         self._handlers = handlers
         self._failed = failed
         self._ended = ended
+        self._thread: Optional[threading.Thread]
         self._tasks: Dict[Run, "asyncio.Task[Any]"] = {}
         self._flushes = False
+        if loop is not None:
+            self._loop, self._thread = loop, None
+            return
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="duly-loop", daemon=True)
         self._thread.start()
@@ -45,6 +50,8 @@ class Loop:
 
     def close(self) -> None:
         """Ends the loop and the tasks that handlers have left. A task that ignores this has five seconds."""
+        if self._thread is None:
+            return  # the loop of the application
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 

@@ -14,6 +14,8 @@ MAX_TEXT = 64 * 1024
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # SQLite accepts JSON of up to 2000 levels, more than Python reads under its usual limit.
 _DEEP = 20_000
+# Most exceptions of a group that are described.
+_MAX_INNER = 8
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -135,7 +137,22 @@ def _name_and_text(error: BaseException) -> str:
     if kind.__module__ not in ("builtins", "__main__"):
         name = f"{kind.__module__}.{name}"
     said = message_of(error)
-    return f"{name}: {said}" if said else name
+    return (f"{name}: {said}" if said else name) + _inner(error)
+
+
+def described(error: BaseException) -> str:
+    """Returns the type and message of an exception, with those of its group and its cause."""
+    return _name_and_text(error) + caused_by(error)
+
+
+def _inner(error: BaseException) -> str:
+    """Returns the exceptions of a group."""
+    inner = getattr(error, "exceptions", None)
+    if not isinstance(inner, tuple) or not all(isinstance(one, BaseException) for one in inner):
+        return ""
+    shown = [_name_and_text(one) for one in inner[:_MAX_INNER]]
+    more = f"; and {len(inner) - len(shown)} more" if len(inner) > len(shown) else ""
+    return f" ({'; '.join(shown)}{more})"
 
 
 def _place(traceback: Optional[TracebackType]) -> str:

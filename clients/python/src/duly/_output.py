@@ -41,6 +41,11 @@ class Output:
             except OSError as error:
                 self._broken(error)
 
+    def close(self) -> None:
+        """Writes nothing any more. Its descriptor may then be closed, and be that of another file."""
+        with self._writing:
+            self._descriptor = -1
+
     def leave_fork(self, status: int) -> None:
         """Ends this process if a handler has forked it: what it returns is not the end of an attempt."""
         if os.getpid() != self._process:

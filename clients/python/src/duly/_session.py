@@ -1,9 +1,9 @@
 """The exchange with the scheduler: reads messages, carries out attempts, and answers with their ends."""
 
+import asyncio
 import functools
 import inspect
 import os
-import sys
 import threading
 import traceback
 from queue import Empty, SimpleQueue
@@ -17,14 +17,24 @@ from .run import Run
 
 _CHUNK = 256 * 1024
 _PROTOCOL = 1
+# How long a process that holds the output of a scheduler that has ended is waited for, in seconds.
+_LAST = 5
 
 
 class Session:
     """The life of a worker, from `hello` to its end."""
 
     def __init__(
-        self, handlers: Mapping[str, Callable[[Run], Any]], concurrency: int, messages_in: int, messages_out: int
+        self,
+        handlers: Mapping[str, Callable[[Run], Any]],
+        concurrency: int,
+        messages_in: int,
+        messages_out: int,
+        left: Callable[[str, Optional[str], int], None],
+        loop: Optional[asyncio.AbstractEventLoop] = None,
     ) -> None:
+        """`left`: called when the scheduler is gone, after it had stopped this worker ("stopped") or not ("gone"), or
+        when a message was wrong ("failed"); with the reason and the number of attempts. `loop`: the loop for coroutine functions; otherwise they get one."""
         self._handlers = handlers
         self._on_loop = {name for name, function in handlers.items() if _is_async(function)}
         self._concurrency = concurrency
@@ -35,15 +45,30 @@ class Session:
         self._attempts: Dict[Tuple[int, int], Run] = {}
         self._in_threads = 0
         self._stopping = False
+        self._over = False
+        self._left = left
+        self._application_loop = loop
+        #: Called when the scheduler has answered `hello`.
+        self.on_welcome: Callable[[], object] = lambda: None
+        #: The session is over, and no handler runs any more.
+        self.idle = threading.Event()
         self._finished = threading.Event()
         self._threads = 0
-        self._jobs: "SimpleQueue[Run]" = SimpleQueue()
+        self._jobs: "SimpleQueue[Optional[Run]]" = SimpleQueue()
         self._loop: Optional[Loop] = None
         # Runs of the chunk that is being read, for the loop.
         self._for_loop: List[Run] = []
 
     def run(self) -> None:
         """Returns after `stop` and the last attempt."""
+        self.begin()
+        self._finished.wait()
+        self._output.flush()
+        if self._loop is not None:
+            self._loop.close()
+
+    def begin(self) -> None:
+        """Says hello, and begins to read."""
         hello = _messages.line(
             "hello", protocol=_PROTOCOL, handlers=list(self._handlers), concurrency=self._concurrency
         )
@@ -52,11 +77,17 @@ class Session:
         with self._output.lock:
             self._output.add(hello)
         self._output.flush()
-        threading.Thread(target=self._read, name="duly-reader", daemon=True).start()
-        self._finished.wait()
-        self._output.flush()
-        if self._loop is not None:
-            self._loop.close()
+        self._reader = threading.Thread(target=self._read, name="duly-reader", daemon=True)
+        self._reader.start()
+
+    def end(self) -> None:
+        """Returns when everything that the scheduler, whose process has ended, had written is read."""
+        self._reader.join(_LAST)
+        self._leave("gone", None)
+
+    def close(self) -> None:
+        """Writes nothing any more: the descriptor may be closed."""
+        self._output.close()
 
     # ------------------------------------------------------------------------------------------------- messages --
 
@@ -64,9 +95,9 @@ class Session:
         try:
             self._read_lines()
         except ProtocolError as error:
-            self._exit(f"the scheduler has broken the protocol: {error}")
+            self._leave("failed", f"the scheduler has broken the protocol: {error}")
         except BaseException:
-            self._exit(f"the worker cannot read messages: {traceback.format_exc()}")
+            self._leave("failed", f"the worker cannot read messages: {traceback.format_exc()}")
 
     def _read_lines(self) -> None:
         begun: List[bytes] = []
@@ -74,9 +105,9 @@ class Session:
         while True:
             chunk = os.read(self._input, _CHUNK)
             if not chunk:
-                if self._finished.is_set():
-                    return  # the program may do more after `run`
-                self._end_of_input()
+                # After a stop the program may do more.
+                self._leave("stopped" if self._finished.is_set() else "gone", None)
+                return
             *complete, rest = chunk.split(b"\n")
             for part in complete:
                 line = b"".join([*begun, part]) if begun else part
@@ -119,8 +150,9 @@ class Session:
             if _messages.integer(message, "protocol") != _PROTOCOL:
                 raise ProtocolError(f"expected protocol {_PROTOCOL}, found {message['protocol']}")
             self._database = _messages.string(message, "database")
+            self.on_welcome()
         elif kind == "error":
-            self._exit(f"the scheduler ends this worker: {_messages.string(message, 'error')}")
+            self._leave("failed", f"the scheduler ends this worker: {_messages.string(message, 'error')}")
         else:
             raise ProtocolError(f"expected another message, found {kind[:80]!r}")
 
@@ -134,6 +166,8 @@ class Session:
             raise ProtocolError(f"expected a run for one of the handlers, found {run.handler[:80]!r}")
         in_thread = run.handler not in self._on_loop
         with self._output.lock:
+            if self._over:
+                return
             if key in self._attempts:
                 raise ProtocolError(f"found attempt {run.attempt} of run {run.run_id} twice")
             if len(self._attempts) >= self._concurrency:
@@ -147,7 +181,7 @@ class Session:
             self._jobs.put(run)
         else:
             if self._loop is None:
-                self._loop = Loop(self._output, self._handlers, self._failed, self._ended)
+                self._loop = Loop(self._output, self._handlers, self._failed, self._ended, self._application_loop)
             self._for_loop.append(run)
         if another:
             threading.Thread(target=self._work, name=f"duly-{self._threads}", daemon=True).start()
@@ -173,6 +207,8 @@ class Session:
                 # The last end. With a next run it is written together with its `begin`.
                 self._output.flush()
                 run = self._jobs.get()
+            if run is None:
+                return
             self._carry_out(run)
 
     def _carry_out(self, run: Run) -> None:
@@ -227,6 +263,9 @@ class Session:
             del self._attempts[run.run_id, run.attempt]
             self._in_threads -= run.handler not in self._on_loop
             run._end()
+            if self._over:
+                self._check_idle()
+                return
             self._output.add(line)
             self._check_finished()
 
@@ -236,27 +275,30 @@ class Session:
 
     # --------------------------------------------------------------------------------------------------- the end --
 
-    def _end_of_input(self) -> None:
+    def _broken(self, error: OSError) -> None:
+        self._leave("failed", f"the scheduler does not read any more: {error}")
+
+    def _leave(self, how: str, reason: Optional[str]) -> None:
+        """Asks the handlers to stop: nothing that they do is recorded any more."""
         with self._output.lock:
+            if self._over:
+                return
+            self._over = True
             attempts = list(self._attempts.values())
+            for run in attempts:
+                run._end()
+            self._check_idle()
         for run in attempts:
             run.cancelled._cancel("shutdown")
-        self._exit(f"the scheduler has gone, and {len(attempts)} runs are cut short" if attempts else None)
+            if run.handler in self._on_loop and self._loop is not None:
+                self._loop.cancel(run)
+        self._left(how, reason, len(attempts))
 
-    def _broken(self, error: OSError) -> None:
-        self._exit(f"the scheduler does not read any more: {error}")
-
-    def _exit(self, reason: Optional[str]) -> None:
-        """Ends the process at once: nothing that it does is recorded any more. Exit handlers are not called."""
-        try:
-            if reason is not None:
-                sys.stderr.write(f"duly: {reason}\n")
-            sys.stderr.flush()
-        except Exception:
-            pass  # stderr is closed, and there is no other place for the reason
-        finally:
-            os._exit(0 if reason is None else 1)
-
+    def _check_idle(self) -> None:
+        if not self._attempts:
+            for _ in range(self._threads):
+                self._jobs.put(None)
+            self.idle.set()
 
 
 def _done(run: Run, result: object) -> bytes:

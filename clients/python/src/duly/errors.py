@@ -64,3 +64,11 @@ class TaskExists(Error):
 
 class UnknownTask(Error):
     """No task has this name."""
+
+
+class UnknownRun(Error):
+    """No run has this id."""
+
+
+class ProgramError(Error):
+    """There is no program duly, or it cannot be started."""

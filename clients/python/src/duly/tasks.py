@@ -4,11 +4,11 @@ import os
 import sqlite3
 import uuid
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from . import _messages
-from ._durations import duration_text, whole_milliseconds
+from ._schedule import instant, milliseconds, schedule, zone_name
 from .errors import InvalidTask, TaskExists, UnknownTask, UnusableDatabase
 
 Database = Union[str, "os.PathLike[str]", sqlite3.Connection]
@@ -55,23 +55,29 @@ def add(
     payload: object = None,
     cron: Optional[str] = None,
     every: Union[str, timedelta, None] = None,
-    after: Union[str, timedelta, None] = None,
+    delay: Union[str, timedelta, None] = None,
     at: Union[str, datetime, None] = None,
+    in_: Union[str, timedelta, None] = None,
     now: bool = False,
     manual: bool = False,
+    every_seconds: Optional[float] = None,
+    delay_seconds: Optional[float] = None,
+    at_seconds: Optional[float] = None,
+    in_seconds: Optional[float] = None,
+    after: None = None,
     time_zone: Union[str, tzinfo, None] = None,
     starts_at: Optional[datetime] = None,
     ends_at: Optional[datetime] = None,
     overlap: Optional[str] = None,
     misfire: Optional[str] = None,
-    misfire_grace_ms: Union[int, timedelta, None] = None,
+    misfire_grace_ms: Union[int, str, timedelta, None] = None,
     catch_up_limit: Optional[int] = None,
-    expires_ms: Union[int, timedelta, None] = None,
+    expires_ms: Union[int, str, timedelta, None] = None,
     max_attempts: Optional[int] = None,
-    backoff_ms: Union[int, timedelta, None] = None,
-    backoff_cap_ms: Union[int, timedelta, None] = None,
-    timeout_ms: Union[int, timedelta, None] = None,
-    jitter_ms: Union[int, timedelta, None] = None,
+    backoff_ms: Union[int, str, timedelta, None] = None,
+    backoff_cap_ms: Union[int, str, timedelta, None] = None,
+    timeout_ms: Union[int, str, timedelta, None] = None,
+    jitter_ms: Union[int, str, timedelta, None] = None,
     priority: Optional[int] = None,
     concurrency_key: Optional[str] = None,
     on_dead: Optional[str] = None,
@@ -84,39 +90,48 @@ def add(
     `db` is the path of the database, or an open connection to it. On a connection, the task is part of the transaction
     of the application, which commits it: an outbox. Begin that transaction with `BEGIN IMMEDIATE` if it reads first.
 
-    Exactly one schedule: `cron`, `every` (an interval), `after` (the delay after the end of the previous run), `at`
-    (once), `now` (once) or `manual` (only when it is triggered). A `datetime` without an offset is a local time in
-    `time_zone`, which is then required; so is a text, in UTC by default. The other arguments are the columns of
+    Exactly one schedule: `cron`, `every` (an interval), `delay` (again, this long after the end of each run), `at`
+    (once), `in_` (once, this long from now), `now` (once) or `manual` (only when it is triggered). Durations are texts
+    with units, or a `timedelta`; `every_seconds` and so on take numbers. A `datetime` without an offset is a local time
+    in `time_zone`, which is then required; so is a text, in UTC by default. The other arguments are the columns of
     `scheduled_tasks`, described in schema.sql; `None` is the default of the column. Columns in milliseconds also take
-    a `timedelta`.
+    a `timedelta` or a text with units.
 
     A task of this name with the same definition is left unchanged. If it differs: `TaskExists`; with `if_absent` it is
-    left unchanged; with `replace` it gets this definition. The time that `now` stands for is not part of the
-    definition, but `replace` moves the task to it. The scheduler checks the schedule: if it is invalid, the
-    task gets the status "invalid" and a reason within a second.
+    left unchanged; with `replace` it gets this definition. The time that `now` and `in_` stand for is not part of the
+    definition, but `replace` moves the task to it. Wrong values raise `InvalidTask`.
     """
     if if_absent and replace:
         raise InvalidTask(f"cannot add task {name!r}: expected at most one of if_absent and replace, found both")
-    kind, value = _schedule(name, cron=cron, every=every, after=after, at=at, now=now, manual=manual, zone=time_zone)
+    request = f"add task {name!r}"
+    kind, value, is_moving = schedule(
+        request,
+        {
+            "cron": cron, "every": every, "delay": delay, "at": at, "in_": in_, "now": now or None,
+            "manual": manual or None, "every_seconds": every_seconds, "delay_seconds": delay_seconds,
+            "at_seconds": at_seconds, "in_seconds": in_seconds, "after": after,
+        },
+        time_zone,
+    )  # fmt: skip
     columns: Dict[str, Any] = {
         "name": name,
         "handler": handler,
         "payload": _payload(name, payload),
         "schedule_type": kind,
         "schedule_value": value,
-        "time_zone": _zone_name(name, time_zone),
-        "starts_at": _instant(name, "starts_at", starts_at),
-        "ends_at": _instant(name, "ends_at", ends_at),
+        "time_zone": zone_name(request, time_zone),
+        "starts_at": instant(request, "starts_at", starts_at),
+        "ends_at": instant(request, "ends_at", ends_at),
         "overlap": overlap,
         "misfire": misfire,
-        "misfire_grace_ms": _milliseconds(misfire_grace_ms),
+        "misfire_grace_ms": milliseconds(request, "misfire_grace_ms", misfire_grace_ms),
         "catch_up_limit": catch_up_limit,
-        "expires_ms": _milliseconds(expires_ms),
+        "expires_ms": milliseconds(request, "expires_ms", expires_ms),
         "max_attempts": max_attempts,
-        "backoff_ms": _milliseconds(backoff_ms),
-        "backoff_cap_ms": _milliseconds(backoff_cap_ms),
-        "timeout_ms": _milliseconds(timeout_ms),
-        "jitter_ms": _milliseconds(jitter_ms),
+        "backoff_ms": milliseconds(request, "backoff_ms", backoff_ms),
+        "backoff_cap_ms": milliseconds(request, "backoff_cap_ms", backoff_cap_ms),
+        "timeout_ms": milliseconds(request, "timeout_ms", timeout_ms),
+        "jitter_ms": milliseconds(request, "jitter_ms", jitter_ms),
         "priority": priority,
         "concurrency_key": concurrency_key,
         "on_dead": on_dead,
@@ -125,7 +140,7 @@ def add(
     given = {column: value for column, value in columns.items() if value is not None}
     marks = ", ".join("?" * len(given))
     insert = f"INSERT INTO scheduled_tasks ({', '.join(given)}) VALUES ({marks}) ON CONFLICT (name) "
-    values, request = tuple(given.values()), f"add task {name!r}"
+    values = tuple(given.values())
     with _connection(db) as connection:
         # The write comes first: a transaction that has read cannot write after another program has.
         if _write(connection, request, insert + "DO NOTHING", values):
@@ -136,7 +151,7 @@ def add(
             changed = _write(connection, request, insert + f"DO UPDATE SET {_SET} WHERE {_DIFFERS}", values)
             return "replaced" if changed else "unchanged"
         # Changes nothing, and counts whether the definitions differ.
-        differs = _DIFFERS_APART_FROM_TIME if now else _DIFFERS
+        differs = _DIFFERS_APART_FROM_TIME if is_moving else _DIFFERS
         if _write(connection, request, insert + f"DO UPDATE SET failure_count = failure_count WHERE {differs}", values):
             raise TaskExists(
                 f"cannot add task {name!r}: it exists with another definition; choose another name, or pass "
@@ -233,76 +248,6 @@ def _check(connection: sqlite3.Connection, shown: str) -> None:
     if found.get("schema_version") != _TABLES:
         version = found.get("schema_version")
         raise UnusableDatabase(f"cannot use {shown}: expected tables of version {_TABLES}, found {version}")
-
-
-def _schedule(
-    name: str,
-    *,
-    cron: Optional[str],
-    every: Union[str, timedelta, None],
-    after: Union[str, timedelta, None],
-    at: Union[str, datetime, None],
-    now: bool,
-    manual: bool,
-    zone: Union[str, tzinfo, None],
-) -> Tuple[str, str]:
-    """Returns type and value of the schedule. Only the scheduler knows what a value may be."""
-    schedules = {"cron": cron, "every": every, "after": after, "at": at, "now": now or None, "manual": manual or None}
-    given = [key for key, value in schedules.items() if value is not None]
-    if len(given) != 1:
-        found = " and ".join(given) or "none"
-        raise InvalidTask(
-            f"cannot add task {name!r}: expected exactly one of cron, every, after, at, now and manual, found {found}"
-        )
-    if manual:
-        return "manual", ""
-    if cron is not None:
-        return "cron", cron
-    if every is not None:
-        return "interval", _duration(name, "every", every)
-    if after is not None:
-        return "delay", _duration(name, "after", after)
-    if isinstance(at, str):
-        return "once", at
-    if at is None:
-        return "once", _utc(datetime.now(timezone.utc))
-    if at.utcoffset() is not None:
-        return "once", _utc(at)
-    if zone is None:
-        raise InvalidTask(f"cannot add task {name!r}: expected a time zone, in at={at!r} or as time_zone, found none")
-    return "once", at.isoformat(sep=" ", timespec="seconds")
-
-
-def _utc(time: datetime) -> str:
-    return time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-
-
-def _duration(name: str, argument: str, duration: Union[str, timedelta]) -> str:
-    try:
-        return duration if isinstance(duration, str) else duration_text(duration)
-    except ValueError as error:
-        raise InvalidTask(f"cannot add task {name!r}: {argument}: {error}") from error
-
-
-def _milliseconds(duration: Union[int, timedelta, None]) -> Optional[int]:
-    return whole_milliseconds(duration) if isinstance(duration, timedelta) else duration
-
-
-def _instant(name: str, argument: str, time: Optional[datetime]) -> Optional[int]:
-    if time is None:
-        return None
-    if time.utcoffset() is None:
-        raise InvalidTask(f"cannot add task {name!r}: expected a time zone in {argument}={time!r}, found none")
-    return whole_milliseconds(time - datetime(1970, 1, 1, tzinfo=timezone.utc))
-
-
-def _zone_name(name: str, zone: Union[str, tzinfo, None]) -> Optional[str]:
-    if zone is None or isinstance(zone, str):
-        return zone
-    key = "UTC" if zone is timezone.utc else getattr(zone, "key", None)
-    if not isinstance(key, str):
-        raise InvalidTask(f"cannot add task {name!r}: expected an IANA name or a ZoneInfo as time_zone, found {zone!r}")
-    return key
 
 
 def _payload(name: str, payload: object) -> str:

@@ -1,10 +1,11 @@
 """A worker: handlers by name, and the loop that runs them."""
 
-import io
 import os
+import stat
 import sys
-from typing import Any, Callable, Dict, Mapping, TypeVar
+from typing import Any, Callable, Dict, Mapping, Optional, TypeVar
 
+from . import _streams
 from ._session import Session
 from .run import Run
 
@@ -58,24 +59,31 @@ class Worker:
         """
         if not 1 <= len(self._handlers) <= _MAX_HANDLERS:
             raise ValueError(f"expected 1 to {_MAX_HANDLERS} handlers, found {len(self._handlers)}")
-        if os.isatty(0):
+        if not _streams.is_taken() and stat.S_ISCHR(os.fstat(0).st_mode):
+            # A terminal, or /dev/null.
             raise RuntimeError("a worker reads messages from its standard input: start it with duly run --worker")
         usual = sys.stdout
-        if usual is not None:
-            usual.flush()
-            if isinstance(usual, io.TextIOWrapper):
-                usual.reconfigure(line_buffering=True)  # who holds it writes to the log from now on
-        # Copies: neither handlers nor their child processes can read or write the messages.
-        messages_in, messages_out = os.dup(0), os.dup(1)
-        empty = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(empty, 0)
-        os.close(empty)
-        os.dup2(2, 1)
-        sys.stdout = sys.stderr
+        session = Session(dict(self._handlers), self.concurrency, *_streams.take(), _exit)
         try:
-            Session(dict(self._handlers), self.concurrency, messages_in, messages_out).run()
+            session.run()
         finally:
             sys.stdout = usual
+
+
+def _exit(how: str, reason: Optional[str], running: int) -> None:
+    """Ends the process at once: nothing that it does is recorded any more. Exit handlers are not called."""
+    if how == "stopped":
+        return
+    if how == "gone" and running:
+        reason = reason or f"the scheduler has gone, and {running} runs are cut short"
+    try:
+        if reason is not None:
+            sys.stderr.write(f"duly: {reason}\n")
+        sys.stderr.flush()
+    except Exception:
+        pass  # stderr is closed, and there is no other place for the reason
+    finally:
+        os._exit(0 if reason is None else 1)
 
 
 def run_worker(handlers: Mapping[str, Handler], concurrency: int = 1) -> None:

@@ -9,7 +9,7 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy};
 use serde_json::value::RawValue;
 
 use crate::cli::help_examples;
-use crate::cli::values::{duration, expiry, json, schedule_duration, variable, variable_name};
+use crate::cli::values::{duration, expiry, json_or_input, schedule_duration, variable, variable_name};
 
 const WHEN: &str = "Schedule (exactly one)";
 const WHAT: &str = "What to run (exactly one, or -- ARGV)";
@@ -68,8 +68,8 @@ pub(crate) struct Add {
     /// Handler of an application that runs a scheduler on this database.
     #[arg(long, value_name = "NAME", group = "what", help_heading = WHAT)]
     pub(crate) handler: Option<String>,
-    /// Payload of the handler. Default: null.
-    #[arg(long, value_name = "JSON", requires = "handler", help_heading = WHAT, value_parser = json,
+    /// Payload of the handler; -: read it from standard input. Default: null.
+    #[arg(long, value_name = "JSON", requires = "handler", help_heading = WHAT, value_parser = json_or_input,
           allow_negative_numbers = true)]
     pub(crate) payload: Option<Box<RawValue>>,
 

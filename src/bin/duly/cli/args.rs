@@ -16,7 +16,7 @@ use crate::cli::help_examples;
 use crate::cli::import_args::Import;
 use crate::cli::limit_args::Limits;
 use crate::cli::retention_args::Keep;
-use crate::cli::values::{LogFormat, duration, json, task_status};
+use crate::cli::values::{LogFormat, duration, json_or_input, task_status};
 
 /// Durable scheduler on one SQLite file: each occurrence runs once, and none is lost without a record.
 #[derive(Debug, Parser)]
@@ -134,8 +134,8 @@ pub(crate) enum Command {
     Trigger {
         /// Name of the task.
         name: String,
-        /// Payload of this run, instead of the task's own. A command reads it from its standard input.
-        #[arg(long, value_name = "JSON", value_parser = json, allow_negative_numbers = true)]
+        /// Payload of this run, instead of the task's own; -: read it from standard input. A command reads it from its standard input.
+        #[arg(long, value_name = "JSON", value_parser = json_or_input, allow_negative_numbers = true)]
         payload: Option<Box<RawValue>>,
         /// Idempotency key: the first trigger with this key starts a run; later ones print that run and start nothing. Another payload is refused.
         #[arg(long, value_name = "KEY")]
@@ -304,8 +304,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) workers: usize,
     /// Worker: a long-lived program whose functions are handlers. May be given several times. The command is split into words as a shell
-    /// does, and started without a shell.
-    #[arg(long, value_name = "NAME=ARGV")]
+    /// does, and started without a shell. -: the application that has started this program, over standard input and output.
+    #[arg(long, value_name = "NAME=ARGV|-", allow_hyphen_values = true)]
     pub(crate) worker: Vec<String>,
     /// Time limits of workers, for tests.
     #[arg(long, hide = true, value_name = "TIMES")]

@@ -1,5 +1,6 @@
-//! Parsers of option values. An error says what is expected. Pure.
+//! Parsers of option values. An error says what is expected. Pure, but for what `-` reads.
 
+use std::io::{self, Read};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -60,6 +61,20 @@ pub(crate) fn truncated(text: &str) -> String {
 pub(crate) fn task_status() -> impl TypedValueParser<Value = TaskStatus> {
     let words = PossibleValuesParser::new(TaskStatus::ALL.iter().map(|status| status.as_str()));
     words.try_map(|word| TaskStatus::parse(&word).ok_or("unknown status"))
+}
+
+/// Longest JSON that is read from standard input: a payload has at most 256 KiB.
+const MAX_INPUT: u64 = 1024 * 1024;
+
+/// Checks a JSON value, and returns its text unchanged. `-`: that of standard input, for values that are too long for an argument.
+pub(crate) fn json_or_input(text: &str) -> Result<Box<RawValue>, String> {
+    if text != "-" {
+        return json(text);
+    }
+    let mut input = String::new();
+    let read = io::stdin().take(MAX_INPUT).read_to_string(&mut input);
+    read.map_err(|error| format!("standard input cannot be read: {error}"))?;
+    json(input.trim_ascii())
 }
 
 /// Checks a JSON value, and returns its text unchanged.

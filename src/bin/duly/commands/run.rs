@@ -217,6 +217,9 @@ fn worker_options(args: &RunArgs) -> Result<(Vec<WorkerOptions>, Times), Failure
     let workers = args.worker.iter().map(|text| WorkerOptions::parse(text)).collect::<Result<Vec<_>, _>>();
     let workers = workers.map_err(usage("--worker"))?;
     check_workers(&workers)?;
+    if args.forward_output && workers.iter().any(|worker| worker.is_application) {
+        return Err(Failure::Usage("--forward-output: with --worker -, standard output carries messages".to_owned()));
+    }
     let times = args.worker_times.as_deref().map(str::parse).transpose().map_err(usage("--worker-times"))?;
     Ok((workers, times.unwrap_or_default()))
 }
@@ -295,6 +298,13 @@ impl Session<'_> {
             if self.args.until_idle && self.is_idle(&mut unusable, self.clock.now().monotonic)? {
                 log::info!("idle; stopping");
                 return Ok(());
+            }
+            if let Some(how) = self.programs.ended_application() {
+                let (drain, running) = (humantime::format_duration(self.args.drain), self.running());
+                let reason = how.as_ref().unwrap_or_else(|reason| reason);
+                log::info!("application: {reason}; no more runs are started; {running}, for up to {drain}");
+                let cannot = |reason: String| Error::Store { doing: "serve the application", source: reason.into() };
+                return how.map(drop).map_err(cannot);
             }
             let limit = if self.scheduler.turns() == 0 { DRAIN_POLL } else { POLL };
             match self.next_request(limit) {
@@ -418,7 +428,9 @@ impl Session<'_> {
             self.scheduler.interrupt();
             let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
             let until = clock.now().monotonic + limit;
-            while !self.scheduler.has_stopped() && clock.now().monotonic < until {
+            // Of what is left to an application, nothing is heard any more.
+            let has_work = || self.commands.running() + self.programs.running() > 0 || !self.programs.have_left();
+            while !self.scheduler.has_stopped() && has_work() && clock.now().monotonic < until {
                 let _ = self.next_stop(DRAIN_POLL);
             }
         }

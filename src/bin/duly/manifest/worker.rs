@@ -74,7 +74,7 @@ fn worker(entry: &Entry<'_>) -> Result<WorkerOptions, String> {
     let copies = copies.ok_or_else(|| {
         wrong_value("copies", &format!("1 to {MAX_COPIES}"), entry.table.get("copies").unwrap_or(&Value::Integer(1)))
     })?;
-    Ok(WorkerOptions { name, argv, cwd: Some(cwd), env, copies })
+    Ok(WorkerOptions { name, argv, cwd: Some(cwd), env, copies, is_application: false })
 }
 
 #[cfg(test)]
@@ -105,6 +105,7 @@ mod tests {
             cwd: Some(cwd.into()),
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>(),
             copies,
+            is_application: false,
         };
         assert_eq!(workers(&all), Ok(vec![one("/srv/mail", &[("LOG", "debug")], 64)]));
         assert_eq!(workers(MAIL), Ok(vec![one("/etc/duly", &[], 1)]));

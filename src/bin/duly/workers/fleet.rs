@@ -105,6 +105,16 @@ impl Fleet {
         self.copies.iter().filter_map(|copy| copy.problem())
     }
 
+    /// Returns why an application is served no more.
+    pub(crate) fn ended(&self) -> Option<Result<String, String>> {
+        self.copies.iter().find_map(|copy| copy.ended())
+    }
+
+    /// Whether attempts are left to an application.
+    pub(crate) fn has_left(&self) -> bool {
+        self.copies.iter().any(|copy| copy.has_left())
+    }
+
     fn live(&self) -> impl Iterator<Item = Arc<Worker>> {
         self.copies.iter().filter_map(|copy| copy.live())
     }

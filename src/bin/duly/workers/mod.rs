@@ -28,6 +28,7 @@ use crate::workers::options::MAX_COPIES;
 pub(crate) use crate::workers::options::WorkerOptions;
 pub(crate) use crate::workers::process::Place;
 use crate::workers::supervisor::Order;
+pub(crate) use crate::workers::supervisor::application::lock_input;
 use crate::workers::times::Times;
 
 /// Time for which a drop waits for the end of the workers: a process that SIGKILL does not end must not keep the program running for
@@ -101,6 +102,16 @@ impl Workers {
         self.fleets.iter().flat_map(|fleet| fleet.problems()).collect()
     }
 
+    /// Returns why the application that started this program is served no more: it has ended, or, an error, could not be served.
+    pub(crate) fn ended_application(&self) -> Option<Result<String, String>> {
+        self.fleets.iter().find_map(|fleet| fleet.ended())
+    }
+
+    /// Whether attempts are left to an application: nothing is heard of them any more.
+    pub(crate) fn have_left(&self) -> bool {
+        self.fleets.iter().any(|fleet| fleet.has_left())
+    }
+
     /// Whether an attempt was ended because the scheduler stopped.
     pub(crate) fn was_cut_short(&self) -> bool {
         self.common.was_cut_short()
@@ -162,7 +173,8 @@ mod tests {
             done"#
         );
         let argv = ["sh", "-c", &script].map(str::to_owned).to_vec();
-        WorkerOptions { name: "two".to_owned(), argv, cwd: None, env: BTreeMap::new(), copies: 2 }
+        let is_application = false;
+        WorkerOptions { name: "two".to_owned(), argv, cwd: None, env: BTreeMap::new(), copies: 2, is_application }
     }
 
     fn place(file: &Path) -> Place {

@@ -14,6 +14,9 @@ const MAX_NAME: usize = 200;
 /// What the name of a worker must be, for messages.
 pub(crate) const EXPECTED_NAME: &str = "a letter, then up to 199 letters, digits or . _ : / @ -";
 
+/// The variable that names the file by whose lock an application is known to live.
+pub(crate) const FILE: &str = "DULY_WORKER_FILE";
+
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerOptions {
@@ -26,19 +29,37 @@ pub(crate) struct WorkerOptions {
     pub(crate) env: BTreeMap<String, String>,
     /// How many processes are started.
     pub(crate) copies: u32,
+    /// It is the application that has started this program: no process is started.
+    pub(crate) is_application: bool,
 }
 
 impl WorkerOptions {
-    /// Parses `NAME=ARGV..`: one process, in the current directory.
+    /// Parses `NAME=ARGV..`: one process, in the current directory; or `-`: the application.
     ///
     /// # Errors
     /// What was expected.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if text == "-" {
+            if std::env::var_os(FILE).is_none_or(|path| path.is_empty()) {
+                return Err(format!(
+                    "-: {FILE} does not name the file that the application has locked, as docs/workers.md describes"
+                ));
+            }
+            let (name, argv) = ("application".to_owned(), Vec::new());
+            return Ok(WorkerOptions { name, argv, cwd: None, env: BTreeMap::new(), copies: 1, is_application: true });
+        }
         let named = text.split_once('=').filter(|(name, _)| is_name(name));
         let (name, command) =
             named.ok_or_else(|| format!("expected NAME=COMMAND, as in 'mail=node mail.mjs', found {text:?}"))?;
         let argv = words(command).map_err(|reason| format!("{name}: {reason}"))?;
-        Ok(WorkerOptions { name: name.to_owned(), argv, cwd: None, env: BTreeMap::new(), copies: 1 })
+        Ok(WorkerOptions {
+            name: name.to_owned(),
+            argv,
+            cwd: None,
+            env: BTreeMap::new(),
+            copies: 1,
+            is_application: false,
+        })
     }
 }
 

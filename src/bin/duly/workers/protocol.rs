@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use duly::{Context, StopReason, Timestamp};
 use log::Level;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -16,6 +16,8 @@ use crate::output::escape;
 pub(crate) const PROTOCOL: u32 = 1;
 /// Longest line in bytes, with its line end.
 pub(crate) const MAX_LINE: usize = 1024 * 1024;
+/// The type of the first message, as it stands in it.
+const HELLO: &[u8] = b"\"hello\"";
 /// Most handlers of a worker.
 const MAX_HANDLERS: usize = 1000;
 /// Longest name of a handler, in bytes.
@@ -109,6 +111,12 @@ struct Line<'a> {
 /// Reads a value that may be `null`: a key with `null` is no absent key.
 fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
+}
+
+/// Whether a line without its line end is an object of JSON, as each message is, or would be a `hello`. Others may come before it.
+pub(crate) fn may_be_message(line: &[u8]) -> bool {
+    let names_hello = || line.windows(HELLO.len()).any(|part| part == HELLO);
+    line.trim_ascii_start().starts_with(b"{") && (serde_json::from_slice::<IgnoredAny>(line).is_ok() || names_hello())
 }
 
 /// Parses a line without its line end. `None`: it is empty.

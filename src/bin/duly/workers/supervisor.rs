@@ -1,5 +1,7 @@
 //! Supervision of one copy of a worker: starts its process, watches it, ends it, and starts it again.
 
+pub(crate) mod application;
+
 use std::io;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +61,10 @@ pub(crate) struct Supervisor {
     live: Mutex<Option<Arc<Worker>>>,
     is_settled: AtomicBool,
     problem: Mutex<Option<String>>,
+    /// Of an application: why it is served no more.
+    ended: Mutex<Option<Result<String, String>>>,
+    /// Attempts are left to an application: nothing is heard of them any more.
+    has_left: AtomicBool,
 }
 
 /// Why a process ended.
@@ -99,13 +105,17 @@ impl Supervisor {
             live: Mutex::default(),
             is_settled: AtomicBool::new(false),
             problem: Mutex::default(),
+            ended: Mutex::default(),
+            has_left: AtomicBool::new(false),
         }
     }
 
     /// Starts the thread that supervises the copy.
     pub(crate) fn start(self: &Arc<Self>, waker: Waker) -> io::Result<JoinHandle<()>> {
         let this = self.clone();
-        thread::Builder::new().name("duly-worker".to_owned()).stack_size(STACK).spawn(move || this.supervise(&waker))
+        let work =
+            move || if this.options.is_application { this.serve_application(&waker) } else { this.supervise(&waker) };
+        thread::Builder::new().name("duly-worker".to_owned()).stack_size(STACK).spawn(work)
     }
 
     /// Gives an order. An earlier one is not taken back.
@@ -131,6 +141,16 @@ impl Supervisor {
     /// Returns why it was given up.
     pub(crate) fn problem(&self) -> Option<String> {
         lock(&self.problem).clone()
+    }
+
+    /// Returns why the application is served no more: it has ended, or, an error, could not be served.
+    pub(crate) fn ended(&self) -> Option<Result<String, String>> {
+        lock(&self.ended).clone()
+    }
+
+    /// Whether attempts are left to an application.
+    pub(crate) fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::SeqCst)
     }
 
     /// `worker mail`, with the number of the copy if there are several.

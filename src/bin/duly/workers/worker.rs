@@ -8,6 +8,7 @@ use std::time::Duration;
 use duly::command::CommandContext;
 use duly::executor::{Delegated, EffectState, SharedInput};
 use duly::{BoxError, Failure, MAX_RESULT_BYTES, StopReason, Timestamp};
+use log::Level;
 use serde_json::value::RawValue;
 
 use crate::workers::attempts::{Attempt, Attempts, Hub, Stage};
@@ -206,6 +207,11 @@ impl Worker {
             if let Ok(Some(FromWorker::Of(id, _))) = protocol::parse(line) {
                 self.attempts.begin(id);
             }
+            return Ok(());
+        }
+        if !self.attempts.said_hello() && !protocol::may_be_message(line) {
+            // Programs greet, and modules warn, before the worker has taken its standard output from them.
+            self.log.line(Level::Info, None, &String::from_utf8_lossy(line));
             return Ok(());
         }
         let Some(message) = protocol::parse(line)? else { return Ok(()) };

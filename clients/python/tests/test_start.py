@@ -1,0 +1,147 @@
+"""Child mode: this process starts duly, and serves its handlers."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import unittest
+
+from fake import SECONDS, environment
+from program import DULY, eventually, needs_program
+
+import duly
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            return ") Z " not in stat.read()
+    except OSError:
+        return False
+
+
+@needs_program
+class Start(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.file = os.path.join(self.folder, "bot.db")
+        self.log = open(os.path.join(self.folder, "log"), "w", encoding="utf-8")
+        self.addCleanup(self.log.close)
+
+    def start(self, handlers, **more):
+        return duly.start(self.file, handlers, program=DULY, log=self.log, **more)
+
+    def test_plain_functions_are_served_in_threads(self):
+        gate = threading.Event()
+
+        def slow(run):
+            gate.wait()
+            return "slow"
+
+        with self.start({"echo": lambda run: [os.getpid(), run.payload], "slow": slow}) as d:
+            pid = d.pid
+            for name in ("echo", "slow"):
+                d.add(name=name, handler=name, payload=7, manual=True)
+            run = d.trigger("echo", wait=True)
+            self.assertEqual((run["status"], run["result"]), ("succeeded", [os.getpid(), 7]))
+            d.trigger("slow")
+            eventually("slow runs", lambda: d.history("slow", status="running"))
+            threading.Timer(0.1, gate.set).start()
+        self.assertEqual(d.history("slow")[0]["result"], "slow")
+        self.assertFalse(is_alive(pid))
+        self.assertIsNone(d.pid)
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith(".duly")], [])
+
+    def test_coroutine_functions_are_served_on_the_loop_of_the_application(self):
+        async def main():
+            loop = asyncio.get_running_loop()
+
+            async def work(run):
+                await asyncio.sleep(0)
+                return await run.effect_async("send", lambda: asyncio.get_running_loop() is loop)
+
+            async with self.start({"work": work, "plain": lambda run: threading.current_thread().name}) as d:
+                for name in ("work", "plain"):
+                    await d.add(name=name, handler=name, manual=True)
+                found = await asyncio.gather(*(d.trigger(name, wait=True) for name in ("work", "plain")))
+                return [run["result"] for run in found], d.pid
+
+        (work, plain), pid = asyncio.run(main())
+        self.assertIs(work, True)
+        self.assertIn("duly-", plain)
+        self.assertFalse(is_alive(pid))
+
+    def test_a_killed_duly_is_started_again_and_a_handler_ends_before_its_run_starts_again(self):
+        exits, seen, gate, performing = [], [], threading.Event(), threading.Event()
+
+        def perform():
+            performing.set()
+            gate.wait()
+
+        def work(run):
+            seen.append(f"begin {run.attempt}")
+            try:
+                run.effect("sent", perform)
+            except duly.EffectRefused:
+                seen.append(f"refused, {run.cancelled.reason}")
+            return run.attempt
+
+        with self.start({"work": work, "other": lambda run: "other"}, on_exit=exits.append) as d:
+            d.add(name="work", handler="work", now=True, backoff_ms=1)
+            d.add(name="other", handler="other", manual=True)
+            self.assertTrue(performing.wait(SECONDS))
+            first = d.pid
+            os.kill(first, signal.SIGKILL)
+            eventually("another duly", lambda: d.pid not in (None, first))
+            self.assertEqual(exits, [duly.Exit("killed by SIGKILL", 1.0)])
+            self.assertEqual(d.trigger("other", wait=True)["result"], "other")
+            self.assertEqual((seen, d.history("work")[0]["status"]), (["begin 1"], "running"))
+            gate.set()
+            eventually("the run is dead", lambda: d.history("work")[0]["status"] == "dead")
+            # Its effect is in doubt: it is performed no second time.
+            self.assertEqual(seen, ["begin 1", "refused, shutdown", "begin 2"])
+            self.assertIn("is in doubt", d.history("work")[0]["error"])
+
+    def test_an_application_that_ends_leaves_no_process(self):
+        for end, code in (
+            ("sys.exit(0)", 0), ("os._exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+            ("raise ValueError('crash')", 1),
+        ):  # fmt: skip
+            with self.subTest(end):
+                script = os.path.join(self.folder, "bot.py")
+                with open(script, "w", encoding="utf-8") as file:
+                    file.write(textwrap.dedent(f"""
+                        import duly, os, signal, sys
+                        starter = duly.start({self.file!r}, {{"work": print}}, program={DULY!r})
+                        print(starter.__enter__().pid, flush=True)
+                        {end}
+                    """))
+                done = subprocess.run([sys.executable, script], env=environment(), capture_output=True, timeout=SECONDS)
+                self.assertEqual(done.returncode, code, done.stderr)
+                eventually("the end of duly", lambda: not is_alive(int(done.stdout)))
+
+    def test_what_cannot_be_started(self):
+        with open(self.file, "w", encoding="utf-8") as file:
+            file.write("no database, and long enough to be read as one" * 100)
+        with self.assertRaisesRegex(duly.ProgramError, "duly did not start: exit code 4"):
+            with self.start({"work": print}):
+                self.fail("it has started")
+        os.unlink(self.file)
+        with self.assertRaisesRegex(duly.ProgramError, "cannot be started"):
+            with duly.start(self.file, {"work": print}, program="/nonexistent/duly"):
+                self.fail("it has started")
+        with self.assertRaises(ValueError):
+            self.start({"work": print}, concurrency=0)
+
+    def test_a_stop_ends_the_wait_for_the_next_start(self):
+        exits = []
+        with self.start({"work": print}, on_exit=exits.append) as d:
+            os.kill(d.pid, signal.SIGKILL)
+            eventually("its end", lambda: exits)
+        self.assertIsNone(d.pid)

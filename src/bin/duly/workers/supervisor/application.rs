@@ -1,0 +1,176 @@
+//! Child mode, `--worker -`: the application is the parent of this process, and serves handlers over its standard input and output.
+//!
+//! The application is no process of this scheduler: it is never signalled, and its end is known only by the lock of a file that it has
+//! open. While it holds the lock it may run handlers, so the runs that it has stay `running`, also when this process has ended.
+
+use std::ffi::OsString;
+use std::io;
+use std::mem;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use duly::executor::{SharedInput, Waker};
+use duly::{Clock, SystemClock, duration_text};
+
+use crate::output::units::count_of;
+use crate::workers::attempts::Ended;
+use crate::workers::log_lines::WorkerLog;
+use crate::workers::options::FILE;
+use crate::workers::protocol::ToWorker;
+use crate::workers::supervisor::{LATE, Order, Supervisor, lock, spawn};
+use crate::workers::worker::Worker;
+
+/// The role of a process that locks its standard input, a file that the application has open too, and ends: systems know locks of open
+/// files, and Node.js has no call for them.
+const ROLE: &str = "duly-lock-input";
+/// How often the lock of an application that has closed its pipe is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// In the role of the locker: locks standard input. `None`: in another role.
+pub(crate) fn lock_input(mut words: impl Iterator<Item = OsString>) -> Option<io::Result<()>> {
+    words.nth(1).filter(|word| word == ROLE)?;
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        let file = io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
+        // Closing it does not unlock it: the application has the same open file.
+        Some(file.and_then(|file| file.lock()))
+    }
+    #[cfg(not(unix))]
+    Some(Err(io::ErrorKind::Unsupported.into()))
+}
+
+impl Supervisor {
+    /// Serves the application until it has ended, or an order ends that.
+    pub(super) fn serve_application(&self, waker: &Waker) {
+        let path = std::env::var_os(FILE).map(PathBuf::from).unwrap_or_default();
+        let input = match waker.adopt_input(&path) {
+            Ok(input) => input,
+            Err(error) => return self.leave_application(Err(format!("its file cannot be used as its lock: {error}"))),
+        };
+        let log = WorkerLog::new(&self.label());
+        let database = self.place.database.to_string_lossy().into_owned();
+        let name = self.options.name.as_str().into();
+        let worker = Worker::new((name, self.copy), log, database, self.hub.clone(), self.bell.clone());
+        let worker = Arc::new(worker);
+        let threads = [
+            spawn("duly-worker-in", &worker, {
+                let input = input.clone();
+                move |worker| worker.write(io::stdout(), &input)
+            }),
+            spawn("duly-worker-out", &worker, |worker| worker.read(io::stdin())),
+        ];
+        *lock(&self.live) = Some(worker.clone());
+        match threads.into_iter().collect::<io::Result<Vec<()>>>() {
+            Ok(_) => self.watch_application(&worker, &input),
+            Err(error) => self.leave_application(Err(format!("a thread for it cannot be started: {error}"))),
+        }
+        let is_gone = self.await_end(&worker, &input);
+        worker.attempts.leave();
+        worker.outbox.close(None);
+        let left = worker.attempts.count();
+        if is_gone {
+            worker.attempts.close(&Ended { how: "the application ended".to_owned(), is_heard: worker.output_ended() });
+        } else if left > 0 {
+            let runs = count_of(left, "run");
+            log::warn!(
+                "{}: {runs} are left to it; they wait until it has ended, or has returned from them",
+                self.label()
+            );
+            self.hub.cut_short();
+            self.has_left.store(true, Ordering::SeqCst);
+            // Dropping an attempt would end it.
+            mem::forget(worker.clone());
+        }
+        *lock(&self.live) = None;
+        self.hub.unregister(self.copy);
+    }
+
+    /// Has `duly run` end: the application has ended, or, an error, cannot be served.
+    fn leave_application(&self, how: Result<String, String>) {
+        lock(&self.ended).get_or_insert(how);
+        self.settle();
+        (self.on_change)();
+        self.hub.wake();
+    }
+
+    /// Watches the application until its messages have ended, or an order ends that. It is not ended, whatever it does: what it neglects is
+    /// a problem of this scheduler.
+    fn watch_application(&self, worker: &Worker, input: &SharedInput) {
+        let (clock, tick) = (SystemClock::new(), self.times.tick());
+        // Time that this process was awake.
+        let (mut seen, mut awake) = (clock.now().monotonic, Duration::ZERO);
+        let (mut heard, mut has_pinged, mut is_stopping) = (Duration::ZERO, false, false);
+        // A process that the application has started may hold its pipe.
+        while !worker.output_ended() && !input.is_free() {
+            let said_hello = worker.attempts.said_hello();
+            match self.has_order() {
+                Order::End => return,
+                Order::Drain(deadline) if !is_stopping => {
+                    is_stopping = true;
+                    worker.send_stop(deadline);
+                }
+                _ => {}
+            }
+            if let Some(rule) = worker.attempts.broken() {
+                self.leave_application(Err(rule));
+            } else if worker.is_useless() || worker.input_closed() {
+                self.leave_application(Err("it does not read, or the file of its lock was removed".to_owned()));
+            } else if said_hello {
+                self.settle();
+            } else if awake >= self.times.hello {
+                self.leave_application(Err(format!("it had not said hello after {}", duration_text(self.times.hello))));
+            }
+            if worker.take_heard() {
+                (heard, has_pinged) = (awake, false);
+            }
+            let silent = awake - heard;
+            if silent >= self.times.ping && !has_pinged {
+                has_pinged = true;
+                worker.outbox.push_line(ToWorker::Ping.line());
+            }
+            let late = worker.attempts.overdue(awake, self.times.cancel);
+            if late.is_some() && self.drain_is_over() {
+                return;
+            }
+            let problem = if silent >= self.times.silence {
+                Some(format!("the application has been silent for {}: is its thread busy?", duration_text(silent)))
+            } else {
+                late.map(|id| {
+                    format!("run {} of the application has not ended after its cancel; it is waited for", id.run)
+                })
+            };
+            let is_new = problem.is_some() != lock(&self.problem).is_some();
+            if let Some(problem) = problem.as_ref().filter(|_| is_new) {
+                log::warn!("{problem}");
+            }
+            *lock(&self.problem) = problem;
+            self.bell.wait(tick);
+            let now = clock.now().monotonic;
+            awake += now.saturating_sub(seen).min(tick + LATE);
+            seen = now;
+        }
+        let how = if input.is_free() { "it has ended" } else { "it has closed its pipe" };
+        self.leave_application(Ok(how.to_owned()));
+    }
+
+    /// Whether the time has passed that running attempts have at the end.
+    fn drain_is_over(&self) -> bool {
+        matches!(self.has_order(), Order::Drain(deadline) if SystemClock::new().now().wall >= deadline)
+    }
+
+    /// Waits until the application is gone, or is not waited for any more. Returns whether it is gone.
+    fn await_end(&self, worker: &Worker, input: &SharedInput) -> bool {
+        // Also when no attempt is left: the application may need a moment to end after its pipe.
+        while !input.is_free() {
+            let is_idle = worker.attempts.count() == 0;
+            if self.has_order() == Order::End || self.drain_is_over() || worker.output_ended() && is_idle {
+                return false;
+            }
+            self.bell.wait(LOOK);
+        }
+        true
+    }
+}

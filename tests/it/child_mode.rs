@@ -1,0 +1,255 @@
+//! Child mode, `duly run --worker -`: the application that starts duly serves its handlers. Its lock is the evidence that it lives: while it
+//! holds it, no other scheduler starts the runs that it has, whether duly was killed, drained or has lost its pipe.
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use duly::{Client, NewTask, RunStatus};
+use serde_json::{Value, json};
+
+use crate::fixtures::{TestDb, end, eventually, exited, overdue, receive_until, retry_soon, wait_for_status};
+use crate::sidecar::{Sidecar, signal};
+use crate::workers_run::{handles, pids, worker};
+
+/// Short times, so that a test does not wait for a limit.
+const TIMES: &str = "hello=20s,cancel=300ms,ping=200ms,silence=600ms";
+
+/// This process as an application, and duly as its child.
+struct Application {
+    duly: Child,
+    /// Its end is the end of the messages.
+    input: Option<ChildStdin>,
+    messages: Receiver<Value>,
+    /// Closing it releases the lock, as the end of a process does.
+    lock: Option<File>,
+    log: PathBuf,
+}
+
+impl Application {
+    /// Starts duly, and says hello with one handler, `work`.
+    fn start(db: &TestDb, options: &[&str]) -> Self {
+        let mut application = Self::spawn(db, options);
+        application.say(json!({"type": "hello", "protocol": 1, "handlers": ["work"], "concurrency": 4}));
+        application.next("welcome");
+        application
+    }
+
+    fn spawn(db: &TestDb, options: &[&str]) -> Self {
+        let path = db.home().join(format!("lock-{}", fastrand::u64(..)));
+        let lock = File::create_new(&path).expect("a file");
+        lock.lock().expect("its lock");
+        let log = db.home().join(format!("log-{}", fastrand::u64(..)));
+        let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"))
+            .arg("--db")
+            .arg(db.file())
+            .args(["run", "--create", "--poll", "50ms", "--worker", "-", "--worker-times", TIMES])
+            .args(options)
+            .env("DULY_WORKER_FILE", &path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create_new(&log).expect("a log file"))
+            .spawn()
+            .expect("duly");
+        let (sender, messages) = channel();
+        let lines = BufReader::new(duly.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        std::thread::spawn(move || {
+            for line in lines {
+                let message: Value = serde_json::from_str(&line).expect("a message");
+                if message["type"] != "ping" && sender.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        Application { input: duly.stdin.take(), duly, messages, lock: Some(lock), log }
+    }
+
+    fn say(&mut self, message: Value) {
+        let input = self.input.as_mut().expect("a pipe");
+        writeln!(input, "{message}").expect("duly reads");
+    }
+
+    /// Waits for a message of a type.
+    fn next(&self, kind: &str) -> Value {
+        receive_until(&self.messages, kind, |message| message["type"] == kind)
+    }
+
+    /// Waits for a run, and begins it.
+    fn begin(&mut self) -> Value {
+        let run = self.next("run");
+        self.answer(&run, "begin", json!({}));
+        run
+    }
+
+    fn answer(&mut self, run: &Value, kind: &str, mut rest: Value) {
+        rest["type"] = kind.into();
+        rest["run"] = run["run"].clone();
+        rest["attempt"] = run["attempt"].clone();
+        self.say(rest);
+    }
+
+    fn kill(&mut self) {
+        self.duly.kill().expect("it is alive");
+        self.end();
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        exited(&mut self.duly, "duly")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("the log")
+    }
+}
+
+impl Drop for Application {
+    fn drop(&mut self) {
+        end(&mut self.duly);
+        if std::thread::panicking() {
+            eprintln!("--- the log of duly\n{}", self.log());
+        }
+    }
+}
+
+fn task(name: &str) -> NewTask {
+    retry_soon(overdue(name).handler("work"), 3)
+}
+
+/// A scheduler with another worker for the handler, which succeeds at once.
+fn another(db: &TestDb) -> Sidecar {
+    let say = r#"*'"type":"run"'*) begin; succeed ',"result":"elsewhere"';;"#;
+    Sidecar::start(db, &["--worker", &worker(db, "other", &handles("work", 1), say)])
+}
+
+fn attempts(client: &Client, task: &str) -> (RunStatus, u32, Option<String>) {
+    let run = client.history(task, 1).expect("a history").pop().expect("a run");
+    (run.status, run.attempt, run.result)
+}
+
+#[test]
+fn handlers_of_the_application_are_served_and_the_end_of_its_input_is_the_end_of_duly() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("t").payload(7)).unwrap();
+    let mut application = Application::start(&db, &[]);
+    let run = application.begin();
+    assert_eq!((&run["task"], &run["payload"]), (&json!("t"), &json!(7)));
+    application.answer(&run, "done", json!({"result": "served"}));
+    let run = wait_for_status(&client, "t", RunStatus::Succeeded);
+    assert_eq!(run.result.as_deref(), Some("\"served\""));
+    application.input = None;
+    assert_eq!(application.end().code(), Some(0), "{}", application.log());
+    assert!(application.log().contains("application: it has closed its pipe"), "{}", application.log());
+}
+
+#[test]
+fn an_application_that_has_ended_leaves_failed_attempts() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("t")).unwrap();
+    let mut application = Application::start(&db, &[]);
+    application.begin();
+    application.lock = None;
+    application.input = None;
+    assert_eq!(application.end().code(), Some(0), "{}", application.log());
+    let run = client.history("t", 1).unwrap().pop().unwrap();
+    assert_eq!((run.status, run.attempt, run.forgiven), (RunStatus::Failed, 1, 0));
+    assert_eq!(run.error.as_deref(), Some("the application ended"));
+    let mut other = another(&db);
+    wait_for_status(&client, "t", RunStatus::Succeeded);
+    other.terminate();
+}
+
+#[test]
+fn no_other_scheduler_starts_the_runs_of_an_application_that_outlives_duly() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("t")).unwrap();
+    let mut application = Application::start(&db, &[]);
+    application.begin();
+    application.kill();
+    let mut other = another(&db);
+    // It has seen that the owner is dead, and serves other runs of the handler.
+    eventually("the owner is known to be dead", || other.log().contains("the owner of attempt 1 died"));
+    for name in ["second", "third"] {
+        client.add(task(name)).unwrap();
+        wait_for_status(&client, name, RunStatus::Succeeded);
+    }
+    assert_eq!(attempts(&client, "t"), (RunStatus::Running, 1, None), "{}", other.log());
+    // Its handlers have returned.
+    application.lock = None;
+    wait_for_status(&client, "t", RunStatus::Succeeded);
+    assert_eq!(attempts(&client, "t"), (RunStatus::Succeeded, 2, Some("\"elsewhere\"".to_owned())));
+    other.terminate();
+}
+
+#[test]
+fn a_duly_that_loses_its_pipe_or_its_patience_leaves_the_runs_to_the_application() {
+    for how in ["pipe", "signal"] {
+        let (db, client) = TestDb::with_client();
+        client.add(task("t")).unwrap();
+        let mut application = Application::start(&db, &["--drain", "100ms"]);
+        application.begin();
+        match how {
+            "pipe" => application.input = None,
+            _ => signal("TERM", &application.duly.id().to_string()),
+        }
+        if how == "signal" {
+            application.next("stop");
+            assert_eq!(application.next("cancel")["reason"], "shutdown");
+        }
+        assert_eq!(application.end().code(), Some(3), "{how}: {}", application.log());
+        assert_eq!(attempts(&client, "t"), (RunStatus::Running, 1, None), "{how}: {}", application.log());
+        let mut other = another(&db);
+        client.add(task("second")).unwrap();
+        wait_for_status(&client, "second", RunStatus::Succeeded);
+        assert_eq!(attempts(&client, "t").0, RunStatus::Running, "{how}");
+        application.lock = None;
+        wait_for_status(&client, "t", RunStatus::Succeeded);
+        other.terminate();
+    }
+}
+
+#[test]
+fn an_application_that_neglects_its_duties_is_a_problem_and_is_not_ended() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("t")).unwrap();
+    let mut application = Application::start(&db, &[]);
+    let run = application.begin();
+    client.cancel_all("t").unwrap();
+    assert_eq!(application.next("cancel")["reason"], "asked");
+    let check = || String::from_utf8(db.duly(&["check"]).output().expect("check").stdout).expect("text");
+    eventually("check reports it", || {
+        check().contains("has not ended after its cancel") || check().contains("silent for")
+    });
+    application.answer(&run, "failed", json!({"error": "at last"}));
+    wait_for_status(&client, "t", RunStatus::Cancelled);
+    application.say(json!({"type": "begin", "run": 99, "attempt": 1}));
+    let error = application.next("error");
+    assert!(error["error"].as_str().is_some_and(|text| text.contains("does not have attempt 1 of run 99")), "{error}");
+    application.input = None;
+    assert_eq!(application.end().code(), Some(1), "{}", application.log());
+}
+
+#[test]
+fn an_application_without_a_lock_is_refused() {
+    let db = TestDb::new();
+    let duly = |options: &[&str], file: Option<&str>| {
+        let mut command = db.duly(&[&["run", "--create", "--worker", "-"], options].concat());
+        command.stdin(Stdio::null()).env_remove("DULY_WORKER_FILE");
+        if let Some(file) = file {
+            command.env("DULY_WORKER_FILE", file);
+        }
+        let found = command.output().expect("duly");
+        (found.status.code(), String::from_utf8(found.stderr).expect("text"))
+    };
+    let (code, log) = duly(&[], None);
+    assert!(code == Some(2) && log.contains("DULY_WORKER_FILE does not name the file"), "{log}");
+    let (code, log) = duly(&["--forward-output"], Some("x"));
+    assert!(code == Some(2) && log.contains("standard output carries messages"), "{log}");
+    let file = db.home().join("free");
+    File::create_new(&file).unwrap();
+    let (code, log) = duly(&[], file.to_str());
+    assert!(code == Some(1) && log.contains("no process has locked"), "{log}");
+    assert!(pids(&db, "none").is_empty());
+}
