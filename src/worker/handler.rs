@@ -563,6 +563,11 @@ impl Context {
         self.limit.filter(|_| recorded.unwrap_or_else(|| self.time_is_up()))
     }
 
+    /// Returns whether the time limit had passed then, by the monotonic clock.
+    pub(crate) fn was_up(&self, at: Duration) -> bool {
+        self.deadline.is_some_and(|(deadline, _)| deadline <= at)
+    }
+
     pub(crate) fn time_is_up(&self) -> bool {
         // The loop judges the time limit of an async handler.
         let is_judged = self.stop.raised() == Some(StopReason::TimeUp);
