@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use duly::{AlarmMessage, Clock, SystemClock};
+use duly::AlarmMessage;
 
 use crate::alarms::message;
 use crate::alarms::stop::Stop;
@@ -66,8 +66,7 @@ pub(crate) fn run(argv: &[String], message: &AlarmMessage, json: String, stop: &
 
 /// Waits until the group is empty, and ends it if necessary. Returns whether the command did not end by itself.
 fn wait_for_end(group: &mut Group, stop: &Stop) -> bool {
-    let clock = SystemClock::new();
-    let now = || clock.now().monotonic;
+    let now = || stop.now().monotonic;
     let mut until = now() + LIMIT;
     let (mut was_ended, mut leaves, mut signalled) = (false, false, false);
     loop {

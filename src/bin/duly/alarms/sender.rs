@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Client, Clock, SystemClock};
+use duly::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Client};
 
 use crate::alarms::command;
 use crate::alarms::message::{self, Origin};
@@ -55,9 +55,8 @@ pub(crate) struct State {
 impl Sender {
     /// Delivers until it must stop, and once more then what is left.
     pub(crate) fn run(mut self) {
-        let clock = SystemClock::new();
         while self.stop.deadline().is_none() {
-            let wait = match self.state.retry_at.saturating_sub(clock.now().monotonic) {
+            let wait = match self.state.retry_at.saturating_sub(self.stop.now().monotonic) {
                 Duration::ZERO => self.turn(self.pace).1,
                 left => left,
             };
@@ -67,7 +66,7 @@ impl Sender {
         }
         self.stop.wait_for_last_look();
         let at_once = AlarmPace { gather: Duration::ZERO, interval: Duration::ZERO, ..self.pace };
-        while self.stop.deadline().is_some_and(|deadline| clock.now().monotonic < deadline) {
+        while self.stop.deadline().is_some_and(|deadline| self.stop.now().monotonic < deadline) {
             if !self.turn(at_once).0 {
                 break;
             }
@@ -143,7 +142,7 @@ impl Sender {
             Err(error) => {
                 let delay = state.failing.as_ref().map_or(self.retry, |(last, _)| (*last * 2).min(MAX_DELAY));
                 let is_new = state.failing.as_ref().is_none_or(|(_, last)| *last != error);
-                state.retry_at = SystemClock::new().now().monotonic + delay;
+                state.retry_at = self.stop.now().monotonic + delay;
                 state.failing = Some((delay, error.clone()));
                 if is_new {
                     let (to, next) = (self.shown(), duly::duration_text(delay));
@@ -171,7 +170,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use duly::{AlarmItem, AlarmKind, AlarmMessage, AlarmPace, AlarmState, Client, Clock, SystemClock, Timestamp};
+    use duly::{AlarmItem, AlarmKind, AlarmMessage, AlarmPace, AlarmState, Client, Timestamp};
 
     use super::{Receiver, Sender, State};
     use crate::alarms::message::Origin;
@@ -193,9 +192,11 @@ mod tests {
         };
         let item = AlarmItem::new(Timestamp::MIN, "the disk is full", "free some space");
         let message = AlarmMessage::unstored("1".to_owned(), "command", AlarmKind::Degraded, AlarmState::Began, item);
+        // The threads run for a while before the first failure.
+        sender.stop.wait(Duration::from_millis(50));
         let mut delays = Vec::new();
         for _ in 0..11 {
-            let before = SystemClock::new().now().monotonic;
+            let before = sender.stop.now().monotonic;
             assert!(!sender.deliver(&message));
             let delay = sender.state.failing.as_ref().expect("a failure").0;
             assert!(sender.state.retry_at >= before + delay);

@@ -3,13 +3,14 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duly::{Clock, SystemClock};
+use duly::{Clock, Now, SystemClock};
 
 /// Shared by the threads.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     state: Mutex<State>,
     changed: Condvar,
+    /// The only clock of the threads: the monotonic times of two clocks cannot be compared.
     clock: SystemClock,
 }
 
@@ -31,6 +32,11 @@ impl Stop {
         self.state().deadline = Some(deadline);
         self.changed.notify_all();
         self.wait_until(deadline + Duration::from_secs(1), |state| state.running == 0);
+    }
+
+    /// Returns the time, by the clock of the threads.
+    pub(crate) fn now(&self) -> Now {
+        self.clock.now()
     }
 
     /// Returns when the last attempts end, if the threads must stop.

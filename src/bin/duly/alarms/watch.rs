@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{Client, Clock, Limits, SystemClock, Timestamp};
+use duly::{Client, Limits, Timestamp};
 
 use crate::alarms::outage::Outages;
 use crate::alarms::stop::Stop;
@@ -38,13 +38,12 @@ impl Watch {
 
     /// Looks once. Returns whether it failed. `failed`: whether the look before did.
     pub(crate) fn look(&self, failed: bool) -> bool {
-        let clock = SystemClock::new();
         loop {
             let limits = Limits::default();
             let looked =
                 self.outages.store(|channels, outage| self.client.update_alarms(channels, &limits, self.since, outage));
             match looked {
-                Ok(true) if self.stop.deadline().is_none_or(|deadline| clock.now().monotonic < deadline) => {}
+                Ok(true) if self.stop.deadline().is_none_or(|deadline| self.stop.now().monotonic < deadline) => {}
                 Ok(_) => {
                     if failed {
                         log::info!("alarms are recorded again");
@@ -57,7 +56,7 @@ impl Watch {
                         let next = duly::duration_text(self.interval);
                         log::warn!("alarms cannot be recorded: {error}; next attempt in {next}");
                     }
-                    let now = clock.now();
+                    let now = self.stop.now();
                     self.outages.failed(&error, now.wall, now.monotonic);
                     return true;
                 }
