@@ -193,7 +193,8 @@ impl<'a> CommandContext<'a> {
     #[doc(hidden)]
     pub fn record_earlier_end(self, stop: Option<StopReason>, ago: Duration) {
         let at = self.0.now().before(ago);
-        let end = WorkEnd { is_late: self.0.was_up(at.monotonic), stop, at: Some(at) };
+        let end =
+            WorkEnd { is_late: self.0.deadline.is_some_and(|(limit, _)| limit <= at.monotonic), stop, at: Some(at) };
         self.0.reported().work_end.get_or_insert(end);
     }
 }

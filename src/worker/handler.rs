@@ -304,7 +304,7 @@ pub struct Context {
     stop: Arc<StopFlag>,
     limit: Option<Duration>,
     /// By the monotonic clock, and by the wall clock as it stood at the start.
-    deadline: Option<(Duration, Timestamp)>,
+    pub(crate) deadline: Option<(Duration, Timestamp)>,
     began: Now,
     tools: Tools,
 }
@@ -561,11 +561,6 @@ impl Context {
     pub(crate) fn exceeded(&self) -> Option<Duration> {
         let recorded = self.reported().work_end.map(|end| end.is_late);
         self.limit.filter(|_| recorded.unwrap_or_else(|| self.time_is_up()))
-    }
-
-    /// Returns whether the time limit had passed then, by the monotonic clock.
-    pub(crate) fn was_up(&self, at: Duration) -> bool {
-        self.deadline.is_some_and(|(deadline, _)| deadline <= at)
     }
 
     pub(crate) fn time_is_up(&self) -> bool {
