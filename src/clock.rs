@@ -264,6 +264,13 @@ pub struct Now {
     pub monotonic: Duration,
 }
 
+impl Now {
+    /// Returns the instant this long before.
+    pub(crate) fn before(self, ago: Duration) -> Self {
+        Now { wall: self.wall - ago, monotonic: self.monotonic.saturating_sub(ago) }
+    }
+}
+
 /// A source of the current time.
 ///
 /// ```

@@ -364,6 +364,10 @@ impl<'a> Check<'a> {
     fn stuck(&mut self) {
         let ownerless: HashSet<i64> = self.health.ownerless.iter().map(|one| one.run).collect();
         for stuck in self.health.stuck.iter().filter(|stuck| !ownerless.contains(&stuck.run)) {
+            // A scheduler that cannot write is named as degraded: that is why its lease has passed.
+            if stuck.past_lease && self.instance(&stuck.owner).is_some_and(|one| one.degraded) {
+                continue;
+            }
             if let Some(problem) = self.stalled_heir(stuck).or_else(|| self.orphan(stuck)) {
                 self.found.push(problem);
                 continue;
@@ -380,8 +384,12 @@ impl<'a> Check<'a> {
                 let text = format!("run {run} of {task} has been running for {since}, longer than its timeout");
                 (text, format!("its handler does not react to the timeout: duly cancel {run}, or end it"))
             } else if let Some((pid, true)) = alive {
-                let text = format!("run {run} of {task} is past its lease: its scheduler is alive but stalled");
-                (text, format!("no other scheduler takes it over: let process {pid} go on, or end it"))
+                let text = format!(
+                    "run {run} of {task} is past its lease: its scheduler (pid {pid}) is alive, and is stopped or cannot write"
+                );
+                let advice = "let it continue (kill -CONT), or free space or rights on the disk: see its log; do not end it, \
+                              outcomes that are not stored yet would be lost";
+                (text, advice.to_owned())
             } else if let Some((Instance { pid, host, .. }, doubt)) = doubtful {
                 let text = format!(
                     "run {run} of {task} is past its lease, and whether its scheduler is alive cannot be known: {doubt}"
@@ -401,7 +409,7 @@ impl<'a> Check<'a> {
     /// Returns the problem of a run whose scheduler is dead, and whose recovering scheduler is alive and makes no progress.
     fn stalled_heir(&self, stuck: &Stuck) -> Option<Problem> {
         let heir = self.instance(stuck.heir.as_ref()?)?;
-        if self.now.since(heir.seen_at) <= heir.lease {
+        if heir.degraded || self.now.since(heir.seen_at) <= heir.lease {
             return None;
         }
         let (Instance { pid, host, .. }, Stuck { run, task, .. }) = (heir, stuck);

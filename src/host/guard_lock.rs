@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +107,16 @@ impl GuardLock {
         GuardedGroup { owner: self.place.owner.clone(), group: name.to_owned() }
     }
 
+    /// Returns when the leader of the group with this name ended, as the time since the boot, if the guard has recorded that.
+    pub fn ended_at(&self, group: &str) -> Option<Duration> {
+        let text = read(&self.place.path()).ok()?;
+        let millis = text.lines().find_map(|line| {
+            let words = line.strip_prefix("ended ")?.strip_suffix('.')?.split_once(' ')?;
+            (words.0 == group).then(|| words.1.parse().ok()).flatten()
+        });
+        millis.map(Duration::from_millis)
+    }
+
     /// Removes all names of the file, if the owner has stopped and nothing of it is left to recover.
     pub fn retire(&self) {
         if self.place.is_retired.load(Ordering::SeqCst) {
@@ -144,6 +155,14 @@ pub(crate) fn link(folder: &Path, before: &str, owner: &str) {
 pub fn record_gone(mut file: &File, group: &str) -> io::Result<()> {
     // On a line of its own, also after a write that failed in the middle.
     file.write_all(format!("\n{}", gone_line(group)).as_bytes())
+}
+
+/// Writes when the leader of the group with this name ended, as the time since the boot. `file`: the lock file of the guard.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn record_ended(mut file: &File, group: &str, at: Duration) -> io::Result<()> {
+    file.write_all(format!("\nended {group} {}.\n", at.as_millis()).as_bytes())
 }
 
 /// The line of a group. A part of it is the line of no group.
@@ -214,9 +233,11 @@ pub(crate) fn remove_free(database: &Path, owner: &str) {
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::symlink;
+    use std::time::Duration;
 
     use crate::host::guard_lock::{
-        GuardPlace, GuardSeen, GuardedGroup, MAX_FILE, link, name_of_attempt, owners, record_gone, remove_free, seen,
+        GuardPlace, GuardSeen, GuardedGroup, MAX_FILE, link, name_of_attempt, owners, record_ended, record_gone,
+        remove_free, seen,
     };
     use crate::host::owner_lock::{OwnerLock, folder};
 
@@ -251,6 +272,13 @@ mod tests {
         std::io::Write::write_all(&mut lock.share().unwrap(), b"gone 3").unwrap();
         record_gone(&lock.share().unwrap(), "4").unwrap();
         assert_eq!((sees(3), sees(4)), (GuardSeen::Held, GuardSeen::SawGone));
+        // The end of its leader does not show that a group is gone.
+        std::io::Write::write_all(&mut lock.share().unwrap(), b"ended 5 6").unwrap();
+        record_ended(&lock.share().unwrap(), "5", Duration::from_millis(1234)).unwrap();
+        assert_eq!(
+            (lock.ended_at("5"), lock.ended_at("6"), sees(5)),
+            (Some(Duration::from_millis(1234)), None, GuardSeen::Held)
+        );
 
         // It is held while one copy is open, and stays as long as it is held.
         let copy = lock.share().unwrap();

@@ -73,6 +73,11 @@ impl Leader {
         Ok(boot_id()? == self.boot && own_namespace().map_err(io::Error::other).map(|own| self.pid_ns == Some(own))?)
     }
 
+    /// Whether it has ended and was not waited for. `false` if that cannot be read.
+    pub fn has_ended(&self) -> bool {
+        matches!(stat(self.pid), Ok(Some(stat)) if stat.started == self.started && stat.is_dead)
+    }
+
     /// Whether all processes of the group are certainly gone.
     pub fn is_group_gone(&self) -> bool {
         matches!(self.group(), Group::Empty | Group::OtherBoot)

@@ -445,7 +445,7 @@ impl fmt::Display for Event {
             Event::OwnerStalled { owner, pid, host, until } => write!(
                 f,
                 "owner {owner} (pid {pid} on {}) is alive and stalled: its lease ended at {until}; its runs are not taken over; \
-                 let it continue, or end it",
+                 it is stopped or cannot write: let it continue, or mend what its log names",
                 OneLine(host)
             ),
             Event::OwnerLost { owner } => write!(f, "owner {owner} is dead; its runs are recovered"),

@@ -66,17 +66,19 @@ pub(super) async fn metrics(extract::State(state): extract::State<Arc<State>>, h
     }
 }
 
-/// Answers whether `check` finds a problem, and which.
+/// Answers whether `check` finds a problem or the loop takes no turns, and which.
 pub(super) async fn health(extract::State(state): extract::State<Arc<State>>, headers: HeaderMap) -> Response {
     let found = problems(&state).await;
-    let (mut lines, problems, error) = match found.as_deref() {
+    let (mut lines, problems, error): (Vec<String>, _, _) = match found.as_deref() {
         Ok(Checked { problems, .. }) => (problems.iter().map(ToString::to_string).collect(), &problems[..], None),
         Err(reason) => (vec![format!("the database cannot be read: {reason}")], &[][..], Some(reason)),
     };
+    let standstill = standstill(&state);
+    lines.extend(standstill.clone());
     let is_healthy = lines.is_empty();
     let code = if is_healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if accepted(&headers).contains("application/json") {
-        let answer = json!({ "ok": is_healthy, "problems": problems, "error": error.map(|reason| &**reason) });
+        let answer = json!({ "ok": is_healthy, "problems": problems, "error": error.map(|reason| &**reason).or(standstill.as_deref()) });
         return (code, [(CONTENT_TYPE, "application/json")], answer.to_string()).into_response();
     }
     if is_healthy {
@@ -87,17 +89,23 @@ pub(super) async fn health(extract::State(state): extract::State<Arc<State>>, he
 
 /// Answers whether the loop of the scheduler takes turns. Reads no database.
 pub(super) async fn life(extract::State(state): extract::State<Arc<State>>) -> Response {
+    match standstill(&state) {
+        Some(line) => (StatusCode::SERVICE_UNAVAILABLE, line + "\n").into_response(),
+        None => (StatusCode::OK, "ok\n").into_response(),
+    }
+}
+
+/// Returns why the loop of the scheduler takes no turns; `None`: it does.
+fn standstill(state: &State) -> Option<String> {
     let limit = state.vitals.poll().saturating_add(LONGEST_TURN);
-    let (code, line) = match state.vitals.silence(state.clock.now().monotonic) {
-        None => (StatusCode::SERVICE_UNAVAILABLE, "the scheduler has stopped".to_owned()),
+    match state.vitals.silence(state.clock.now().monotonic) {
+        None => Some("the scheduler has stopped".to_owned()),
         Some(silence) if silence > limit => {
             let [silence, limit] = [silence, limit].map(|time| duration_text(Duration::from_secs(time.as_secs())));
-            let line = format!("no turn has ended for {silence}; expected one within {limit}");
-            (StatusCode::SERVICE_UNAVAILABLE, line)
+            Some(format!("no turn has ended for {silence}; expected one within {limit}"))
         }
-        Some(_) => (StatusCode::OK, "ok".to_owned()),
-    };
-    (code, line + "\n").into_response()
+        Some(_) => None,
+    }
 }
 
 /// Returns the formats that a request accepts.

@@ -158,6 +158,8 @@ pub(crate) struct WorkEnd {
     pub(crate) is_late: bool,
     /// Why the handler had been asked to stop, if it had.
     pub(crate) stop: Option<StopReason>,
+    /// When it ended, if that was while this process was stopped.
+    pub(crate) at: Option<Now>,
 }
 
 /// Whether the handler has recorded the end of its run by itself.

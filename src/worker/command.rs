@@ -31,11 +31,12 @@
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::error::excerpt;
 use crate::host::fault_points;
 #[doc(hidden)]
-pub use crate::host::guard_lock::{GuardLock, GuardPlace, GuardedGroup, name_of_attempt, record_gone};
+pub use crate::host::guard_lock::{GuardLock, GuardPlace, GuardedGroup, name_of_attempt, record_ended, record_gone};
 pub use crate::host::orphan::Orphan;
 use crate::host::orphan::{self, Input, PayloadFile};
 #[doc(hidden)]
@@ -184,7 +185,16 @@ impl<'a> CommandContext<'a> {
     /// limit. `stop`: the request to stop that the handler had passed on to the command, if it had: only then an error is an
     /// interruption. The first call counts; without one, the work ends when the handler returns.
     pub fn record_end(self, stop: Option<StopReason>) {
-        let end = WorkEnd { is_late: self.0.time_is_up(), stop };
+        let end = WorkEnd { is_late: self.0.time_is_up(), stop, at: None };
+        self.0.reported().work_end.get_or_insert(end);
+    }
+
+    /// As [`CommandContext::record_end`], for a command that ended `ago`, while this process was stopped: then the attempt ended.
+    #[doc(hidden)]
+    pub fn record_earlier_end(self, stop: Option<StopReason>, ago: Duration) {
+        let at = self.0.now().before(ago);
+        let end =
+            WorkEnd { is_late: self.0.deadline.is_some_and(|(limit, _)| limit <= at.monotonic), stop, at: Some(at) };
         self.0.reported().work_end.get_or_insert(end);
     }
 }

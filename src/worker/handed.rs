@@ -231,6 +231,7 @@ pub(crate) fn ended_with(
     let reported = std::mem::replace(&mut *tools.reported(), over);
     let input = reported.input;
     let progress = reported.latest.and_then(|latest| latest.end());
+    let ended = reported.work_end.and_then(|end| end.at).unwrap_or(ended);
     if let OwnEnd::Written(finished) = reported.end {
         if let Outcome::Failed { error, .. } = outcome {
             let Claim { run_id, task, .. } = &**claim;

@@ -304,7 +304,7 @@ pub struct Context {
     stop: Arc<StopFlag>,
     limit: Option<Duration>,
     /// By the monotonic clock, and by the wall clock as it stood at the start.
-    deadline: Option<(Duration, Timestamp)>,
+    pub(crate) deadline: Option<(Duration, Timestamp)>,
     began: Now,
     tools: Tools,
 }

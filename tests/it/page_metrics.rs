@@ -516,12 +516,14 @@ fn liveness_ends_while_the_loop_is_blocked_and_when_it_has_stopped() {
     clock.advance(seconds(1));
     let answer = alive(&scheduler);
     assert_eq!((answer.code, &*answer.text), (503, "no turn has ended for 31s; expected one within 30s\n"));
+    let health = get(&scheduler, "/healthz", "*/*");
     assert_eq!(scheduler.turns(), before);
     assert!(
         value(&scrape(&scheduler), "duly_turns_total") == Some(before as f64),
         "a scrape does not wait for the loop"
     );
     gate.open();
+    assert!(health.code == 503 && health.text.contains(&answer.text), "not alive, and healthy: {}", health.text);
     eventually("it lives again", || alive(&scheduler).code == 200);
     scheduler.drain();
     eventually("it has stopped", || alive(&scheduler).text == "the scheduler has stopped\n");

@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use duly::{Client, Limits, ProblemKind, RunStatus};
 
@@ -56,19 +57,55 @@ impl Pair {
         }
     }
 
-    /// Stops the owner while it holds no write lock: no other process could write otherwise.
     fn stop(&self) {
-        self.owner.signal("STOP");
-        while self.db.plain().execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_err() {
-            self.owner.signal("CONT");
-            self.owner.signal("STOP");
-        }
+        stop(&self.owner, &self.db);
     }
 
     fn lock_file(&self) -> PathBuf {
         let owner = self.db.ask("SELECT locked_by FROM task_runs");
         self.db.lock_folder().join(owner)
     }
+}
+
+/// Stops a scheduler while it holds no write lock: no other process could write otherwise.
+fn stop(scheduler: &Sidecar, db: &TestDb) {
+    scheduler.signal("STOP");
+    while db.plain().execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_err() {
+        scheduler.signal("CONT");
+        scheduler.signal("STOP");
+    }
+}
+
+#[test]
+fn a_command_that_ended_while_its_scheduler_was_stopped_has_ended_then() {
+    const LIMIT: u64 = 4000;
+    let (db, client) = TestDb::with_client();
+    let mut gate = Gate::new(&db, "gate");
+    let home = db.home().display();
+    let line = format!("echo $DULY_ATTEMPT >>{home}/starts; read line <{home}/gate");
+    client.add(shell("short", &line).timeout(Duration::from_millis(LIMIT))).unwrap();
+    let mut scheduler = Sidecar::start(&db, &[]);
+    assert_eq!(wait_for_line(&db, "starts"), "1");
+    wait_for_process_record(&db);
+    stop(&scheduler, &db);
+    gate.open();
+    let now = || db.number::<u64>("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)");
+    let of_guard = db.lock_folder().join(format!("{}.guard", db.ask("SELECT locked_by FROM task_runs")));
+    let is_noted = || std::fs::read_to_string(&of_guard).is_ok_and(|text| text.contains("\nended "));
+    eventually("the guard notes the end of the command", is_noted);
+    let noted = now();
+    let limit = db.number::<u64>("SELECT started_at FROM task_runs") + LIMIT;
+    eventually("the time limit has passed", || now() > limit.max(noted) + 1000);
+
+    scheduler.signal("CONT");
+    let run = wait_for_status(&client, "short", RunStatus::Succeeded);
+    let ended = u64::try_from(run.finished_at.unwrap().as_millis()).unwrap();
+    assert!(ended <= noted + 1, "it ended at {ended}, by {noted}");
+    let took = db.number::<u64>("SELECT duration_ms FROM task_runs");
+    assert!(took <= noted + LIMIT - limit + 1, "it took {took} ms");
+    assert_eq!(run.error.is_some(), took >= LIMIT, "{took} ms: {:?}", run.error);
+    scheduler.terminate();
+    db.assert_sound();
 }
 
 #[test]
@@ -81,7 +118,7 @@ fn an_owner_stopped_past_its_lease_is_reported_and_keeps_its_runs() {
     let problems = pair.client.check(&Limits::default()).unwrap();
     let kinds: Vec<_> = problems.iter().map(|problem| (problem.kind, problem.run)).collect();
     assert_eq!(kinds, [(ProblemKind::Stuck, Some(1))], "{problems:?}");
-    assert!(problems[0].to_string().contains("is alive but stalled"), "{}", problems[0]);
+    assert!(problems[0].to_string().contains("is alive, and is stopped or cannot write"), "{}", problems[0]);
     assert_eq!(pair.db.rows("SELECT id, name, past FROM stuck_runs"), ["1|long|lease"]);
     let recorded = "SELECT count(*) FROM scheduler_events WHERE kind = 'owner_stalled'";
     eventually("the stall is recorded", || pair.db.ask(recorded) == "1");

@@ -256,7 +256,7 @@ fn a_scheduler_that_stops_on_a_full_disk_reports_lost_outcomes() {
     wait_for_line(&db, "over");
     sidecar.signal("TERM");
     assert_eq!(sidecar.end().code(), Some(3), "{}", sidecar.log());
-    assert!(sidecar.log().contains("the outcomes of 1 runs could not be recorded"), "{}", sidecar.log());
+    assert!(sidecar.log().contains("the outcomes of 1 runs could not be recorded (run 1 of "), "{}", sidecar.log());
     disk.clear();
     gate.open();
     let mut next = Sidecar::spawn(&db, &["--until-idle"]);

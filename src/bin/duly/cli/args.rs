@@ -57,7 +57,7 @@ pub(crate) struct Args {
 const GLOBAL: &str = "Global options";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 success; 1 failed; 2 wrong usage; 3 run ended commands early; 4 no usable database.";
+Exit codes: 0 success; 1 failed; 2 wrong usage; 3 run ended commands early; 4 no usable database; 5 selftest decided nothing.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -20,6 +20,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// The command ran and its result is negative: a run that failed, a problem that was found.
     Unsuccessful(String),
+    /// The command has no result.
+    Undecided(String),
 }
 
 impl Failure {
@@ -31,6 +33,7 @@ impl Failure {
             Failure::Duly(Error::UnusableDatabase { .. }) | Failure::Advised(Error::UnusableDatabase { .. }, _) => 4,
             // A setting from the command line.
             Failure::Duly(Error::InvalidConfig { .. }) | Failure::Usage(_) => 2,
+            Failure::Undecided(_) => 5,
             _ => 1,
         }
     }
@@ -42,7 +45,9 @@ impl fmt::Display for Failure {
             Failure::Duly(error) => error.fmt(f),
             Failure::Advised(error, advice) => write!(f, "{error}{advice}"),
             Failure::Output(error) => write!(f, "cannot print: {error}"),
-            Failure::Refused(text) | Failure::Usage(text) | Failure::Unsuccessful(text) => f.write_str(text),
+            Failure::Refused(text) | Failure::Usage(text) | Failure::Unsuccessful(text) | Failure::Undecided(text) => {
+                f.write_str(text)
+            }
         }
     }
 }

@@ -149,7 +149,7 @@ pub(crate) const PRUNE: &str = r#"Examples:
 pub(crate) const DOCTOR: &str = r#"Examples:
   duly doctor"#;
 
-pub(crate) const SELFTEST: &str = r#"If a check fails, the exit code is 1 and the temporary folder is kept. Else the folder is removed.
+pub(crate) const SELFTEST: &str = r#"If a check fails, the exit code is 1; if one could not be completed and none failed, 5: not decided. Then the temporary folder is kept, else it is removed.
 
 Examples:
   duly selftest

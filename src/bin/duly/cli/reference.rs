@@ -30,6 +30,7 @@ says.
 | 2 | wrong usage: an argument is missing, unknown or has an invalid value |
 | 3 | `duly run` ended commands before they had finished, because the time of `--drain` was over, or because of a second signal |
 | 4 | no usable database: it is missing, damaged, replaced, read-only, not of duly, or of a newer version |
+| 5 | `duly selftest` decided nothing: no check failed, and one could not be completed |
 
 ";
 
@@ -70,7 +71,7 @@ const FAILURES: [(&str, &str, bool); 29] = [
     ("limit remove", "there is no such limit", true),
     ("check", "there is at least one problem: one line for each on standard output", true),
     ("prune", "the history cannot be deleted", true),
-    ("doctor", "at least one check failed", true),
+    ("doctor", "at least one check failed; 5 if none failed, and one could not be completed", true),
     ("selftest", "at least one check failed", false),
     ("backup", "the file exists, or cannot be written", true),
     ("migrate", "the target is not empty, or both differ after the copy", true),

@@ -1,12 +1,13 @@
 //! `run`: runs the scheduler until a signal, or until it is idle.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ use crate::workers::options::MAX_WORKERS;
 use crate::workers::times::Times;
 use crate::workers::{Place, WorkerOptions, Workers};
 
+/// Most runs that the last message names.
+const RUNS_NAMED: usize = 10;
 /// Interval at which changes that send no message are noticed.
 const POLL: Duration = Duration::from_secs(1);
 /// The same while the scheduler drains.
@@ -149,6 +152,9 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         // If the channel is full, a notice is pending already.
         builder = builder.observe(move |_: &Event| drop(notify.try_send(Notice::Change)));
     }
+    let unrecorded = Unrecorded::default();
+    let followed = unrecorded.clone();
+    builder = builder.observe(move |event: &Event| followed.follow(event));
     #[cfg(feature = "page")]
     if let Some(page) = page(args) {
         builder = builder.page(page);
@@ -189,6 +195,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         guard: guard.clone(),
         is_on_server: is_address(file),
         last_resort,
+        unrecorded,
     };
     let database = file.to_owned();
     let alarms = session.unless_stopped(move || Alarms::start(&database, alarms, started));
@@ -288,6 +295,34 @@ struct Session<'a> {
     guard: Guard,
     is_on_server: bool,
     last_resort: Arc<LastResort>,
+    unrecorded: Unrecorded,
+}
+
+/// The runs that have begun here and whose outcomes are not recorded: the names of their tasks.
+#[derive(Clone, Default)]
+struct Unrecorded(Arc<Mutex<BTreeMap<i64, String>>>);
+
+impl Unrecorded {
+    fn follow(&self, event: &Event) {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Started { claim } => _ = runs.insert(claim.run_id, claim.task.clone()),
+            Event::Finished { claim, .. }
+            | Event::Snoozed { claim, .. }
+            | Event::Interrupted { claim, .. }
+            | Event::Superseded { claim } => _ = runs.remove(&claim.run_id),
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Display for Unrecorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = runs.iter().take(RUNS_NAMED).map(|(run, task)| format!("run {run} of {task:?}"));
+        f.write_str(&named.collect::<Vec<_>>().join(", "))?;
+        if runs.len() > RUNS_NAMED { write!(f, " and {} more", runs.len() - RUNS_NAMED) } else { Ok(()) }
+    }
 }
 
 impl Session<'_> {
@@ -451,7 +486,8 @@ impl Session<'_> {
         let unfinished = stopped?.unfinished;
         if unfinished > 0 {
             log::error!(
-                "the outcomes of {unfinished} runs could not be recorded; the next scheduler recovers these runs"
+                "the outcomes of {unfinished} runs could not be recorded ({}); the next scheduler recovers these runs",
+                self.unrecorded
             );
             return Ok(Exit::CutShort);
         }

@@ -27,7 +27,7 @@ const KILLS: Duration = Duration::from_secs(1);
 const REQUESTS: usize = 8;
 
 const NOT_POSSIBLE: &str =
-    "this check could not be completed: correct the cause above and repeat it, or use another disk";
+    "this says nothing about the disk: correct the cause above, or wait until the machine is less busy, and repeat it";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -66,24 +66,28 @@ pub(crate) fn selftest(
         }
     };
     let bad: Vec<&Check> = checks.iter().filter(|check| check.verdict == Verdict::Bad).collect();
-    let kept = if bad.is_empty() {
+    let undecided = checks.iter().filter(|check| check.verdict == Verdict::Undecided).count();
+    let kept = if bad.is_empty() && undecided == 0 {
         folder.remove().map_err(refused)?;
         None
     } else {
         Some(folder.keep())
     };
     print(&checks, seed, kept.as_deref(), printer)?;
-    match (bad.first(), kept) {
-        (Some(first), Some(kept)) => {
-            let (count, all) = (bad.len(), checks.len());
-            let advice = first.advice.unwrap_or(NOT_POSSIBLE);
-            let kept = kept.display();
-            Err(Failure::Unsuccessful(format!(
+    let Some(kept) = kept else { return Ok(printer.say(passed(&checks))?) };
+    let (kept, all) = (kept.display(), checks.len());
+    Err(match bad.first() {
+        Some(first) => {
+            let (count, advice) = (bad.len(), first.advice.unwrap_or(NOT_POSSIBLE));
+            Failure::Unsuccessful(format!(
                 "this disk is not safe for duly, {count} of {all} checks failed: {advice}; files kept in {kept}"
-            )))
+            ))
         }
-        _ => Ok(printer.say(passed(&checks))?),
-    }
+        None => Failure::Undecided(format!(
+            "not decided whether this disk is safe for duly, {undecided} of {all} checks could not be completed: \
+             {NOT_POSSIBLE}; files kept in {kept}"
+        )),
+    })
 }
 
 /// Runs all checks. An error is the name of the signal that interrupted them.
@@ -95,7 +99,7 @@ fn checks(folder: &Folder, length: Duration, seed: u64, timer: &Timer) -> Result
             Ok(())
         }
         Err(CheckError::Failed(error)) => {
-            all.push(Check::bad(name, error, NOT_POSSIBLE));
+            all.push(Check::undecided(name, error, NOT_POSSIBLE));
             Ok(())
         }
         Err(CheckError::Interrupted(signal)) => Err(signal),
@@ -115,7 +119,7 @@ fn checks(folder: &Folder, length: Duration, seed: u64, timer: &Timer) -> Result
     Ok(all)
 }
 
-/// Prints one line for each check; with `--quiet` only the failed ones.
+/// Prints one line for each check; with `--quiet` only those that failed or could not be completed.
 fn print(checks: &[Check], seed: u64, kept: Option<&Path>, printer: &mut Printer<'_>) -> Result<(), Failure> {
     if printer.json {
         let kept = kept.map(|path| path.display().to_string());
@@ -128,11 +132,13 @@ fn print(checks: &[Check], seed: u64, kept: Option<&Path>, printer: &mut Printer
 /// Prints a table of checks.
 pub(crate) fn print_checks(checks: &[Check], printer: &mut Printer<'_>) -> Result<(), Failure> {
     let mut table = Table::default();
-    for check in checks.iter().filter(|check| !printer.quiet || check.verdict == Verdict::Bad) {
+    let is_trouble = |check: &&Check| matches!(check.verdict, Verdict::Bad | Verdict::Undecided);
+    for check in checks.iter().filter(|check| !printer.quiet || is_trouble(check)) {
         let (word, tone) = match check.verdict {
             Verdict::Good => ("good", Tone::Good),
             Verdict::Odd => ("note", Tone::Odd),
             Verdict::Bad => ("BAD", Tone::Bad),
+            Verdict::Undecided => ("OPEN", Tone::Bad),
         };
         table.row([Cell::new(word, tone), Cell::from(check.check), Cell::from(check.found.as_str())]);
         if let Some(advice) = check.advice {

@@ -22,6 +22,7 @@ use duly::command::{CommandContext, Orphan, name_of_attempt};
 use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
 
 use crate::exec::environment::Environment;
+use crate::exec::guard::process::since_boot;
 use crate::exec::guard::{Guard, Watched};
 use crate::exec::payload::{PAYLOAD_FILE, Payload, dead_run};
 use crate::exec::pipes::{Drain, Prepared};
@@ -39,6 +40,9 @@ const PIPES: Duration = Duration::from_millis(500);
 const REPORT: Duration = Duration::from_secs(1);
 /// First and longest poll interval for the end of a command, which may not coincide with the end of its pipes.
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// Time between two looks at a command after which the guard is asked when it ended.
+const UNSEEN: Duration = Duration::from_millis(500);
 
 /// The handler of commands.
 #[derive(Clone, Debug, Default)]
@@ -88,14 +92,21 @@ impl Commands {
         let mut stage = Stage::Running;
         let mut reason = None;
         let mut poll = POLL.0;
+        // When the command was looked at last.
+        let mut seen = self.now();
         loop {
             // Read before the state of the command: a command that ended while this process was stopped or the machine was
             // suspended has ended by itself, even if its timeout has passed when that is noticed.
             let stop = context.stop_reason();
             let ended = group.has_ended();
             if ended {
-                command.record_end(cause(reason, context.stop_reason()));
+                let cause = cause(reason, context.stop_reason());
+                match earlier_end(self.now().saturating_sub(seen), watched) {
+                    Some(ago) => command.record_earlier_end(cause, ago),
+                    None => command.record_end(cause),
+                }
             }
+            seen = self.now();
             if ended && group.is_gone() {
                 watched.into_iter().for_each(Watched::end);
                 return reason;
@@ -158,6 +169,13 @@ impl Commands {
         }
         text::join(stdout.into_text(), &stderr.into_text())
     }
+}
+
+/// Returns how long ago a command ended whose end was not looked for during this time, if its guard has seen that meanwhile: this
+/// process was stopped.
+fn earlier_end(unseen: Duration, watched: Option<&Watched>) -> Option<Duration> {
+    let at = watched.filter(|_| unseen >= UNSEEN)?.ended_at()?;
+    Some(since_boot().saturating_sub(at).min(unseen))
 }
 
 /// Returns the request to stop that has ended a command; `None`: it ended by itself. At the end of the lease the guard ends commands also

@@ -11,6 +11,8 @@ pub(crate) enum Verdict {
     Odd,
     /// Failed.
     Bad,
+    /// Could not be completed.
+    Undecided,
 }
 
 /// A check with its result.
@@ -35,5 +37,9 @@ impl Check {
 
     pub(crate) fn bad(check: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
         Check { check, verdict: Verdict::Bad, found: found.into(), advice: Some(advice) }
+    }
+
+    pub(crate) fn undecided(check: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
+        Check { check, verdict: Verdict::Undecided, found: found.into(), advice: Some(advice) }
     }
 }

@@ -168,6 +168,12 @@ impl Watched {
         self.group.clone()
     }
 
+    /// Returns when the leader of the group ended, as [`process::since_boot`], if that was while this process was stopped.
+    pub(crate) fn ended_at(&self) -> Option<Duration> {
+        let held = lock(&self.guard).lock.clone();
+        held?.ended_at(&self.name)
+    }
+
     /// Tells the guard that the group is gone. Called before its leader is waited for: until then, no other process can have its number.
     pub(crate) fn end(&self) {
         let mut keeper = lock(&self.guard);

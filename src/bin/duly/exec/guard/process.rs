@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use duly::command::{Leader, Process, every_process, processes, record_gone, was_started_with};
+use duly::command::{Leader, Process, every_process, processes, record_ended, record_gone, was_started_with};
 use duly::{Clock, SystemClock};
 
 use crate::exec::children::{self, Own};
@@ -33,6 +33,8 @@ const POLL: Duration = Duration::from_millis(50);
 const LATER: Duration = Duration::from_secs(1);
 /// Longest sleep before a deadline: a sleep does not count the time in which the machine is suspended.
 const NAP: Duration = Duration::from_millis(500);
+/// Interval at which the guard looks, while there are groups, whether the scheduler is stopped: then it notes when their leaders end.
+const LOOK: Duration = Duration::from_millis(100);
 /// Wait for a line once a deadline has passed: if this process was stopped until then, a later deadline may wait in the pipe.
 const READ: Duration = Duration::from_millis(200);
 /// Groups that have ended which a guard remembers: their end may not be recorded with their run when the scheduler dies.
@@ -89,6 +91,18 @@ pub(crate) fn is_guard(mut words: impl Iterator<Item = OsString>) -> bool {
 fn is_abroad() -> bool {
     #[cfg(unix)]
     return rustix::process::getppid().is_none();
+    #[cfg(not(unix))]
+    false
+}
+
+/// Whether the scheduler is stopped by a signal, such as that of Ctrl-Z.
+fn is_scheduler_stopped() -> bool {
+    #[cfg(unix)]
+    {
+        let scheduler = rustix::process::getppid().map(|pid| pid.as_raw_nonzero());
+        let stat = scheduler.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+        stat.is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')))
+    }
     #[cfg(not(unix))]
     false
 }
@@ -178,6 +192,8 @@ struct Told {
     /// Names of the last groups that have ended.
     ended: VecDeque<String>,
     deadline: Option<(Duration, Duration)>,
+    /// Names of groups whose leader has ended while the scheduler was stopped: that is recorded.
+    recorded: BTreeSet<String>,
     /// The scheduler has died.
     is_closed: bool,
 }
@@ -185,20 +201,40 @@ struct Told {
 impl Told {
     /// Reads until the pipe is closed or a deadline has passed.
     fn collect(&mut self, lines: &Receiver<Line>) {
+        let locked = lock_file();
         loop {
             let left = self.deadline.map(|(term, _)| term.saturating_sub(since_boot()));
-            let line = match left {
+            let nap = left.map(|left| left.clamp(READ, NAP));
+            let nap = if self.groups.is_empty() { nap } else { Some(nap.map_or(LOOK, |nap| nap.min(LOOK))) };
+            // Once a deadline has passed, as long as a later one may take to be read.
+            let nap = if left == Some(Duration::ZERO) { Some(READ) } else { nap };
+            let line = match nap {
                 None => lines.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(left) => lines.recv_timeout(left.clamp(READ, NAP)),
+                Some(nap) => lines.recv_timeout(nap),
             };
             match line {
                 Ok(line) => self.take(line),
-                Err(RecvTimeoutError::Timeout) if left.is_some_and(|left| !left.is_zero()) => {}
+                Err(RecvTimeoutError::Timeout) if left.is_none_or(|left| !left.is_zero()) => {
+                    locked.iter().for_each(|file| self.record_ends(file));
+                }
                 Err(error) => {
                     self.is_closed = error == RecvTimeoutError::Disconnected;
                     self.closed_at = since_boot();
                     return;
                 }
+            }
+        }
+    }
+
+    /// Records, while the scheduler is stopped, which leaders have ended: it cannot see when.
+    fn record_ends(&mut self, locked: &File) {
+        if self.groups.len() == self.recorded.len() || !is_scheduler_stopped() {
+            return;
+        }
+        let has_ended = |group: &Group| group.leader.as_ref().is_some_and(Leader::has_ended);
+        for (name, _) in self.groups.iter().filter(|(_, group)| has_ended(group)) {
+            if self.recorded.insert(name.clone()) {
+                let _ = record_ended(locked, name, since_boot());
             }
         }
     }
@@ -217,6 +253,7 @@ impl Told {
             Line::End(name) => {
                 self.starting.remove(&name);
                 self.groups.remove(&name);
+                self.recorded.remove(&name);
                 self.ended.push_back(name);
                 if self.ended.len() > ENDED {
                     self.ended.pop_front();
