@@ -77,11 +77,11 @@ pub(crate) fn foreign(database: &Path) -> Option<Fault> {
 }
 
 /// Returns which user a database belongs to, or the innermost of its folders that can be examined, if that is not the user of this process:
-/// why it cannot be used. `None` for root, who may use all files.
+/// why it cannot be used. `None` for root, who may use all files, and for a folder of root: that a user cannot make a file there says nothing.
 pub(crate) fn of_another_user(database: &Path) -> Option<Fault> {
     let (path, metadata) = database.ancestors().find_map(|path| Some((path, path.metadata().ok()?)))?;
     let (owner, user) = (owner(&metadata)?, this_user()?);
-    (user != 0 && owner != user).then(|| Fault {
+    (user != 0 && owner != user && (owner != 0 || path == database)).then(|| Fault {
         found: format!("{} belongs to user {}, and this is user {}", path.display(), named(owner), named(user)),
         advice: format!("run duly as that user (sudo -u '#{owner}' duly ..)"),
     })

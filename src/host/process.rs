@@ -163,9 +163,11 @@ pub(crate) fn holders(path: &Path, is_named: impl Fn(&str) -> bool) -> Vec<u32> 
 }
 
 /// Returns whether the number of a live process that holds a lock is that of another PID namespace: the kernel lists the locks of the
-/// processes that are visible here, and this number has none. `false` if that cannot be known.
+/// processes that are visible here, and this number has none. `false` if that cannot be known. Looks twice: a list that changes while it is
+/// read can lack a line.
 pub(crate) fn is_elsewhere(pid: u32) -> bool {
-    own_namespace().is_ok() && read("/proc/locks").is_ok_and(|locks| !is_listed(&locks, pid))
+    let is_missing = || read("/proc/locks").is_ok_and(|locks| !is_listed(&locks, pid));
+    own_namespace().is_ok() && is_missing() && is_missing()
 }
 
 /// Whether a line as `1: FLOCK  ADVISORY  WRITE 7 08:01:5 0 EOF` names the process.

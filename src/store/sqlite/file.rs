@@ -196,7 +196,7 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && missing != Missing::Refuse => {
             match platform::create_private(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    Err(unusable(path, with_owner(path, &format!("it cannot be made: {error}"))))
+                    Err(denied(path, &error, format!("it cannot be made: {error}")))
                 }
                 _ => Ok(()),
             }
@@ -204,7 +204,7 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(unusable(path, "there is no such file".into()))
         }
-        Err(error) => Err(unusable(path, with_owner(path, &error.to_string()))),
+        Err(error) => Err(denied(path, &error, error.to_string())),
     }
 }
 
@@ -260,6 +260,11 @@ const READ_ONLY: &str = "it is read-only: make the file and its folder writable"
 /// Returns a reason why this user cannot use a file, with its owner if that is another user.
 fn with_owner(path: &Path, reason: &str) -> String {
     folder::of_another_user(path).map_or_else(|| reason.to_owned(), |fault| format!("{reason}; {fault}"))
+}
+
+fn denied(path: &Path, error: &std::io::Error, reason: String) -> Error {
+    let is_denied = error.kind() == std::io::ErrorKind::PermissionDenied;
+    unusable(path, if is_denied { with_owner(path, &reason) } else { reason })
 }
 
 /// Returns what a fault means for a user of the file.
