@@ -2,7 +2,7 @@
 
 use duly::{Applied, Apply, Client, Done, ImportItem, NewTask, Outcome, Progress, TaskStatus};
 
-use crate::fixtures::{TestDb, advance_and_step, at, minutes};
+use crate::fixtures::{TestDb, advance_and_step, at, minutes, number};
 
 const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 
@@ -302,16 +302,17 @@ fn many(tasks: usize) -> impl Iterator<Item = NewTask> {
 fn many_tasks_are_checked_first_and_then_applied_in_parts() {
     let (db, client) = TestDb::with_client();
     let count = || db.number::<usize>("SELECT count(*) FROM scheduled_tasks");
+    let all = number("DULY_TASKS", 3 * PART);
     // One that is refused, in the last part.
-    let with_bad = many(3 * PART - 1).chain([NewTask::cron("bad", "61 * * * *").handler("work")]);
+    let with_bad = many(all - 1).chain([NewTask::cron("bad", "61 * * * *").handler("work")]);
     client.apply("m", with_bad, PRUNE).unwrap_err();
     assert_eq!(count(), 0);
-    let applied = client.apply("m", many(3 * PART), PRUNE).unwrap();
-    assert_eq!((applied.len(), count()), (3 * PART, 3 * PART));
+    let applied = client.apply("m", many(all), PRUNE).unwrap();
+    assert_eq!((applied.len(), count()), (all, all));
     // The removal of those that are no longer declared follows, in parts too.
     let applied = client.apply("m", many(PART / 2), PRUNE).unwrap();
     let removed = applied.iter().filter(|applied| applied.done == Done::Removed).count();
-    assert_eq!((applied.len(), removed, count()), (3 * PART, 5 * PART / 2, PART / 2));
+    assert_eq!((applied.len(), removed, count()), (all, all - PART / 2, PART / 2));
     db.assert_sound();
 }
 
