@@ -1,6 +1,6 @@
 //! Worker threads: a claim in, its outcome out. The pool runs the user's code and knows nothing of the store.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -37,7 +37,7 @@ const GRACE: Duration = Duration::from_millis(250);
 const REPLACE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Attempts that have begun, have a time limit, and have not returned.
-type Limited = Arc<Mutex<HashMap<(i64, u32), Limit>>>;
+type Limited = Arc<Mutex<BTreeMap<(i64, u32), Limit>>>;
 
 #[derive(Debug)]
 struct Limit {
@@ -462,7 +462,7 @@ impl Worker {
     }
 }
 
-fn limits(limited: &Limited) -> MutexGuard<'_, HashMap<(i64, u32), Limit>> {
+fn limits(limited: &Limited) -> MutexGuard<'_, BTreeMap<(i64, u32), Limit>> {
     limited.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

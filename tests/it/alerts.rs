@@ -13,7 +13,7 @@ use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
 use crate::fixtures::{TestDb, at, eventually, problems, seconds, wait_for_status};
-use crate::sidecar::{Sidecar, group_size};
+use crate::sidecar::{Sidecar, group_size, shell};
 use crate::sql::insert;
 
 /// What a server answers.
@@ -249,6 +249,25 @@ fn overdue_work_and_invalid_tasks_are_reported_while_they_last() {
     sidecar.terminate();
     let all = hook.of("overdue");
     assert_eq!(all.len(), 2 * all.iter().filter(|state| *state == "began 1").count(), "{all:?}");
+}
+
+/// Other users of the machine see the arguments of a process.
+#[test]
+fn urls_are_read_from_variables_that_no_command_gets() {
+    let (db, client) = TestDb::with_client();
+    let (hook, pinged) = (Hook::start(&[Answer::Status(200)]), Hook::start(&[Answer::Status(200)]));
+    let variables = [("DULY_ALERT_URL", &*hook.url), ("DULY_PING", &*pinged.url)];
+    let line = format!("env >{}/env; exit 1", db.home().display());
+    let mut sidecar = Sidecar::spawn_with(&db, &fast(&[]), &variables);
+    eventually("it pings while there is no problem", || !pinged.requests().is_empty());
+    client.add(shell("digest", &line).at_most_once()).expect("a task");
+    eventually("the dead run is reported", || hook.of("dead") == ["began 1"]);
+    sidecar.terminate();
+    let seen = std::fs::read_to_string(db.home().join("env")).expect("the environment of the command");
+    assert!(
+        seen.contains("DULY_TASK=digest") && !seen.contains("DULY_ALERT_URL") && !seen.contains("DULY_PING"),
+        "{seen}"
+    );
 }
 
 #[test]
