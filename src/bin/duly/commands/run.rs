@@ -407,7 +407,7 @@ impl Session<'_> {
         if now.saturating_sub(*since.get_or_insert(now)) < UNUSABLE { Ok(false) } else { is_idle }
     }
 
-    /// Applies the manifest again. If that fails, nothing has changed and the scheduler continues.
+    /// Applies the manifest again. If it is refused, nothing has changed. The scheduler continues.
     fn reload(&self) -> Result<(), Error> {
         self.manager.report_reload();
         let Some(tasks) = self.args.tasks.clone() else {
