@@ -218,7 +218,7 @@ macro_rules! links {
     () => {
         "\
 [README.md]: crate
-[README.md#as-a-library]: crate#first-program
+[README.md#rust]: crate#first-program
 [async.md]: asynchronous
 [async.md#spans]: asynchronous#spans
 [concepts.md#misfire-an-occurrence-is-late]: concepts#misfire-an-occurrence-is-late

@@ -346,6 +346,26 @@ fn a_kill_between_failure_and_delivery_loses_nothing() {
     assert_eq!(dead[0]["id"], dead[1]["id"], "a receiver recognizes the repetition");
 }
 
+/// Its command ignores SIGTERM, and would sleep for much longer than a scheduler may take to end.
+#[test]
+fn a_running_alarm_command_does_not_outlive_its_scheduler() {
+    let line = "sh -c 'trap \"\" TERM; echo $$ >>\"$0\"; exec sleep 1000'";
+    for signal in ["TERM", "KILL"] {
+        let (db, client) = TestDb::with_client();
+        fragile(&client, &db, "digest");
+        let pids = db.home().join("pids");
+        let mut sidecar = Sidecar::start(&db, &fast(&["--alert-command", &format!("{line} {}", pids.display())]));
+        run(&client, "digest", RunStatus::Dead);
+        let group = || std::fs::read_to_string(&pids).ok().and_then(|text| Some(text.lines().next()?.to_owned()));
+        eventually("the command runs", || group().is_some_and(|group| group_size(&group) > 0));
+        sidecar.signal(signal);
+        sidecar.end();
+        let group = group().expect("a group");
+        // After a kill, by the guard.
+        eventually(&format!("{signal} ends the command"), || group_size(&group) == 0);
+    }
+}
+
 #[test]
 fn two_schedulers_deliver_each_alarm_once() {
     let (db, client) = TestDb::with_client();

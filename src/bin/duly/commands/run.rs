@@ -197,8 +197,8 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         last_resort,
         unrecorded,
     };
-    let database = file.to_owned();
-    let alarms = session.unless_stopped(move || Alarms::start(&database, alarms, started));
+    let (database, of_alarms) = (file.to_owned(), guard.clone());
+    let alarms = session.unless_stopped(move || Alarms::start(&database, alarms, started, &of_alarms));
     let (alarms, waited) = match alarms.and_then(Option::transpose) {
         Ok(alarms) => (alarms.flatten(), session.wait_for_stop()),
         Err(error) => (None, Err(error)),
