@@ -195,14 +195,19 @@ fn a_task_that_is_being_marked_says_so() {
         (0..20).for_each(|_| _ = client.trigger("crowd").expect("a run"));
         client.trigger("calm").expect("a run");
         // A request derives the first ten runs by itself.
-        client.pause("crowd").expect("a pause");
-        client.pause("calm").expect("a pause");
+        for name in ["crowd", "calm"] {
+            client.replace(NewTask::manual(name).handler("other")).expect("a change");
+        }
         let shown = db.printed(&["show", "crowd"]);
-        assert!(shown.contains("paused; 10 waiting runs are being marked\n"), "{shown}");
+        assert!(shown.contains("active; 10 waiting runs are being marked\n"), "{shown}");
         assert!(db.printed(&["show", "crowd", "--json"]).contains("\"marked_runs\": 10"));
         assert!(!db.printed(&["show", "calm"]).contains("marked"));
+        // The mark stays: one of the runs cannot be written.
+        db.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON task_runs WHEN NEW.id = 15 BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+        );
     });
     let page = served.text("/tasks/crowd");
-    assert!(page.contains("10 waiting runs are being marked"), "{page}");
+    assert!(page.contains("0 waiting runs are being marked"), "{page}");
     assert!(!served.text("/tasks/calm").contains("being marked"));
 }

@@ -16,10 +16,22 @@ const UNFINISHED: &str = sql! {"
     SELECT r.id, t.name, r.handler, r.task_id, {unscheduled_case:r}, r.scheduled_for
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE {unfinished:r}
-       AND r.task_id >= $8 AND (r.task_id, {unscheduled_case:r}, r.scheduled_for) < ($1, $2, $3)
+       AND (r.task_id, {unscheduled_case:r}, r.scheduled_for) < ($1, $2, $3)
        AND r.id <= $4 AND ($5::text IS NULL OR r.status = $5)
        AND ($6::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) <= $6)
      ORDER BY r.task_id DESC, {unscheduled_case:r} DESC, r.scheduled_for DESC LIMIT $7"};
+
+/// As [`UNFINISHED`], of one task. `+ 0`: the server would also search all runs by their ids.
+const UNFINISHED_OF_TASK: &str = sql! {"
+    SELECT r.id, t.name, r.handler, t.id, r.unscheduled, r.scheduled_for
+      FROM scheduled_tasks t CROSS JOIN LATERAL (
+        SELECT n.id, n.handler, {unscheduled_case:n} AS unscheduled, n.scheduled_for FROM task_runs n
+         WHERE n.task_id = t.id AND {unfinished:n} AND ({unscheduled_case:n}, n.scheduled_for) < ($2, $3)
+           AND n.id + 0 <= $4 AND ($5::text IS NULL OR n.status = $5)
+           AND ($6::bigint IS NULL OR coalesce(n.last_scheduled_for, n.scheduled_for) <= $6)
+         ORDER BY {unscheduled_case:n} DESC, n.scheduled_for DESC LIMIT $7) r
+     WHERE t.id = $1
+     ORDER BY r.unscheduled DESC, r.scheduled_for DESC"};
 
 const FINAL: &str = "
     SELECT r.id, t.name, r.handler
@@ -49,26 +61,28 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
             *pass.until.insert(server.query(newest, &[])?[0].try_get(0)?)
         }
     };
-    let (status, before, limit) = (selection.status, selection.before.map(Timestamp::as_millis), MAX_READ as i64);
+    let (status, before) = (selection.status, selection.before.map(Timestamp::as_millis));
+    // Of one task, all rows match until the last.
+    let most = if selection.task.is_some() { MAX_ITEMS + 1 } else { MAX_READ };
+    let limit = most as i64;
     match selection.action {
         BulkAction::Cancel => {
             let (task, unscheduled, at) = match &pass.position {
                 Some(Position::Unfinished { task, unscheduled, at }) => (*task, *unscheduled, *at),
                 _ => (selection.task.unwrap_or(i64::MAX), i64::MAX, i64::MAX),
             };
-            let least = selection.task.unwrap_or(i64::MIN);
-            let rows =
-                server.query(UNFINISHED, &[&task, &unscheduled, &at, &until, &status, &before, &limit, &least])?;
+            let statement = if selection.task.is_some() { UNFINISHED_OF_TASK } else { UNFINISHED };
+            let rows = server.query(statement, &[&task, &unscheduled, &at, &until, &status, &before, &limit])?;
             let position = |row: &Row| {
                 Ok(Position::Unfinished { task: row.try_get(3)?, unscheduled: row.try_get(4)?, at: row.try_get(5)? })
             };
-            pass.is_read = read(&rows, selection, pass, position)?;
+            pass.is_read = read(&rows, most, selection, pass, position)?;
         }
         BulkAction::Retry => {
             let after = if let Some(Position::Run(run)) = pass.position { run } else { 0 };
             let last = until.min(after.saturating_add(MAX_IDS));
             let rows = server.query(FINAL, &[&after, &last, &status, &before, &limit])?;
-            if read(&rows, selection, pass, |row| Ok(Position::Run(row.try_get(0)?)))? {
+            if read(&rows, most, selection, pass, |row| Ok(Position::Run(row.try_get(0)?)))? {
                 pass.position = Some(Position::Run(last));
                 pass.is_read = last == until;
             }
@@ -81,7 +95,7 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
             };
             let rows = server.query(TASKS, &[&prefix, &after, &until, &status, &before, &limit])?;
             let position = |row: &Row| Ok(Position::Name(row.try_get::<_, String>(1)?.into_bytes()));
-            pass.is_read = read(&rows, selection, pass, position)?;
+            pass.is_read = read(&rows, most, selection, pass, position)?;
         }
     }
     Ok(())
@@ -90,6 +104,7 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
 /// Reads rows that begin with an id, a name and a handler, until [`MAX_ITEMS`] match. Returns whether it has read all.
 fn read(
     rows: &[Row],
+    most: usize,
     selection: &Selection,
     pass: &mut BulkPass,
     position: impl Fn(&Row) -> Result<Position, Fault>,
@@ -109,5 +124,5 @@ fn read(
             pass.selected.push(row.try_get(0)?);
         }
     }
-    Ok(rows.len() < MAX_READ)
+    Ok(rows.len() < most)
 }
