@@ -1,7 +1,6 @@
 //! What an attempt runs with: its stop flag, the connection of its worker, the channel to the loop, and what its handler
 //! reports.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use crate::clock::{ManualClock, Now};
 use crate::host::orphan::{Input, PayloadFile};
 use crate::host::owner_lock::OwnerLock;
 use crate::model::finished::{Finished, Report, WorkerEnded};
+use crate::worker::at_work::Effects;
 use crate::worker::connection::WorkerConnection;
 use crate::worker::progress::LatestReports;
 
@@ -132,7 +132,7 @@ impl StopFlag {
 }
 
 /// What a handler reports beside its result.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Reported {
     pub(crate) output: Option<String>,
     pub(crate) exit_code: Option<i32>,
@@ -147,8 +147,7 @@ pub(crate) struct Reported {
     /// The file of the payload of its run. Removed when it is dropped.
     pub(crate) payload: Option<PayloadFile>,
     pub(crate) end: OwnEnd,
-    /// Effects that the attempt is performing.
-    pub(crate) at_work: BTreeSet<String>,
+    pub(crate) effects: Effects,
 }
 
 /// What held when the work of an attempt ended, such as its command.

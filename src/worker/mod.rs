@@ -1,5 +1,6 @@
 //! Runs attempts: worker threads, handlers, effects, the connection of a worker.
 
+pub(crate) mod at_work;
 pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub mod command;
