@@ -45,12 +45,12 @@ const COOKIE: std::ops::Range<usize> = IDENTITY + SUCCESSOR..IDENTITY + SUCCESSO
 const HALT: usize = HEADER - 2;
 /// That byte of a halted owner. Otherwise it is a space.
 const HALTED: u8 = b'E';
-/// Length of a slot in bytes: run, attempt, task, hash of the key, newline.
-const SLOT: usize = 74;
+/// Length of a slot in bytes: run, attempt, task, hash of the key, in hexadecimal digits; newline.
+const SLOT: usize = 60;
 /// Longest file that is read, in bytes: some hundred thousand slots.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
 /// The start of the header, after its first byte.
-const FORMAT: &str = " duly-owner-3 ";
+const FORMAT: &str = " duly-owner-4 ";
 
 /// A slot in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -237,22 +237,22 @@ pub(crate) fn is_halted(file: &File) -> io::Result<bool> {
     platform::byte_at(file, HALT as u64).map(|byte| byte == Some(HALTED))
 }
 
-/// Returns `{run:020} {attempt:010} {task:020} {key:020}\n`, without the cost of `format!`: it is written before every attempt.
+/// Returns `{run:016x} {attempt:08x} {task:016x} {key:016x}\n`, without the cost of `format!`: it is written before every attempt.
 fn slot(attempt: ClaimedAttempt) -> [u8; SLOT] {
     let ClaimedAttempt { run, attempt, task, key } = attempt;
     let mut slot = [b' '; SLOT];
-    digits(&mut slot[..20], run.unsigned_abs());
-    digits(&mut slot[21..31], attempt.into());
-    digits(&mut slot[32..52], task.unsigned_abs());
-    digits(&mut slot[53..73], key.unwrap_or_default());
-    slot[73] = b'\n';
+    digits(&mut slot[..16], run.unsigned_abs());
+    digits(&mut slot[17..25], attempt.into());
+    digits(&mut slot[26..42], task.unsigned_abs());
+    digits(&mut slot[43..59], key.unwrap_or_default());
+    slot[59] = b'\n';
     slot
 }
 
 fn digits(place: &mut [u8], mut number: u64) {
     for digit in place.iter_mut().rev() {
-        *digit = b'0' + (number % 10) as u8;
-        number /= 10;
+        *digit = b"0123456789abcdef"[(number % 16) as usize];
+        number /= 16;
     }
 }
 
@@ -336,8 +336,10 @@ fn attempts_in(slots: &[u8]) -> Option<BegunAttempts> {
 fn attempt_in(slot: &[u8]) -> Option<((i64, u32), ClaimedAttempt)> {
     let slot = std::str::from_utf8(slot).ok().filter(|slot| slot.len() == SLOT)?.strip_suffix('\n')?;
     let [run, attempt, task, key] = slot.split(' ').collect::<Vec<_>>().try_into().ok()?;
-    let (run, attempt, task) = (run.parse().ok()?, attempt.parse().ok()?, task.parse().ok()?);
-    let key = Some(key.parse().ok()?).filter(|hash| *hash != 0);
+    let number = |digits| u64::from_str_radix(digits, 16).ok();
+    let id = |digits| i64::try_from(number(digits)?).ok();
+    let (run, attempt, task) = (id(run)?, u32::try_from(number(attempt)?).ok()?, id(task)?);
+    let key = Some(number(key)?).filter(|hash| *hash != 0);
     Some(((run, attempt), ClaimedAttempt { run, attempt, task, key }))
 }
 

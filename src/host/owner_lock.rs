@@ -92,6 +92,11 @@ impl OwnerLock {
         self.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// Returns whether this is the id of the owner: asked for each attempt.
+    fn is(&self, id: &str) -> bool {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner).ends_with(id)
+    }
+
     /// Recreates the file if it is no longer the locked one, and rewrites its content if another program wrote into it.
     /// An observer never finds an unlocked file of this name: the new file is locked under another name and renamed
     /// into place. The old file stays locked until then. Fails in a folder that is not private to this user.
@@ -148,7 +153,7 @@ impl OwnerLock {
         // Written without holding the mutex of the slots, which the loop needs too.
         let (file, place) = {
             let files = &mut *self.files();
-            if claimed_by.is_some_and(|owner| owner != self.id()) {
+            if claimed_by.is_some_and(|owner| !self.is(owner)) {
                 return Err(io::Error::other("it was claimed before this scheduler registered again"));
             }
             (files.file.clone().ok_or(io::ErrorKind::NotFound)?, files.slots.take(attempt))

@@ -89,6 +89,8 @@ pub(crate) struct Window {
     pub(crate) lanes: usize,
     /// Most runs of a lane that are read completely.
     pub(crate) runs: usize,
+    /// Most dead runs of the window that are read beside these.
+    pub(crate) dead: usize,
 }
 
 /// The lanes of a timeline.
@@ -97,6 +99,8 @@ pub(crate) struct Timeline {
     pub(crate) lanes: Vec<Lane>,
     /// The name after which the next page begins, if there may be more lanes.
     pub(crate) next: Option<String>,
+    /// Whether the lanes have each dead run of the window.
+    pub(crate) has_all_dead: bool,
 }
 
 /// The runs of one task within a window.
@@ -105,7 +109,7 @@ pub(crate) struct Lane {
     pub(crate) task: String,
     /// Newest first.
     pub(crate) runs: Vec<LaneRun>,
-    /// Set if the window has more runs than were read: before this instant only a sample of them was read.
+    /// Set if the window has more runs than were read: before this instant only those that are dead and a sample of the others were read.
     pub(crate) sampled_before: Option<Timestamp>,
     /// The task, if an occurrence is due within the window.
     pub(crate) ahead: Option<Task>,

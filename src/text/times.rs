@@ -3,7 +3,7 @@
 use crate::clock::Timestamp;
 use crate::schedule::Zone;
 use crate::text::units::{Parts, distance};
-use chrono::Datelike;
+use chrono::{Datelike, NaiveDateTime};
 
 /// The current time, and the zone in which times are printed.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Local time: `2027-03-14 12:00`, with seconds unless they are 0.
+    /// Local time: `2027-03-14 12:00`, with seconds unless they are 0; with the offset where the clock shows it twice: `2027-11-07 01:30 -05:00`.
     pub fn local(&self, at: Timestamp) -> String {
         local_in(&self.zone, at)
     }
@@ -32,7 +32,7 @@ impl Times {
             _ if local.year() == now.year() => "%b %d %H:%M",
             _ => "%Y-%m-%d %H:%M",
         };
-        local.format(form).to_string()
+        with_offset(&self.zone, at, local.format(form).to_string())
     }
 
     /// Distance from now: `in 8s`, `in 1h 30m`, `2d 4h ago`, `now`.
@@ -73,7 +73,17 @@ impl Times {
 fn local_in(zone: &Zone, at: Timestamp) -> String {
     let whole_minute = at.as_millis().rem_euclid(60_000) == 0;
     let form = if whole_minute { "%Y-%m-%d %H:%M" } else { "%Y-%m-%d %H:%M:%S" };
-    zone.local_at(at).map_or_else(|| at.to_string(), |local| local.format(form).to_string())
+    let text = |local: NaiveDateTime| with_offset(zone, at, local.format(form).to_string());
+    zone.local_at(at).map_or_else(|| at.to_string(), text)
+}
+
+/// Adds the offset to a local time that occurs twice.
+fn with_offset(zone: &Zone, at: Timestamp, local: String) -> String {
+    if zone.pass(at).is_none() {
+        return local;
+    }
+    let text = zone.text_at(at);
+    format!("{local} {}", text.get(text.len().saturating_sub(6)..).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -129,6 +139,19 @@ mod tests {
             assert_eq!(rome().brief(at(at_utc)), brief);
         }
         assert_eq!(rome().brief_both(at("2027-03-14T12:04:00Z")), "13:04 (in 4m)");
+    }
+
+    #[test]
+    fn a_time_that_the_clock_shows_twice_has_its_offset() {
+        let new_york = Times { now: at("2027-11-07T03:00:00Z"), zone: Zone::named("America/New_York").unwrap() };
+        for (at_utc, local, brief) in [
+            ("2027-11-07T04:59:00Z", "2027-11-07 00:59", "Nov 07 00:59"),
+            ("2027-11-07T05:30:00Z", "2027-11-07 01:30 -04:00", "Nov 07 01:30 -04:00"),
+            ("2027-11-07T06:30:07Z", "2027-11-07 01:30:07 -05:00", "Nov 07 01:30 -05:00"),
+            ("2027-11-07T07:00:00Z", "2027-11-07 02:00", "Nov 07 02:00"),
+        ] {
+            assert_eq!((&*new_york.local(at(at_utc)), &*new_york.brief(at(at_utc))), (local, brief));
+        }
     }
 
     #[test]

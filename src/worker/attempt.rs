@@ -10,9 +10,9 @@ use crossbeam_channel::Sender;
 use crate::clock::{ManualClock, Now};
 use crate::host::orphan::{Input, PayloadFile};
 use crate::host::owner_lock::OwnerLock;
-use crate::model::finished::{Finished, Report, WorkerEnded};
-use crate::worker::at_work::Effects;
+use crate::model::finished::{EffectEnd, Finished, Report, WorkerEnded};
 use crate::worker::connection::WorkerConnection;
+use crate::worker::effect_steps::Effects;
 use crate::worker::progress::LatestReports;
 
 /// Why a handler should stop.
@@ -211,6 +211,27 @@ impl Tools {
 
     pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `f` with what the end of the attempt has to store of its effects: at once, or when the intent is written that is being
+    /// written. The attempt is over, and begins none any more.
+    pub(crate) fn with_effects_left(&self, f: impl FnOnce(Vec<EffectEnd>) + Send + 'static) {
+        let reported = self.reported.clone();
+        let take = move || reported.lock().unwrap_or_else(PoisonError::into_inner).effects.take_left();
+        let mut held = self.reported();
+        if held.effects.is_beginning() {
+            held.effects.then = Some(Box::new(move || f(take())));
+            return;
+        }
+        drop(held);
+        f(take());
+    }
+
+    /// As [`Tools::with_effects_left`], and waits.
+    pub(crate) fn effects_left(&self) -> Vec<EffectEnd> {
+        let (send, left) = crossbeam_channel::bounded(1);
+        self.with_effects_left(move |effects| drop(send.send(effects)));
+        left.recv().unwrap_or_default()
     }
 }
 

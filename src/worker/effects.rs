@@ -15,15 +15,14 @@ use crate::model::run::Outcome;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::finish::finish;
 use crate::store::turn_io::Begun;
-use crate::worker::at_work::{AtWork, Beginning, OVER, Step};
+use crate::worker::at_work::{AtWork, Beginning, OVER};
 use crate::worker::attempt::OwnEnd;
+use crate::worker::effect_steps::Step;
 use crate::worker::failure::Failure;
 #[cfg(feature = "tokio")]
 use crate::worker::handler::Turn;
 use crate::worker::handler::{Context, as_result};
 
-/// Longest key of an effect.
-pub const MAX_EFFECT_KEY_BYTES: usize = 200;
 /// Longest value of an effect, as JSON.
 pub const MAX_EFFECT_VALUE_BYTES: usize = 256 * 1024;
 

@@ -5,6 +5,7 @@ pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub mod command;
 pub(crate) mod connection;
+pub(crate) mod effect_steps;
 pub(crate) mod effects;
 pub mod executor;
 pub(crate) mod executor_lane;

@@ -422,16 +422,23 @@ fn a_type_without_an_example_is_found() {
     assert!(without_example("/// ```\n/// ```\n#[derive(Debug)]\npub struct Run {", &types).is_empty());
 }
 
-/// The README names every example and sample application, and every example that it names exists.
+/// The README is for the first ten minutes: the pages have the rest.
+#[test]
+fn the_readme_is_short() {
+    let words = read(&tree().join("README.md")).split_whitespace().count();
+    assert!(words <= 1200, "{words} words");
+}
+
+/// The index names every example and sample application, and every example that it names exists.
 #[test]
 fn examples_are_found() {
-    let readme = read(&tree().join("README.md"));
-    let named: BTreeSet<String> = readme
+    let index = read(&tree().join("docs/README.md"));
+    let named: BTreeSet<String> = index
         .split("--example ")
         .skip(1)
         .map(|rest| rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect())
         .collect();
-    assert!(!named.is_empty(), "the README names no example");
+    assert!(!named.is_empty(), "the index names no example");
     let found: BTreeSet<String> = sources("examples")
         .iter()
         .filter(|file| !file.contains('/') || (file.ends_with("/main.rs") && file.matches('/').count() == 1))
@@ -448,7 +455,7 @@ fn examples_are_found() {
         applications.iter().map(|folder| folder.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, tested, "those that .ci/samples tests");
     for name in names {
-        assert!(readme.contains(&format!("(examples/{name})")), "the README names {name}");
+        assert!(index.contains(&format!("(../examples/{name})")), "the index names {name}");
     }
 }
 

@@ -27,19 +27,23 @@ const OPERATING: &str = "docs/operating.md";
 const ON_SERVER: [&str; 2] = ["docs/guards.md", "docs/postgres.md"];
 
 /// Blocks that another test runs: the page, the first words of the block, and the function or script. No words: each block of the page.
-const ELSEWHERE: [(&str, &str, &str); 7] = [
+const ELSEWHERE: [(&str, &str, &str); 8] = [
     // The usage and the examples of each command; a test of the program compares the page with its help.
     ("docs/reference/commands.md", "", "every_example_of_every_help_text_runs"),
     ("docs/alarms.md", "{\n", "the_message_of_an_alarm_has_the_keys_of_the_page"),
     ("docs/concepts.md", "stateDiagram", "the_diagram_has_the_states_of_the_table"),
     ("docs/guards.md", "  guard ", "on_several_hosts_each_guard_has_its_day_and_duly_starts_once_on_all"),
+    ("docs/installing.md", "", ".ci/packages"),
     ("docs/linking.md", "cannot use agent.db", "an_old_library_is_refused_with_both_versions"),
     ("docs/page.md", "server {", "the_proxy_of_the_page_lets_users_in"),
     ("clients/python/README.md", "python3 -m unittest", ".ci/clients"),
 ];
 
 /// Blocks that nothing can run, with the reason.
-const NEVER: [(&str, &str, &str); 1] = [("ARCHITECTURE.md", " application, program", "a drawing")];
+const NEVER: [(&str, &str, &str); 2] = [
+    ("ARCHITECTURE.md", " application, program", "a drawing"),
+    ("packaging/README.md", "cargo publish\n", "it publishes"),
+];
 
 struct Snippet {
     language: String,

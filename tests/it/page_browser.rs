@@ -218,6 +218,7 @@ fn live() -> (TestDb, Scheduler, Client, String) {
     };
     let builder =
         Scheduler::builder(db.file()).poll(Duration::from_millis(20)).handler("work", work).handler("gate", gate);
+    let builder = builder.handler("fails", |_: &Context| Err::<(), _>(BoxError::from("no disk")));
     let scheduler = builder.page(Page::on("127.0.0.1:0").actions()).start().expect("a scheduler");
     let client = scheduler.client().clone();
     for (name, handler) in [("digest", "work"), ("bystander", "work"), ("watch", "gate")] {
@@ -270,14 +271,72 @@ fn a_page_that_is_not_refreshed_shows_since_when_until_it_is() {
     assert_eq!(browser.run(&format!("return {run}")), Value::Null, "the old page is still shown");
     browser.click("form[action$='/digest/trigger'] button");
     browser.wait_for_text("Not done: duly answered with status 503.");
+    let is_stale = "document.documentElement.matches('.stale') && document.title.startsWith('Not live')";
+    assert_eq!(browser.run(&format!("return {is_stale}")), true, "its badges are grey");
     // No change announces that the server answers again.
     browser.run("window.fetch = window.__fetch");
-    browser.wait_until(&format!("!document.getElementById('note') && {run}"));
+    browser.wait_until(&format!("!document.getElementById('note') && {run} && !({is_stale})"));
+    browser.wait_for_text("Not done: duly answered with status 503.");
+    browser.click("#told button");
+    browser.wait_until("!document.getElementById('told')");
     browser.devtools("Network.enable", &json!({}));
     let offline = json!({ "offline": true, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
     browser.devtools("Network.emulateNetworkConditions", &offline);
     browser.run("dispatchEvent(new Event('pagehide')), dispatchEvent(new Event('pageshow'))");
     browser.wait_for_text("no connection to duly. Trying again.");
+}
+
+#[test]
+fn what_is_in_use_is_left_alone_and_everything_else_is_refreshed() {
+    let Some((_turn, browser)) = browser() else { return };
+    let (db, _scheduler, client, home) = live();
+    browser.show(Scheme::Light, Screen::Desk);
+    browser.open(&format!("{home}/"));
+    browser.run("window.__same = 1, document.querySelector('main input[name=name]').focus()");
+    browser.run("document.activeElement.value = 'wat'");
+    client.add(NewTask::manual("doomed").handler("fails").at_most_once()).expect("a task");
+    db.printed(&["trigger", "doomed"]);
+    wait_for_status(&client, "doomed", RunStatus::Dead);
+    let is_told =
+        "document.querySelector('.health').textContent.includes('problem') && document.title.startsWith('(1)')";
+    browser.wait_until(&format!("{is_told} && document.querySelector(\"link[rel=icon]\").href.endsWith('problems')"));
+    let is_kept = "return document.activeElement.matches('input[name=name]') && document.activeElement.value === 'wat'";
+    assert_eq!(browser.run(is_kept), true, "the field that is in use");
+    browser.wait_until("document.querySelector(\"main a[href='/tasks/doomed']\")");
+
+    // A selection holds the part that it is in, and the page says so if that part would change.
+    browser.open(&format!("{home}/tasks/digest"));
+    browser.run("getSelection().selectAllChildren(document.querySelector('main'))");
+    db.printed(&["trigger", "digest"]);
+    let run = wait_for_status(&client, "digest", RunStatus::Succeeded).id;
+    browser.wait_for_text("is not refreshed while text in it is selected");
+    browser.run("getSelection().removeAllRanges()");
+    browser.wait_until(&format!(
+        "document.querySelector(\"main a[href='/runs/{run}']\") && !document.getElementById('note')"
+    ));
+}
+
+#[test]
+fn a_refusal_stays_until_it_is_dismissed_and_a_run_that_was_started_is_linked() {
+    let Some((_turn, browser)) = browser() else { return };
+    let (db, _scheduler, client, home) = live();
+    browser.show(Scheme::Light, Screen::Desk);
+    browser.open(&format!("{home}/tasks/bystander"));
+    browser.click("form[action$='/bystander/trigger'] button");
+    let run = wait_for_status(&client, "bystander", RunStatus::Succeeded).id;
+    browser.wait_until(&format!("document.querySelector(\"#told a[href='/runs/{run}']\")"));
+    // Meanwhile the task was removed and added again: the form is that of another task.
+    db.printed(&["remove", "bystander"]);
+    client.add(NewTask::manual("bystander").handler("work")).expect("a task");
+    browser.run("document.querySelector(\"form[action$='/bystander/trigger'] input[name=task]\").value = '1000'");
+    browser.click("form[action$='/bystander/trigger'] button");
+    browser.wait_for_text("Not done:");
+    db.printed(&["trigger", "bystander"]);
+    let run = wait_for_status(&client, "bystander", RunStatus::Succeeded).id;
+    browser.wait_until(&format!("document.querySelector(\"main a[href='/runs/{run}']\")"));
+    assert_eq!(browser.run("return document.getElementById('told').innerText.startsWith('Not done:')"), true);
+    browser.click("#told button");
+    browser.wait_until("!document.getElementById('told')");
 }
 
 #[test]

@@ -107,6 +107,48 @@ fn lanes_have_pages_and_every_task_is_on_one_of_them() {
     assert_eq!(seen.len(), 120);
 }
 
+/// Runs of task 1 every `period`, the newest a period ago; those whose number is divisible by `dead` are dead.
+fn runs(count: i64, period: i64, dead: i64) -> String {
+    let now = now();
+    format!(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+         INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, started_at, finished_at, duration_ms)
+         SELECT 1, 'work', {now} - i * {period}, 'schedule', iif(i % {dead} = 0, 'dead', 'succeeded'), {now} - i * {period},
+                1, {now} - i * {period}, {now} - i * {period} + 1000, 1000 FROM n;"
+    )
+}
+
+#[test]
+fn a_bar_says_how_many_runs_have_each_status_and_stands_for_no_other_time() {
+    // Twelve hours of a run every three minutes, one of which is dead.
+    let served = served(&(task(1, "sync") + &runs(230, 180_000, 150)));
+    let page = served.text("/timeline?span=day");
+    let plot = page.split("class=\"legend\"").next().unwrap();
+    assert_eq!(plot.matches("class=\"dead\"").count(), 1, "{plot}");
+    assert!(bars(&page, "succeeded") > 100, "{plot}");
+    let bar = plot.split("<a ").find(|bar| bar.contains("class=\"dead\"")).unwrap();
+    let width: f64 = bar.split("width=\"").nth(1).unwrap().split('%').next().unwrap().parse().unwrap();
+    assert!(width < 1.0, "{bar}");
+    assert!(
+        page.contains("<td>1 dead, 229 succeeded</td>") || page.contains("<td>229 succeeded, 1 dead</td>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn every_dead_run_is_counted_and_drawn_however_many_others_are_in_the_window() {
+    // 5000 runs in a day, 34 of which are dead.
+    let served = served(&(task(1, "sync") + &runs(5000, 15_000, 147)));
+    let page = served.text("/timeline?span=day");
+    assert!(page.contains("34 dead; of a sample of the others, "), "{page}");
+    let plot = page.split("class=\"legend\"").next().unwrap();
+    let title = |bar: &str| bar.split("<title>").nth(1).unwrap().split("</title>").next().unwrap().to_owned();
+    let dead = plot.split("<a ").filter(|bar| bar.contains("class=\"dead\"")).map(title);
+    let counted: usize = dead.map(|title| title.split(" dead").next().unwrap().trim().parse().unwrap_or(1)).sum();
+    assert_eq!(counted, 34, "{plot}");
+    assert!(page.contains("each that is dead"), "{page}");
+}
+
 #[test]
 fn many_runs_of_many_tasks_stay_within_the_size_and_what_is_left_out_is_stated() {
     let now = now();

@@ -1,28 +1,34 @@
 import { spawn } from "node:child_process";
-import { accessSync, constants } from "node:fs";
+import { accessSync, constants, realpathSync } from "node:fs";
 import { createRequire } from "node:module";
 import { delimiter, join } from "node:path";
 import process from "node:process";
+import { fileURLToPath } from "node:url";
 
 import { DatabaseError } from "./errors.js";
 
 /** Most bytes of an answer. */
 const MAX_ANSWER = 256 * 1024 * 1024;
 
+/** The file name of the program. */
+const NAME = process.platform === "win32" ? "duly.exe" : "duly";
+
 /** Returns the program duly: that of the package for this platform, else DULY_BIN, else that on the PATH. */
 export function findProgram() {
   try {
-    return createRequire(import.meta.url).resolve(`@duly/${process.platform}-${process.arch}/bin/duly`);
+    return createRequire(import.meta.url).resolve(`@duly/${process.platform}-${process.arch}/bin/${NAME}`);
   } catch {
     // The package is not installed.
   }
   const own = process.env.DULY_BIN;
   if (own !== undefined && own !== "") return own;
   for (const folder of (process.env.PATH ?? "").split(delimiter)) {
-    const path = join(folder, process.platform === "win32" ? "duly.exe" : "duly");
+    if (folder === "") continue;
+    const path = join(folder, NAME);
     try {
-      if (folder !== "") accessSync(path, constants.X_OK);
-      if (folder !== "") return path;
+      accessSync(path, constants.X_OK);
+      // npx and scripts of npm have the command of this package on the PATH, which asks for the program here.
+      if (realpathSync(path) !== fileURLToPath(new URL("../bin/duly.js", import.meta.url))) return path;
     } catch {
       // Not there.
     }

@@ -101,11 +101,12 @@ class ProgramTest(unittest.TestCase):
             file.write(WORKER)
         scheduler = self.start(worker_option("python", script))
         duly.add(self.file, name="mail", handler="mail", payload={"to": "änna"}, now=True)
-        duly.add(self.file, name="broken", handler="broken", backoff_ms=1, now=True)
         run = "FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name ="
         eventually("the mail is sent", lambda: self.rows(f"SELECT 1 {run} 'mail' AND r.status = 'succeeded'"))
         mail = self.rows(f"SELECT result, progress {run} 'mail'")
         self.assertEqual(mail, [('{"to":"änna","attempt":1}', "sending")])
+        # Not beside the mail: it ends the worker that they share.
+        duly.add(self.file, name="broken", handler="broken", backoff_ms=1, now=True)
         eventually("broken gives up", lambda: self.rows(f"SELECT 1 {run} 'broken' AND r.status = 'dead'"))
         self.assertEqual(
             self.rows(f"SELECT r.attempt, r.error {run} 'broken'"), [(3, "no such user, and the effect was 1")]

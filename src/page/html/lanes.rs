@@ -2,13 +2,16 @@
 //!
 //! All places are parts of the width of the plot, in ten-thousandths, so that the width itself is left to the browser.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use chrono::{Datelike, NaiveDateTime, NaiveTime, Timelike};
 
 use crate::clock::Timestamp;
 use crate::model::run::RunStatus;
-use crate::model::views::LaneRun;
+use crate::model::views::{Lane, LaneRun};
 use crate::schedule::Zone;
 
 /// The width of the plot.
@@ -42,12 +45,39 @@ impl Plot {
 pub(in crate::page) struct Bar {
     pub(in crate::page) start: u32,
     pub(in crate::page) end: u32,
-    /// The worst of them.
-    pub(in crate::page) status: RunStatus,
-    /// The newest run with this status.
+    /// How many runs have each status, the one that matters most first. Never empty.
+    pub(in crate::page) counts: Vec<(RunStatus, usize)>,
+    /// The newest run with the status that matters most.
     pub(in crate::page) run: LaneRun,
-    /// The number of runs.
-    pub(in crate::page) count: usize,
+    /// Whether other runs of its time are a sample: a bar of dead runs, which are known, beside bars of a sample.
+    pub(in crate::page) is_apart: bool,
+}
+
+impl Bar {
+    /// Returns the status that matters most.
+    pub(in crate::page) fn status(&self) -> RunStatus {
+        self.run.status
+    }
+
+    /// Returns the number of runs.
+    pub(in crate::page) fn count(&self) -> usize {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Adds the runs of a bar that begins later.
+    fn join(&mut self, other: Bar) {
+        self.end = self.end.max(other.end);
+        for (status, count) in other.counts {
+            match self.counts.iter_mut().find(|(one, _)| *one == status) {
+                Some((_, all)) => *all += count,
+                None => self.counts.push((status, count)),
+            }
+        }
+        self.counts.sort_by_key(|(status, _)| Reverse(weight(*status)));
+        if weight(other.run.status) >= weight(self.run.status) {
+            self.run = other.run;
+        }
+    }
 }
 
 /// How much a status matters: of runs that share a bar, it has the status that matters most.
@@ -64,29 +94,22 @@ fn weight(status: RunStatus) -> u8 {
     }
 }
 
-/// Returns the bars of a lane from left to right, at most `most`. Runs that share a place become one bar; if there are too many, those
-/// of one status that are close to each other do as well, and finally any.
-pub(in crate::page) fn bars(runs: &[LaneRun], plot: Plot, now: Timestamp, most: usize) -> Vec<Bar> {
-    let mut bars: Vec<Bar> = runs.iter().filter_map(|run| bar(run, plot, now)).collect();
-    bars.sort_by_key(|bar| (bar.start, bar.run.id));
-    bars = merged(bars, 0, |_, _| true);
-    for gap in [5, 10, 20, 40, 80, 160] {
-        if bars.len() <= most {
-            return bars;
-        }
-        bars = merged(bars, gap, |one, other| one == other);
-    }
-    for gap in [20, 40, 80, 160, 320, WIDTH] {
-        if bars.len() <= most {
-            break;
-        }
-        bars = merged(bars, gap, |_, _| true);
+/// Returns the bars of a lane from left to right, at most `most`. Runs that share a place become one bar. If there are too many, those do
+/// that begin in the same cell of a grid, as coarse as it must be; a run that is longer than a cell keeps a bar of its own, so that no bar
+/// reaches over times for which it does not stand.
+pub(in crate::page) fn bars(lane: &Lane, plot: Plot, now: Timestamp, most: usize) -> Vec<Bar> {
+    let bars = lane.runs.iter().filter_map(|run| bar(run, lane.sampled_before, plot, now)).collect();
+    let mut cell = SHORTEST / 2;
+    let mut bars = merged(bars, cell);
+    while bars.len() > most.max(2) {
+        cell *= 2;
+        bars = merged(bars, cell);
     }
     bars
 }
 
 /// Returns the bar of a run, if the plot shows a part of it. A skipped or missed run is where its occurrence was.
-fn bar(run: &LaneRun, plot: Plot, now: Timestamp) -> Option<Bar> {
+fn bar(run: &LaneRun, sampled_before: Option<Timestamp>, plot: Plot, now: Timestamp) -> Option<Bar> {
     let (start, end) = match run.status {
         RunStatus::Skipped | RunStatus::Missed => {
             (run.scheduled_for, run.last_scheduled_for.unwrap_or(run.scheduled_for))
@@ -105,32 +128,26 @@ fn bar(run: &LaneRun, plot: Plot, now: Timestamp) -> Option<Bar> {
     }
     let from = plot.place(start).min(WIDTH - SHORTEST);
     let to = plot.place(end).max(from + SHORTEST);
-    Some(Bar { start: from, end: to, status: run.status, run: run.clone(), count: 1 })
+    let is_apart = run.status == RunStatus::Dead && sampled_before.is_some_and(|at| run.scheduled_for < at);
+    Some(Bar { start: from, end: to, counts: vec![(run.status, 1)], run: run.clone(), is_apart })
 }
 
-/// Joins neighbours that are at most `gap` apart. A gap of 0 joins bars that begin within the shortest bar.
-fn merged(bars: Vec<Bar>, gap: u32, may: impl Fn(RunStatus, RunStatus) -> bool) -> Vec<Bar> {
-    let mut joined: Vec<Bar> = Vec::with_capacity(bars.len());
-    for bar in bars {
-        match joined.last_mut() {
-            Some(last) if may(last.status, bar.status) && is_near(last, &bar, gap) => {
-                last.end = last.end.max(bar.end);
-                last.count += bar.count;
-                if weight(bar.status) >= weight(last.status) {
-                    (last.status, last.run) = (bar.status, bar.run);
-                }
-            }
-            _ => joined.push(bar),
+/// Joins the bars that begin in the same cell, of those that are not longer than one. In the order in which they are drawn: what matters
+/// most is on top.
+fn merged(bars: Vec<Bar>, cell: u32) -> Vec<Bar> {
+    let is_short = |bar: &Bar| bar.end - bar.start <= cell.max(SHORTEST);
+    let (mut short, mut all): (Vec<Bar>, Vec<Bar>) = bars.into_iter().partition(is_short);
+    short.sort_by_key(|bar| (bar.start, bar.run.id));
+    let mut cells: BTreeMap<(u32, bool), Bar> = BTreeMap::new();
+    for bar in short {
+        match cells.entry((bar.start / cell, bar.is_apart)) {
+            Entry::Occupied(mut joined) => joined.get_mut().join(bar),
+            Entry::Vacant(free) => drop(free.insert(bar)),
         }
     }
-    joined
-}
-
-fn is_near(last: &Bar, next: &Bar, gap: u32) -> bool {
-    match gap {
-        0 => next.start < last.start + SHORTEST / 2,
-        _ => next.start <= last.end.saturating_add(gap),
-    }
+    all.extend(cells.into_values());
+    all.sort_by_key(|bar| (bar.start, weight(bar.status()), bar.run.id));
+    all
 }
 
 /// A line of the time scale.
@@ -255,9 +272,13 @@ mod tests {
         }
     }
 
+    fn lane(runs: &[LaneRun]) -> Lane {
+        Lane { task: "t".to_owned(), runs: runs.to_vec(), sampled_before: None, ahead: None }
+    }
+
     fn places(runs: &[LaneRun]) -> Vec<(u32, u32, RunStatus, usize)> {
-        let bars = bars(runs, hour(), at(1800), 100);
-        bars.iter().map(|bar| (bar.start, bar.end, bar.status, bar.count)).collect()
+        let bars = bars(&lane(runs), hour(), at(1800), 100);
+        bars.iter().map(|bar| (bar.start, bar.end, bar.status(), bar.count())).collect()
     }
 
     #[test]
@@ -306,31 +327,66 @@ mod tests {
     }
 
     #[test]
-    fn bars_that_share_a_place_become_one_with_the_worst_status() {
+    fn bars_that_share_a_place_become_one_that_counts_each_status() {
         use RunStatus::{Dead, Succeeded};
-        let runs = [run(1, Succeeded, 1800, 1800), run(2, Dead, 1801, 1801), run(3, Succeeded, 1802, 1802)];
-        let bars = bars(&runs, hour(), at(3600), 100);
-        assert_eq!((bars.len(), bars[0].count, bars[0].status, bars[0].run.id), (1, 3, Dead, 2));
+        let runs = [run(1, Succeeded, 1798, 1798), run(2, Dead, 1799, 1799), run(3, Succeeded, 1800, 1800)];
+        let bars = bars(&lane(&runs), hour(), at(3600), 100);
+        assert_eq!((bars.len(), bars[0].run.id, &*bars[0].counts), (1, 2, &[(Dead, 1), (Succeeded, 2)][..]));
         // Beside them, one that must not be merged.
         assert_eq!(places(&[run(1, Succeeded, 1800, 1800), run(2, Dead, 1860, 1860)]).len(), 2);
     }
 
     #[test]
-    fn there_are_never_more_bars_than_allowed_and_none_is_lost() {
+    fn there_are_never_more_bars_than_allowed_and_no_run_is_lost_or_reaches_over_others() {
         use RunStatus::{Dead, Succeeded};
-        let every = |period: usize| {
-            let status = |id: i64| if (id as usize).is_multiple_of(period) { Dead } else { Succeeded };
-            (0..3600).map(|id| run(id, status(id), id, id)).collect::<Vec<_>>()
+        let every = |period: i64| {
+            let status = |id: i64| if id % period == 0 { Dead } else { Succeeded };
+            lane(&(1..3600).map(|id| run(id, status(id), id, id)).collect::<Vec<_>>())
         };
-        for (runs, most) in [(every(10_000), 20), (every(900), 20), (every(2), 20), (every(2), 1), (every(7), 400)] {
-            let bars = bars(&runs, hour(), at(3600), most);
-            assert!(bars.len() <= most, "{} of {most}", bars.len());
-            assert_eq!(bars.iter().map(|bar| bar.count).sum::<usize>(), 3600);
+        for (period, most) in [(10_000, 20), (900, 20), (2, 20), (2, 1), (7, 400), (3, 3)] {
+            let bars = bars(&every(period), hour(), at(3600), most);
+            assert!(bars.len() <= most.max(2), "{} of {most}", bars.len());
             assert!(bars.windows(2).all(|pair| pair[0].start < pair[1].start));
+            let count = |wanted| {
+                bars.iter()
+                    .flat_map(|bar| &bar.counts)
+                    .filter(|(one, _)| *one == wanted)
+                    .map(|(_, count)| count)
+                    .sum::<usize>()
+            };
+            let dead = (3599 / period) as usize;
+            assert_eq!((count(Dead), count(Succeeded)), (dead, 3599 - dead));
         }
-        // A dead run among many that succeeded stays visible.
-        let bars = bars(&every(900), hour(), at(3600), 20);
-        assert_eq!(bars.iter().filter(|bar| bar.status == Dead).count(), 4);
+        // A dead run among many that succeeded: its bar is one of many, and says that it is the one of them.
+        let one = bars(&every(1800), hour(), at(3600), 200);
+        let dead: Vec<&Bar> = one.iter().filter(|bar| bar.status() == Dead).collect();
+        assert_eq!((dead.len(), dead[0].counts[0]), (1, (Dead, 1)));
+        assert!(dead[0].end - dead[0].start <= 125 && dead[0].count() <= 40, "{:?}", dead[0]);
+        // A long run beside many short ones keeps its own bar.
+        let mut mixed = every(10_000);
+        mixed.runs.push(run(9999, Dead, 600, 1800));
+        let bars = bars(&mixed, hour(), at(3600), 20);
+        let long = bars.iter().find(|bar| bar.status() == Dead).unwrap();
+        assert_eq!((long.start, long.end, long.count()), (1666, 5000, 1));
+    }
+
+    #[test]
+    fn dead_runs_stand_apart_from_a_sample() {
+        use RunStatus::{Dead, Succeeded};
+        let runs = [
+            run(1, Succeeded, 600, 600),
+            run(2, Dead, 601, 601),
+            run(3, Dead, 602, 602),
+            run(4, Dead, 3001, 3001),
+            run(5, Succeeded, 3002, 3002),
+        ];
+        let lane = Lane { sampled_before: Some(at(3000)), ..lane(&runs) };
+        let bars = bars(&lane, hour(), at(3600), 100);
+        let counts: Vec<_> = bars.iter().map(|bar| (&*bar.counts, bar.is_apart)).collect();
+        assert_eq!(
+            counts,
+            [(&[(Succeeded, 1)][..], false), (&[(Dead, 2)][..], true), (&[(Dead, 1), (Succeeded, 1)][..], false)]
+        );
     }
 
     fn labels(from: &str, until: &str, zone: &str) -> Vec<(u32, String)> {

@@ -131,6 +131,7 @@ fn failed(error: &Error) -> (StatusCode, Content) {
 fn layout(view: &View<'_>, nav: Nav, content: &Content) -> Markup {
     let file = view.state.reader.path_in_place().ok();
     let file = file.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
+    let problems = view.problems.map_or(0, <[Problem]>::len);
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -138,8 +139,13 @@ fn layout(view: &View<'_>, nav: Nav, content: &Content) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (show(&content.title, 220)) " · duly" }
-                link rel="icon" type="image/svg+xml" href="/icon.svg";
+                title {
+                    @if problems > 0 { "(" (problems) ") " }
+                    (show(&content.title, 220))
+                    @if let Some(file) = &file { " · " (show(file, 120)) }
+                    " · duly"
+                }
+                link rel="icon" type="image/svg+xml" href=(if problems > 0 { "/icon.svg?problems" } else { "/icon.svg" });
                 link rel="stylesheet" href="/page.css";
                 script src="/page.js" defer {}
             }
@@ -200,10 +206,11 @@ pub(super) async fn unknown(extract::State(state): extract::State<Arc<State>>) -
     response
 }
 
-/// The logo for the browser's tab. Without a style of its own, which the Content-Security-Policy refuses.
-pub(super) async fn icon() -> Response {
+/// The logo for the browser's tab; with the query `problems` in red. Without a style of its own, which the Content-Security-Policy refuses.
+pub(super) async fn icon(extract::RawQuery(query): extract::RawQuery) -> Response {
+    let colour = if query.as_deref() == Some("problems") { "#d33d3d" } else { "#3d78d3" };
     let icon = html! {
-        svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 20 20" fill="none" stroke="#3d78d3" stroke-width="2.5" stroke-linecap="round" stroke-linejoin="round" {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 20 20" fill="none" stroke=(colour) stroke-width="2.5" stroke-linecap="round" stroke-linejoin="round" {
             circle cx="10" cy="10" r="8.25" {}
             path d="M10 5.5V10l3 2.25" {}
         }

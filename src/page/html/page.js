@@ -1,35 +1,53 @@
 // Keeps the page up to date. Every page and every form also works without this script.
 (() => {
   'use strict';
-  const FIRST_WAIT = 2000, LAST_WAIT = 60000;
-  let stream = null, wait = FIRST_WAIT, timer = 0, retry = 0, shown = '', refreshed = new Date(), loading = false, again = false;
+  const FIRST_WAIT = 2000, LAST_WAIT = 60000, LAST_ANSWER = 10000;
+  let stream = null, wait = FIRST_WAIT, timer = 0, retry = 0, shown = '', refreshed = new Date(), loading = false, again = false, title = document.title;
 
   const main = () => document.querySelector('main');
-  const isBusy = () => {
+  // What the user selects or types in: it is left as it is.
+  function inUse() {
     const at = document.activeElement;
-    return !getSelection().isCollapsed || (at && at.matches('main input, main select, main textarea'));
-  };
+    if (at && at.matches('main input, main select, main textarea')) return at;
+    const selection = getSelection();
+    if (selection.isCollapsed) return null;
+    const node = selection.getRangeAt(0).commonAncestorContainer;
+    const element = node.nodeType === Node.ELEMENT_NODE ? node : node.parentElement;
+    return element.contains(main()) ? main() : main().contains(element) ? element : null;
+  }
   // What an element of the old text has in common with the same element of the new text.
   const key = (element) => element.id || [element.tagName, element.getAttribute('href'),
     element.closest('form')?.getAttribute('action'), element.querySelector('summary')?.textContent ?? element.textContent].join('\n');
   const find = (tag, wanted) => [...document.querySelectorAll(tag)].find((element) => key(element) === wanted);
   const scrolled = () => [...main().querySelectorAll('pre, div, table')];
 
+  // Replaces an element, except what is in use within it. Returns whether all that differs was replaced, but for a field.
+  function update(old, fresh, used) {
+    if (!old.contains(used)) { old.replaceWith(document.adoptNode(fresh)); return true; }
+    if (old === used) return old.isEqualNode(fresh) || old.matches('input, select, textarea');
+    const [before, after] = [[...old.children], [...fresh.children]];
+    if (old.tagName !== fresh.tagName || before.length !== after.length) return false;
+    return before.map((child, n) => update(child, after[n], used)).every(Boolean);
+  }
+
   // Shows an answer. Returns whether it is a page.
   function replace(text) {
     const fresh = new DOMParser().parseFromString(text, 'text/html');
     if (!fresh.querySelector('main')) return false;
-    if (text === shown) return true;
+    if (text === shown) { live(); return true; }
+    const used = inUse();
     const focused = document.activeElement === document.body ? null : document.activeElement;
     const [tag, focus] = focused ? [focused.tagName, key(focused)] : [];
     const details = [...document.querySelectorAll('details')].map((element) => [key(element), element.open]);
     const offsets = scrolled().map((element) => [element.scrollLeft, element.scrollTop]);
     const [left, top] = [scrollX, scrollY];
+    let whole = true;
     for (const part of ['header', 'main', 'footer']) {
-      const next = fresh.querySelector(`body > ${part}`);
-      if (next) document.querySelector(`body > ${part}`)?.replaceWith(document.adoptNode(next));
+      const [old, next] = [document, fresh].map((page) => page.querySelector(`body > ${part}`));
+      if (old && next) whole = update(old, next, used) && whole;
     }
-    document.title = fresh.title;
+    live(fresh.title);
+    document.querySelector('link[rel=icon]').href = fresh.querySelector('link[rel=icon]').getAttribute('href');
     // Two attempts may have the same key: each takes the state of the first one that is left.
     for (const element of document.querySelectorAll('details')) {
       const at = details.findIndex(([wanted]) => wanted === key(element));
@@ -38,7 +56,8 @@
     scrolled().forEach((element, n) => offsets[n] && element.scrollTo(...offsets[n]));
     if (focused && !focused.isConnected) find(tag, focus)?.focus({ preventScroll: true });
     scrollTo(left, top);
-    shown = text;
+    shown = whole ? text : '';
+    if (!whole) note('A part of this page is not refreshed while text in it is selected or a field of it is in use.');
     return true;
   }
 
@@ -47,22 +66,42 @@
     loading = true;
     clearTimeout(retry);
     try {
-      if (!isBusy()) {
-        const answer = await fetch(location.href, { cache: 'no-store' });
-        const text = await answer.text();
-        // What the user selects or types meanwhile stays.
-        if (!isBusy()) {
-          if (replace(text)) { refreshed = new Date(); note(''); } else stale(`duly answered with status ${answer.status}`);
-        }
-      }
+      const answer = await fetch(location.href, { cache: 'no-store', signal: AbortSignal.timeout(LAST_ANSWER) });
+      if (!replace(await answer.text())) stale(`duly answered with status ${answer.status}`);
     } catch { stale('no connection to duly'); }
     loading = false;
     if (document.getElementById('note')) retry = setTimeout(refresh, FIRST_WAIT);
     if (again) { again = false; refresh(); }
   }
 
-  // A page that is no longer refreshed must not look as if it were.
-  const stale = (reason) => note(`Not refreshed since ${refreshed.toLocaleTimeString()}: ${reason}. Trying again.`);
+  // A page that is no longer refreshed must not look as if it were: badges are grey, and the title says so.
+  function stale(reason) {
+    document.documentElement.classList.add('stale');
+    document.title = `Not live · ${title}`;
+    note(`Not refreshed since ${refreshed.toLocaleTimeString()}: ${reason}. Trying again.`);
+  }
+  function live(fresh = title) {
+    document.documentElement.classList.remove('stale');
+    [document.title, title, refreshed] = [fresh, fresh, new Date()];
+    note('');
+  }
+  // Says how an action ended, until the user dismisses it or acts again.
+  function tell(text, link) {
+    document.getElementById('told')?.remove();
+    const [told, dismiss] = [document.createElement('p'), document.createElement('button')];
+    told.id = 'told';
+    told.setAttribute('role', 'alert');
+    dismiss.textContent = 'Dismiss';
+    dismiss.onclick = () => told.remove();
+    told.append(`${text} `);
+    if (link) {
+      const to = document.createElement('a');
+      [to.href, to.textContent] = [link, link.slice(1).replace('runs/', 'run ')];
+      told.append(to, ' ');
+    }
+    told.append(dismiss);
+    main().before(told);
+  }
   function note(text) {
     const old = document.getElementById('note');
     if (!text) { old?.remove(); return; }
@@ -105,9 +144,13 @@
     form.dataset.sent = 'yes';
     try {
       const answer = await fetch(form.action, { method: 'POST', body: new URLSearchParams(new FormData(form)) });
-      if (answer.ok) await refresh();
-      else if (!replace(await answer.text())) note(`Not done: duly answered with status ${answer.status}.`);
-    } catch { note('Not done: no connection to duly.'); }
+      const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
+      const run = answer.redirected ? new URL(answer.url).pathname : '';
+      const reason = fresh.querySelector('main .lead')?.textContent ?? `duly answered with status ${answer.status}.`;
+      if (!answer.ok) tell(`Not done: ${reason}`);
+      else if (run.startsWith('/runs/') && run !== location.pathname) tell('Done:', run);
+      await refresh();
+    } catch { tell('Not done, or without an answer: no connection to duly.'); }
     delete form.dataset.sent;
   });
 })();

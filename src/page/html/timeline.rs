@@ -1,6 +1,5 @@
 //! The timeline: the runs of each task as bars in a lane, drawn as SVG.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,16 +23,19 @@ use crate::text::units::short_duration;
 const LANES: usize = 50;
 /// Occurrences of a lane that are read completely, and triggered runs. Of older occurrences, a sample.
 const RUNS: usize = 240;
-/// Bars of a page, and of a lane: a bar is about 150 bytes.
-const PAGE_BARS: usize = 800;
+/// Dead runs of a window that are read beside those of its lanes, the newest first.
+const DEAD: usize = 2000;
+/// Bars of a page, and of a lane: a bar is about 150 bytes, of several statuses 230.
+const PAGE_BARS: usize = 450;
 const LANE_BARS: usize = 200;
 /// Future occurrences of a page, and of a lane.
 const PAGE_AHEAD: usize = 200;
 const LANE_AHEAD: usize = 24;
 /// A run that began later after its occurrence says when.
 const LATE: Duration = Duration::from_secs(1);
-/// Height of a lane in pixels; as in `page.css`.
+/// Height of a lane in pixels; as in `page.css`. And of a bar of several statuses.
 const HEIGHT: usize = 28;
+const COLUMN: usize = 22;
 
 /// The query of the page.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -98,6 +100,7 @@ pub(in crate::page) async fn page(
             after: shown.after.clone(),
             lanes: LANES,
             runs: RUNS,
+            dead: DEAD,
         };
         let timeline = view.state.reader.timeline(&window)?;
         Ok(Content::new("Timeline", main(view, &shown, &timeline)))
@@ -136,9 +139,9 @@ fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline) -> Markup {
                 @else { "No task has a run or a future occurrence in it." }
             }))
         } @else {
-            (chart(times, shown, &timeline.lanes))
+            (chart(times, shown, timeline))
             (legend())
-            (alternative(times, &timeline.lanes))
+            (alternative(times, timeline))
         }
         @if shown.after.is_some() || timeline.next.is_some() {
             nav.paging aria-label="Pages of the lanes" {
@@ -152,8 +155,13 @@ fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline) -> Markup {
 }
 
 /// Returns names on the left, and the plot, which takes the rest of the width.
-fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
-    let Shown { plot, .. } = shown;
+fn chart(times: &Times, shown: &Shown, timeline: &Timeline) -> Markup {
+    let (Shown { plot, .. }, lanes) = (shown, &timeline.lanes);
+    let dead_drawn = if timeline.has_all_dead {
+        "each that is dead".to_owned()
+    } else {
+        format!("those of the newest {DEAD} that are dead")
+    };
     let most = (share(lanes), (PAGE_AHEAD / lanes.len().max(1)).clamp(2, LANE_AHEAD));
     let ticks = ticks(*plot, &times.zone);
     let height = lanes.len() * HEIGHT;
@@ -181,8 +189,9 @@ fn chart(times: &Times, shown: &Shown, lanes: &[Lane]) -> Markup {
         }
         @if lanes.iter().any(|lane| lane.sampled_before.is_some()) {
             p.note {
-                "Hatched: more than " (RUNS) " runs of the task are in the window. The newest are drawn. Of older occurrences, one in each \
-                 hundredth of the rest is drawn; of older runs that were triggered, none. A shorter window shows more."
+                "Hatched: more than " (RUNS) " runs of the task are in the window. The newest are drawn, and of older ones " (dead_drawn)
+                ". Of other occurrences there, one in each hundredth of the rest is drawn; of other runs that were triggered, none. A shorter \
+                 window shows more."
             }
         }
     }
@@ -222,7 +231,7 @@ fn patterns() -> Markup {
 fn lane_svg(times: &Times, shown: &Shown, lane: &Lane, number: usize, (most, most_ahead): (usize, usize)) -> Markup {
     let plot = shown.plot;
     let top = number * HEIGHT;
-    let bars = bars(&lane.runs, plot, times.now, most);
+    let bars = bars(lane, plot, times.now, most);
     let ahead = ahead(lane, plot, times.now, most_ahead);
     html! {
         @if let Some(before) = lane.sampled_before.map(|at| plot.place(at)).filter(|place| *place > 0) {
@@ -237,23 +246,44 @@ fn lane_svg(times: &Times, shown: &Shown, lane: &Lane, number: usize, (most, mos
     }
 }
 
-/// The place and height of a bar within its lane are in `page.css`: each status has its own, so that no colour is needed.
+/// The place and height of a bar within its lane are in `page.css`: each status has its own, so that no colour is needed. A bar of several
+/// statuses is a column of their shares, what matters most on top.
 fn bar_svg(times: &Times, bar: &Bar) -> Markup {
+    let (x, width) = (percent(bar.start), percent(bar.end - bar.start));
     // The table below has links for the Tab key.
     html! {
         a href=(links::run(bar.run.id)) tabindex="-1" {
             title { (title(times, bar)) }
-            rect class=(bar.status) x=(percent(bar.start)) width=(percent(bar.end - bar.start)) {}
+            @if bar.counts.len() == 1 { rect class=(bar.status()) x=(x) width=(width) {} }
+            @else {
+                @for (status, top, height) in shares(bar) {
+                    rect class=(status) x=(x) width=(width) y=((HEIGHT - COLUMN) / 2 + top) height=(height) {}
+                }
+            }
         }
     }
 }
 
+/// Returns the top and the height of each status in a column, in proportion to its runs; none is too small to be seen.
+fn shares(bar: &Bar) -> Vec<(RunStatus, usize, usize)> {
+    let least = (COLUMN / bar.counts.len()).min(4);
+    let free = COLUMN - least * bar.counts.len();
+    let (mut seen, all) = (0, bar.count());
+    let place = |number: usize, seen: usize| least * number + free * seen / all;
+    let share = |(number, (status, count)): (usize, &(RunStatus, usize))| {
+        let top = place(number, seen);
+        seen += count;
+        (*status, top, place(number + 1, seen) - top)
+    };
+    bar.counts.iter().enumerate().map(share).collect()
+}
+
 fn title(times: &Times, bar: &Bar) -> String {
     let LaneRun { status, scheduled_for, started_at, duration, occurrences, .. } = &bar.run;
-    let mut text = format!("{status} {}", times.brief(*scheduled_for));
-    if bar.count > 1 {
-        return format!("{} runs, one {text}", bar.count);
+    if bar.count() > 1 {
+        return words(&bar.counts);
     }
+    let mut text = format!("{status} {}", times.brief(*scheduled_for));
     if *occurrences > 1 {
         text += &format!(", {occurrences} occurrences");
     }
@@ -289,15 +319,15 @@ fn legend() -> Markup {
 }
 
 /// Returns the lanes as a table, for readers without sight.
-fn alternative(times: &Times, lanes: &[Lane]) -> Markup {
+fn alternative(times: &Times, timeline: &Timeline) -> Markup {
     html! {
         details {
             summary { "As a table" }
             (table("Runs by task", &["Task", "Runs in the window", "Newest"], &html! {
-                @for lane in lanes {
+                @for lane in &timeline.lanes {
                     tr {
                         th scope="row" { a href=(links::task(&lane.task)) { (show(&lane.task, 60)) } }
-                        td { (counts(lane)) }
+                        td { (counts(lane, timeline.has_all_dead)) }
                         td {
                             @if let Some(run) = lane.runs.first() {
                                 a href=(links::run(run.id)) { "run " (run.id) } " " (run.status) ", " (times.brief(run.scheduled_for))
@@ -310,15 +340,54 @@ fn alternative(times: &Times, lanes: &[Lane]) -> Markup {
     }
 }
 
-fn counts(lane: &Lane) -> String {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for run in &lane.runs {
-        *counts.entry(run.status.as_str()).or_default() += 1;
+fn counts(lane: &Lane, has_all_dead: bool) -> String {
+    let count = |one: RunStatus| lane.runs.iter().filter(|run| run.status == one).count();
+    let mut counts: Vec<(RunStatus, usize)> = RunStatus::ALL.iter().map(|one| (*one, count(*one))).collect();
+    counts.retain(|(_, count)| *count > 0);
+    match lane.sampled_before {
+        None if counts.is_empty() => "none yet".to_owned(),
+        None => words(&counts),
+        Some(_) => {
+            counts.retain(|(one, _)| *one != RunStatus::Dead);
+            let (least, dead) = (if has_all_dead { "" } else { "at least " }, count(RunStatus::Dead));
+            format!("{least}{dead} dead; of a sample of the others, {}", words(&counts))
+        }
     }
-    let mut words: Vec<String> = counts.iter().map(|(status, count)| format!("{count} {status}")).collect();
-    if words.is_empty() {
-        words.push("none yet".to_owned());
+}
+
+/// Returns how many have each status: `2 dead, 38 succeeded`.
+fn words(counts: &[(RunStatus, usize)]) -> String {
+    counts.iter().map(|(status, count)| format!("{count} {status}")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_a_column_fill_it_and_none_is_too_small_to_be_seen() {
+        use RunStatus::{Cancelled, Dead, Succeeded};
+        let run = LaneRun {
+            id: 1,
+            status: Dead,
+            scheduled_for: Timestamp::MIN,
+            started_at: None,
+            finished_at: None,
+            duration: None,
+            occurrences: 1,
+            last_scheduled_for: None,
+        };
+        let column = |counts: &[(RunStatus, usize)]| {
+            shares(&Bar { start: 0, end: 25, counts: counts.to_vec(), run: run.clone(), is_apart: false })
+        };
+        assert_eq!(column(&[(Dead, 1), (Succeeded, 229)]), [(Dead, 0, 4), (Succeeded, 4, 18)]);
+        assert_eq!(column(&[(Dead, 229), (Succeeded, 1)]), [(Dead, 0, 17), (Succeeded, 17, 5)]);
+        assert_eq!(
+            column(&[(Dead, 1), (Cancelled, 1), (Succeeded, 1)]),
+            [(Dead, 0, 7), (Cancelled, 7, 7), (Succeeded, 14, 8)]
+        );
+        let all = column(&RunStatus::ALL.iter().map(|status| (*status, 1)).collect::<Vec<_>>());
+        assert_eq!(all.iter().map(|(_, _, height)| height).sum::<usize>(), COLUMN);
+        assert!(all.iter().all(|(_, _, height)| *height >= 2), "{all:?}");
     }
-    let sampled = if lane.sampled_before.is_some() { " of those read, and more" } else { "" };
-    format!("{}{sampled}", words.join(", "))
 }

@@ -24,7 +24,7 @@ pub(super) fn offset(name: &str) -> Option<i32> {
     }
     let west: i32 = name.strip_prefix("Etc/GMT")?.parse().ok()?;
     let written = format!("Etc/GMT{west:+}");
-    ((-14..=12).contains(&west) && written == name).then_some(-3600 * west)
+    ((-14..=12).contains(&west) && written == name).then(|| -3600 * west)
 }
 
 #[cfg(test)]
@@ -48,9 +48,18 @@ mod tests {
             }
         }
         assert_eq!(count, 44);
-        for name in
-            ["Etc/GMT+13", "Etc/GMT-15", "Etc/GMT+05", "Etc/GMT5", "Etc/Unknown", "Etc/", "Etc/Etc/UTC", "EST", "WET"]
-        {
+        for name in [
+            "Etc/GMT+13",
+            "Etc/GMT-15",
+            "Etc/GMT+05",
+            "Etc/GMT5",
+            "Etc/Unknown",
+            "Etc/",
+            "Etc/Etc/UTC",
+            "EST",
+            "WET",
+            "Etc/GMT+2147483647",
+        ] {
             assert_eq!(offset(name), None, "{name}");
         }
     }

@@ -156,8 +156,10 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
 
 /// Returns a part of `whole` that depends only on the name, spread evenly over names.
 pub(crate) fn part_of(whole: Duration, name: &str) -> Duration {
-    let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX);
-    Duration::from_millis(hash(name).checked_rem(millis).unwrap_or(0))
+    match u64::try_from(whole.as_millis()).unwrap_or(u64::MAX) {
+        0 => Duration::ZERO,
+        millis => Duration::from_millis(hash(name) % millis),
+    }
 }
 
 const DUE_LIST: &str = sql! {"

@@ -12,8 +12,9 @@ use crate::error::Result;
 use crate::model::run::RunStatus;
 use crate::model::views::{Lane, LaneRun, Timeline, Window};
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::row;
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{row, tasks};
+use crate::store::sqlite::tasks::listed;
 
 /// Most tasks that one page examines: most of them may have no run in the window.
 pub(crate) const MAX_EXAMINED: usize = 1000;
@@ -25,13 +26,14 @@ pub(crate) const SAMPLES: i64 = 100;
 /// Returns the tasks that have runs or future occurrences within a window, by name.
 pub(super) fn timeline(store: &mut SqliteStore, window: &Window, now: Timestamp) -> Result<Timeline> {
     store.read("read the timeline", |tx, _| {
-        let mut lanes: Vec<Lane> = Vec::new();
-        let mut examined: Option<String> = None;
+        let (mut lanes, mut tasks): (Vec<Lane>, Vec<i64>) = Default::default();
+        let (mut examined, mut next): (Option<String>, _) = Default::default();
         let candidates = candidates(tx, window)?;
         let is_cut = candidates.len() == MAX_EXAMINED;
         for Candidate { id, name, next_run } in candidates {
             if lanes.len() == window.lanes {
-                return Ok(Timeline { lanes, next: examined });
+                next = examined.take();
+                break;
             }
             examined = Some(name.clone());
             if !window.pattern.as_ref().is_none_or(|pattern| pattern.matches(&name)) {
@@ -39,12 +41,14 @@ pub(super) fn timeline(store: &mut SqliteStore, window: &Window, now: Timestamp)
             }
             let (runs, sampled_before) = runs_of(tx, id, window, now)?;
             let is_ahead = window.until > now && next_run.is_some_and(|next| next < window.until);
-            let ahead = if is_ahead { tasks::listed(tx, id)? } else { None };
+            let ahead = if is_ahead { listed(tx, id)? } else { None };
             if !runs.is_empty() || ahead.is_some() {
                 lanes.push(Lane { task: name, runs, sampled_before, ahead });
+                tasks.push(id);
             }
         }
-        Ok(Timeline { lanes, next: examined.filter(|_| is_cut) })
+        let has_all_dead = add_dead(tx, &mut lanes, &tasks, window)?;
+        Ok(Timeline { lanes, next: next.or(examined.filter(|_| is_cut)), has_all_dead })
     })
 }
 
@@ -139,6 +143,35 @@ fn shows(run: &LaneRun, window: &Window, now: Timestamp) -> bool {
         _ => run.finished_at.unwrap_or(run.scheduled_for),
     };
     run.scheduled_for.max(last) >= window.from && run.scheduled_for < window.until
+}
+
+const DEAD: &str = "
+    SELECT id, status, scheduled_for, started_at, finished_at, duration_ms, occurrences, last_scheduled_for, task_id
+      FROM task_runs INDEXED BY task_runs_dead
+     WHERE status = 'dead' AND finished_at >= :from AND finished_at < :until ORDER BY finished_at DESC LIMIT :limit";
+
+/// Adds to lanes of which a part is a sample the dead runs that it lacks. Returns whether these are all of the window.
+fn add_dead(tx: &Transaction<'_>, lanes: &mut [Lane], tasks: &[i64], window: &Window) -> rusqlite::Result<bool> {
+    if lanes.iter().all(|lane| lane.sampled_before.is_none()) {
+        return Ok(true);
+    }
+    let limit = i64::try_from(window.dead).unwrap_or(i64::MAX).saturating_add(1);
+    let (mut statement, mut read) = (tx.prepare_cached(DEAD)?, 0);
+    let mut rows = statement.query(named_params! { ":from": window.from, ":until": window.until, ":limit": limit })?;
+    while let Some(row) = rows.next()? {
+        read += 1;
+        let task: i64 = row.get(8)?;
+        let Some(lane) = tasks.iter().position(|id| *id == task).and_then(|place| lanes.get_mut(place)) else {
+            continue;
+        };
+        let (Some(before), Ok(run)) = (lane.sampled_before, lane_run(row)) else { continue };
+        // Those that began later were read.
+        if run.scheduled_for <= before && !lane.runs.iter().any(|one| one.id == run.id) {
+            lane.runs.push(run);
+        }
+    }
+    lanes.iter_mut().for_each(|lane| lane.runs.sort_by_key(|run| (Reverse(run.scheduled_for), Reverse(run.id))));
+    Ok(read <= window.dead)
 }
 
 const SAMPLE: &str = sql! {"

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import site
 import sysconfig
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
 
@@ -31,9 +32,14 @@ _OF_TYPE = {"cron": "--cron", "interval": "--every", "delay": "--after", "once":
 
 def find_program() -> str:
     """Returns the program duly: that of this package, else DULY_BIN, else that on the PATH. Raises `ProgramError`."""
-    own = os.path.join(sysconfig.get_path("scripts"), "duly.exe" if os.name == "nt" else "duly")
-    if os.access(own, os.X_OK):
-        return own
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # Where pip puts the program beside this package: with `--user`, in an environment or for the system, and with `--target`.
+    is_of_user = here == site.getusersitepackages()
+    scripts = sysconfig.get_path("scripts", f"{os.name}_user") if is_of_user else sysconfig.get_path("scripts")
+    for folder in (scripts, os.path.join(here, "bin")):
+        own = os.path.join(folder, "duly.exe" if os.name == "nt" else "duly")
+        if os.access(own, os.X_OK):
+            return own
     found = os.environ.get("DULY_BIN") or shutil.which("duly")
     if not found:
         raise ProgramError("no program duly: install a package that holds it, set DULY_BIN, or put it on the PATH")

@@ -74,6 +74,13 @@ const RUNS: &str = sql! {"
                        ORDER BY r.scheduled_for LIMIT 1) n
                 WHERE read.oldest IS NOT NULL) x))"};
 
+/// The newest dead runs of some tasks that ended in a window from $2 until $3.
+const DEAD: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT r.id FROM task_runs r
+         WHERE r.task_id = ANY ($1::bigint[]) AND r.status = 'dead' AND r.finished_at >= $2 AND r.finished_at < $3
+         ORDER BY r.finished_at DESC LIMIT $4))";
+
 /// Reads tasks in parts until one more has a lane than the window shows.
 pub(super) fn read(bench: &mut Sheets, window: &Window, now: Timestamp) -> Result<(), Fault> {
     let prefix = window.pattern.as_ref().map_or("", |pattern| pattern.prefix()).to_owned();
@@ -103,7 +110,9 @@ fn runs(bench: &mut Sheets, tasks: &[i64], window: &Window) -> Result<(), Fault>
     let (from, until, runs) = (window.from.as_millis(), window.until.as_millis(), bound(window.runs));
     let long = ["output", "payload", "result"];
     let params: [&(dyn ToSql + Sync); 6] = [&tasks, &from, &until, &runs, &bound(LOOK_BACK), &SAMPLES];
-    bench.read_without(&long, "task_runs", RUNS, &params).map(|_| ())
+    bench.read_without(&long, "task_runs", RUNS, &params)?;
+    let params: [&(dyn ToSql + Sync); 4] = [&tasks, &from, &until, &bound(window.dead + 1)];
+    bench.read_without(&long, "task_runs", DEAD, &params).map(|_| ())
 }
 
 fn tasks(bench: &Sheets) -> Vec<(String, i64)> {
