@@ -352,10 +352,11 @@ pub use schedule::{ClockNote, ScheduleKind, Zone, ZoneData, ZoneName, duration_t
 pub use scheduler::{Builder, Scheduler};
 pub use store::sqlite::file::Durability;
 pub use store::sqlite::settle::MAX_RESULT_BYTES;
+pub use worker::at_work::MAX_EFFECT_KEY_BYTES;
 pub use worker::attempt::StopReason;
 pub use worker::backoff::FailedAttempt;
 pub use worker::command;
-pub use worker::effects::{MAX_EFFECT_KEY_BYTES, MAX_EFFECT_VALUE_BYTES};
+pub use worker::effects::MAX_EFFECT_VALUE_BYTES;
 pub use worker::executor;
 pub use worker::failure::Failure;
 pub use worker::handler::{Context, Handler, MAX_PROGRESS_BYTES};

@@ -100,10 +100,12 @@ impl AsyncClient {
     /// ```
     ///
     /// # Errors
-    /// Those of `f`; [`Error::Store`] if the runtime shuts down before the call.
+    /// Those of `f`; [`Error::Store`] outside of a tokio runtime, or if the runtime shuts down before the call.
     pub async fn call<T: Send + 'static>(&self, f: impl FnOnce(&Client) -> Result<T> + Send + 'static) -> Result<T> {
         let lost = |error: BoxError| Error::store("call the client", error);
         let turn = self.gate.clone().acquire_owned().await.map_err(|error| lost(error.into()))?;
+        // Else `spawn_blocking` panics.
+        tokio::runtime::Handle::try_current().map_err(|error| lost(error.into()))?;
         let client = self.client.clone();
         let call = move || {
             let _turn = turn;

@@ -58,6 +58,8 @@ pub struct Finished {
     pub(crate) slot: Option<Place>,
     /// The input file of its command.
     pub(crate) input: Option<Input>,
+    /// What is still to be stored of its effects, before its outcome.
+    pub(crate) effects: Vec<EffectEnd>,
     /// Set if the handler committed the outcome together with its own rows.
     pub(crate) recorded: Option<Recorded>,
     /// Whether the end of its run is stored, and only what follows from it is not.
@@ -66,6 +68,13 @@ pub struct Finished {
     pub(crate) not_started: Option<String>,
     /// Whether the attempt was cut short, as its handler says or because a shutdown had asked it to stop.
     pub(crate) is_interrupted: bool,
+}
+
+/// What became of an effect: its value as JSON, or `None` if it was not performed. Then its intent is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EffectEnd {
+    pub(crate) key: String,
+    pub(crate) value: Option<String>,
 }
 
 /// What the loop reports of an outcome that the handler has stored already.
@@ -102,6 +111,7 @@ impl Finished {
             progress,
             input,
             slot,
+            effects: Vec::new(),
             recorded,
             stored: false,
             not_started,

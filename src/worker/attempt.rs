@@ -1,7 +1,6 @@
 //! What an attempt runs with: its stop flag, the connection of its worker, the channel to the loop, and what its handler
 //! reports.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -11,8 +10,9 @@ use crossbeam_channel::Sender;
 use crate::clock::{ManualClock, Now};
 use crate::host::orphan::{Input, PayloadFile};
 use crate::host::owner_lock::OwnerLock;
-use crate::model::finished::{Finished, Report, WorkerEnded};
+use crate::model::finished::{EffectEnd, Finished, Report, WorkerEnded};
 use crate::worker::connection::WorkerConnection;
+use crate::worker::effect_steps::Effects;
 use crate::worker::progress::LatestReports;
 
 /// Why a handler should stop.
@@ -132,7 +132,7 @@ impl StopFlag {
 }
 
 /// What a handler reports beside its result.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Reported {
     pub(crate) output: Option<String>,
     pub(crate) exit_code: Option<i32>,
@@ -147,8 +147,7 @@ pub(crate) struct Reported {
     /// The file of the payload of its run. Removed when it is dropped.
     pub(crate) payload: Option<PayloadFile>,
     pub(crate) end: OwnEnd,
-    /// Effects that the attempt is performing.
-    pub(crate) at_work: BTreeSet<String>,
+    pub(crate) effects: Effects,
 }
 
 /// What held when the work of an attempt ended, such as its command.
@@ -212,6 +211,27 @@ impl Tools {
 
     pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `f` with what the end of the attempt has to store of its effects: at once, or when the intent is written that is being
+    /// written. The attempt is over, and begins none any more.
+    pub(crate) fn with_effects_left(&self, f: impl FnOnce(Vec<EffectEnd>) + Send + 'static) {
+        let reported = self.reported.clone();
+        let take = move || reported.lock().unwrap_or_else(PoisonError::into_inner).effects.take_left();
+        let mut held = self.reported();
+        if held.effects.is_beginning() {
+            held.effects.then = Some(Box::new(move || f(take())));
+            return;
+        }
+        drop(held);
+        f(take());
+    }
+
+    /// As [`Tools::with_effects_left`], and waits.
+    pub(crate) fn effects_left(&self) -> Vec<EffectEnd> {
+        let (send, left) = crossbeam_channel::bounded(1);
+        self.with_effects_left(move |effects| drop(send.send(effects)));
+        left.recv().unwrap_or_default()
     }
 }
 

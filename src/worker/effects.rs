@@ -15,22 +15,19 @@ use crate::model::run::Outcome;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::finish::finish;
 use crate::store::turn_io::Begun;
+use crate::worker::at_work::{AtWork, Beginning, OVER};
 use crate::worker::attempt::OwnEnd;
+use crate::worker::effect_steps::Step;
 use crate::worker::failure::Failure;
 #[cfg(feature = "tokio")]
 use crate::worker::handler::Turn;
 use crate::worker::handler::{Context, as_result};
 
-/// Longest key of an effect.
-pub const MAX_EFFECT_KEY_BYTES: usize = 200;
 /// Longest value of an effect, as JSON.
 pub const MAX_EFFECT_VALUE_BYTES: usize = 256 * 1024;
 
 /// How often it is tried to record that an effect was performed, and the first wait between two tries.
 const RECORD: (u32, Duration) = (5, Duration::from_millis(100));
-
-/// Why a copy of the context records nothing more.
-const OVER: &str = "its attempt has ended";
 
 impl Context {
     /// Performs an effect once, however often this run is retried, and returns its value. The key names it within the run; a
@@ -38,7 +35,8 @@ impl Context {
     ///
     /// The intent is committed first; then `f` is called, outside of any transaction; then its value is stored. An attempt that
     /// finds the value returns it and calls nothing. If `f` fails, the effect was not performed, and the next attempt may
-    /// perform it. If the process is killed between, if `f` panics, or if its value cannot be stored, the effect is *in doubt*:
+    /// perform it. If the process is killed between, if `f` panics, or if its value cannot be stored until the end of the attempt is
+    /// stored, the effect is *in doubt*:
     /// the next attempt that reaches it fails with [`Error::InDoubt`] and the run is dead, for a user to look, unless the
     /// handler can find out: [`Context::effect_or`].
     ///
@@ -107,7 +105,7 @@ impl Context {
     where
         T: Serialize + DeserializeOwned,
     {
-        let _at_work = AtWork::begin(self, key)?;
+        let at_work = AtWork::begin(self, key)?;
         match self.begin_effect(key)? {
             Begun::Done(value) => return self.read(key, &value),
             Begun::InDoubt => {
@@ -119,9 +117,11 @@ impl Context {
             }
             Begun::Now => {}
         }
+        at_work.performs()?;
         match f() {
             Ok(value) => self.record(key, value),
             Err(error) => {
+                self.reported().effects.set(key, Step::NotPerformed);
                 self.undo_effect(key);
                 Err(error)
             }
@@ -170,7 +170,7 @@ impl Context {
         L: Future<Output = Result<Option<T>, BoxError>> + Send,
         F: Future<Output = Result<T, BoxError>> + Send,
     {
-        let _at_work = AtWork::begin(self, key)?;
+        let at_work = AtWork::begin(self, key)?;
         let own_key = || key.to_owned();
         let name = own_key();
         let begin = move |context: &Context, turn| {
@@ -197,16 +197,21 @@ impl Context {
         };
         let value = match performed {
             Some(value) => value,
-            None => match f().await {
-                Ok(value) => value,
-                Err(error) => {
-                    let name = own_key();
-                    self.blocking_surely(move |context, _turn| context.undo_effect(&name)).await?;
-                    return Err(error);
+            None => {
+                at_work.performs()?;
+                match f().await {
+                    Ok(value) => value,
+                    Err(error) => {
+                        let name = own_key();
+                        self.reported().effects.set(key, Step::NotPerformed);
+                        self.blocking_surely(move |context, _turn| context.undo_effect(&name)).await?;
+                        return Err(error);
+                    }
                 }
-            },
+            }
         };
         let (name, json) = (own_key(), self.as_value(key, &value)?);
+        self.reported().effects.set(key, Step::Performed(json.clone()));
         match self.blocking_surely(move |context, _turn| context.record_value(&name, &json)).await?? {
             None => Ok(value),
             Some(known) => self.read(key, &known),
@@ -249,12 +254,21 @@ impl Context {
     fn begin_effect(&self, key: &str) -> Result<Begun> {
         let now = self.now().wall;
         self.connection().write(self.claim(), |store, owner| {
-            // The attempt may have been dropped while this call waited for the database.
-            if matches!(self.reported().end, OwnEnd::Over) {
-                let request = format!("do effect {:?} of run {}", excerpt(key, 80), self.run_id());
-                return Err(Error::Refused { request, reason: OVER.to_owned() });
-            }
-            store.begin_effect(owner, self.claim(), key, now)
+            let mut beginning = Beginning::new(self, key)?;
+            let begun = store.begin_effect(owner, self.claim(), key, now)?;
+            // An earlier call of this attempt may have left the intent: then it is known what became of the effect.
+            let known = std::mem::take(&mut beginning.then);
+            Ok(match (known, begun) {
+                (Step::NotPerformed | Step::Intended, Begun::InDoubt) | (_, Begun::Now) => {
+                    beginning.then = Step::Intended;
+                    Begun::Now
+                }
+                (Step::Performed(value), Begun::InDoubt) => {
+                    beginning.then = Step::Performed(value.clone());
+                    Begun::Done(value)
+                }
+                (_, begun) => begun,
+            })
         })
     }
 
@@ -264,6 +278,7 @@ impl Context {
         let at_work = AtWork::begin(self, key)?;
         let begun = self.begin_effect(key)?;
         if !matches!(begun, Begun::Done(_)) {
+            at_work.performs()?;
             at_work.keep();
         }
         Ok(begun)
@@ -276,30 +291,46 @@ impl Context {
             let reason = format!("found {}: {error}; it was done, and is in doubt", excerpt(json, 80));
             Failure::give_up(self.invalid(key, reason))
         })?;
-        self.record_value(key, &self.as_value(key, &value)?)?;
+        let json = self.as_value(key, &value)?;
+        self.reported().effects.set(key, Step::Performed(json.clone()));
+        self.record_value(key, &json)?;
         Ok(())
     }
 
     /// Deletes the intent of an effect that was not performed elsewhere.
     pub(crate) fn undo_effect_apart(&self, key: &str) -> Result<(), BoxError> {
         let _at_work = AtWork::resume(self, key)?;
+        self.reported().effects.set(key, Step::NotPerformed);
         Ok(self.delete_intent(key)?)
     }
 
+    /// Deletes the intent of an effect that was not performed, unless another call of the attempt has taken the effect up meanwhile, or
+    /// the end of the attempt deletes it.
     fn delete_intent(&self, key: &str) -> Result<()> {
-        self.connection().write(self.claim(), |store, owner| store.undo_effect(owner, self.claim(), key))
+        self.connection().write(self.claim(), |store, owner| {
+            if self.reported().effects.step(key) == Step::NotPerformed {
+                store.undo_effect(owner, self.claim(), key)?;
+                self.reported().effects.set(key, Step::Open);
+            }
+            Ok(())
+        })
     }
 
-    /// Deletes the intent of an effect that was not performed.
+    /// Deletes the intent of an effect that was not performed. If that fails, the end of the attempt deletes it.
     fn undo_effect(&self, key: &str) {
-        if let Err(undo_error) = self.delete_intent(key) {
-            log::warn!("effect {key:?} of run {} failed, and stays in doubt: {undo_error}", self.run_id());
+        if let Err(error) = self.delete_intent(key) {
+            let run = self.run_id();
+            log::warn!(
+                "effect {key:?} of run {run} was not performed; its intent is deleted with the end of the attempt: {error}"
+            );
         }
     }
 
     /// Stores the value of an effect that was performed.
     fn record<T: Serialize + DeserializeOwned>(&self, key: &str, value: T) -> Result<T, BoxError> {
-        match self.record_value(key, &self.as_value(key, &value)?)? {
+        let json = self.as_value(key, &value)?;
+        self.reported().effects.set(key, Step::Performed(json.clone()));
+        match self.record_value(key, &json)? {
             None => Ok(value),
             Some(known) => self.read(key, &known),
         }
@@ -332,7 +363,13 @@ impl Context {
                     self.wait_cancelled(wait);
                     (tries, wait) = (tries - 1, wait * 2);
                 }
-                recorded => return recorded,
+                recorded => {
+                    // A value that could not be stored is stored with the end of the attempt.
+                    if !matches!(recorded, Err(Error::Store { .. })) {
+                        self.reported().effects.set(key, Step::Open);
+                    }
+                    return recorded;
+                }
             }
         }
     }
@@ -437,63 +474,13 @@ impl Drop for Intent {
     fn drop(&mut self) {
         let Some((context, key)) = self.unused.take() else { return };
         let turn = self.turn.take();
-        // Without a runtime the intent stays, in doubt.
+        // Without a runtime the end of the attempt deletes the intent.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(move || {
                 context.undo_effect(&key);
                 drop(turn);
             });
         }
-    }
-}
-
-/// An effect that an attempt is performing: another thread of the attempt must not take its intent for one in doubt.
-struct AtWork<'a> {
-    context: &'a Context,
-    key: &'a str,
-}
-
-impl<'a> AtWork<'a> {
-    fn begin(context: &'a Context, key: &'a str) -> Result<Self, Failure> {
-        let refused = |reason: String| {
-            let request = format!("do effect {:?} of run {}", excerpt(key, 80), context.run_id());
-            Failure::give_up(Error::Refused { request, reason })
-        };
-        if key.is_empty() || key.len() > MAX_EFFECT_KEY_BYTES {
-            return Err(refused(format!("expected a key of 1 to {MAX_EFFECT_KEY_BYTES} bytes, found {}", key.len())));
-        }
-        let mut reported = context.reported();
-        match reported.end {
-            OwnEnd::NotYet => {}
-            OwnEnd::Writing => return Err(refused("its run is being finished: do it before `finish`".to_owned())),
-            OwnEnd::Written(_) => return Err(refused("its run is finished: do it before `finish`".to_owned())),
-            OwnEnd::Over => return Err(refused(OVER.to_owned())),
-        }
-        if !reported.at_work.insert(key.to_owned()) {
-            return Err(refused("this attempt is at it already".to_owned()));
-        }
-        Ok(AtWork { context, key })
-    }
-
-    /// Leaves the effect at work.
-    fn keep(self) {
-        std::mem::forget(self);
-    }
-
-    /// Returns an effect that was left at work. Its attempt may end it once.
-    fn resume(context: &'a Context, key: &'a str) -> Result<Self, Failure> {
-        if context.reported().at_work.contains(key) {
-            return Ok(AtWork { context, key });
-        }
-        let request = format!("end effect {:?} of run {}", excerpt(key, 80), context.run_id());
-        let reason = "this attempt has not begun it".to_owned();
-        Err(Failure::give_up(Error::Refused { request, reason }))
-    }
-}
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        self.context.reported().at_work.remove(self.key);
     }
 }
 

@@ -193,7 +193,7 @@ pub(crate) fn attempt(
     let outcome = ended.unwrap_or_else(|panic| panicked(&panic));
     let finished = ended_with(claim, outcome, stopped, (began, clock.now()), &tools);
     span.ended(claim, &finished.outcome);
-    finished
+    Finished { effects: tools.effects_left(), ..finished }
 }
 
 /// Returns the outcome of a handler that panicked.
@@ -219,7 +219,8 @@ impl Stopped {
     }
 }
 
-/// Returns the end of an attempt, with what its handler reported. A copy of its [`Context`] can record nothing more.
+/// Returns the end of an attempt, with what its handler reported. A copy of its [`Context`] can record nothing more. What is left of
+/// its effects is not part of it yet: see [`Tools::with_effects_left`].
 pub(crate) fn ended_with(
     claim: &Arc<Claim>,
     outcome: Outcome,
@@ -227,8 +228,11 @@ pub(crate) fn ended_with(
     (began, ended): (Now, Now),
     tools: &Tools,
 ) -> Finished {
-    let over = Reported { end: OwnEnd::Over, ..Reported::default() };
-    let reported = std::mem::replace(&mut *tools.reported(), over);
+    let reported = {
+        let mut reported = tools.reported();
+        let effects = std::mem::take(&mut reported.effects);
+        std::mem::replace(&mut *reported, Reported { end: OwnEnd::Over, effects, ..Reported::default() })
+    };
     let input = reported.input;
     let progress = reported.latest.and_then(|latest| latest.end());
     let ended = reported.work_end.and_then(|end| end.at).unwrap_or(ended);

@@ -120,15 +120,21 @@ impl LaneTools {
         });
         let finished = finished.unwrap_or_else(|panic| broken(claim, now, &panic));
         span.ended(claim, &finished.outcome);
-        self.report(Finished { slot: Some(place), ..self.handlers.with_backoff(finished) });
+        let finished = Finished { slot: Some(place), ..self.handlers.with_backoff(finished) };
+        let (attempts, done) = (self.attempts.clone(), self.done.clone());
+        tools.with_effects_left(move |effects| report(&attempts, &done, Finished { effects, ..finished }));
     }
 
     /// Reports the end of an attempt.
     pub(crate) fn report(&self, finished: Finished) {
-        self.attempts.end(&finished.claim);
-        // The channel holds as many as may be running. Without a loop the next scheduler recovers the run.
-        let _ = self.done.send(finished);
+        report(&self.attempts, &self.done, finished);
     }
+}
+
+fn report(attempts: &Attempts, done: &Sender<Finished>, finished: Finished) {
+    attempts.end(&finished.claim);
+    // The channel holds as many as may be running. Without a loop the next scheduler recovers the run.
+    let _ = done.send(finished);
 }
 
 /// Returns the outcome of what a handler returned. The text of an error is application code as well.

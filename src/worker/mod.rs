@@ -1,9 +1,11 @@
 //! Runs attempts: worker threads, handlers, effects, the connection of a worker.
 
+pub(crate) mod at_work;
 pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub mod command;
 pub(crate) mod connection;
+pub(crate) mod effect_steps;
 pub(crate) mod effects;
 pub mod executor;
 pub(crate) mod executor_lane;

@@ -355,3 +355,13 @@ fn what_a_crowd_reports_at_once_is_written_together() {
     scheduler.interrupt();
     eventually("it has stopped", || scheduler.has_stopped());
 }
+
+#[test]
+fn a_client_that_is_awaited_outside_of_a_runtime_says_so() {
+    let db = TestDb::new();
+    let client = duly::AsyncClient::from(db.client());
+    let mut call = std::pin::pin!(client.tasks());
+    let polled = call.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    let std::task::Poll::Ready(Err(error)) = polled else { panic!("{polled:?}") };
+    assert!(error.to_string().contains("no reactor running"), "{error}");
+}

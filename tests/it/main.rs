@@ -58,6 +58,9 @@ mod doctor;
 mod double_run;
 /// A draining scheduler claims nothing.
 mod draining;
+/// Effects that are dropped at random moments, with a runtime that shuts down.
+#[cfg(feature = "tokio")]
+mod dropped_effects;
 /// The program on the nights of a clock change, by libfaketime.
 mod dst_nights;
 /// Durations of attempts by the monotonic clock.

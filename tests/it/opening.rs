@@ -359,3 +359,22 @@ fn open_own_refuses_a_file_with_foreign_tables_only() {
     drop(Client::open_own(&new).unwrap());
     assert!(new.exists());
 }
+
+#[test]
+fn a_database_whose_text_is_not_utf_8_is_refused() {
+    for encoding in ["UTF-16le", "UTF-16be"] {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("app.db");
+        let own = Connection::open(&file).unwrap();
+        own.execute_batch(&format!("PRAGMA encoding = '{encoding}'; CREATE TABLE notes (text TEXT)")).unwrap();
+        drop(own);
+        let before = std::fs::read(&file).unwrap();
+        let refused =
+            [Client::open(&file).map(drop).unwrap_err(), Scheduler::builder(&file).start().map(drop).unwrap_err()];
+        for error in refused {
+            let error = error.to_string();
+            assert!(error.contains("app.db") && error.contains(encoding) && error.contains("UTF-8"), "{error}");
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), before, "it was not touched");
+    }
+}

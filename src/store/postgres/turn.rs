@@ -265,6 +265,7 @@ impl PostgresStore {
             owner: work.owner.to_owned(),
             handlers: if works { text::findable(work.handlers) } else { Vec::new() },
             runs: runs.into_iter().collect(),
+            effects: work.finished.iter().filter(|of| !of.effects.is_empty()).map(|of| of.claim.first_id()).collect(),
             dead: if works { work.dead.iter().map(|dead| dead.owner.clone()).collect() } else { Vec::new() },
             stalled: if works {
                 work.stalled.iter().map(|stalled| stalled.owner.clone()).collect()

@@ -7,6 +7,7 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::finished::{EffectEnd, Finished};
 use crate::model::run::{Claim, Effect};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::row;
@@ -65,6 +66,20 @@ pub(crate) fn undo(store: &mut SqliteStore, owner: &str, claim: &Claim, key: &st
         let _ = delete_intent(tx, &fence(owner, claim), claim.first_id(), key)?;
         Ok(())
     })
+}
+
+/// Stores what an attempt has left of its effects. Before its outcome, which ends the claim.
+pub(crate) fn end(tx: &Transaction<'_>, owner: &str, finished: &Finished, now: Timestamp) -> rusqlite::Result<()> {
+    let claim = &*finished.claim;
+    let owner = claim.owner.as_deref().unwrap_or(owner);
+    for EffectEnd { key, value } in &finished.effects {
+        // If the claim is superseded, an intent stays, in doubt.
+        let _ = match value {
+            Some(value) => set_done(tx, claim.first_id(), key, value, now.max(Timestamp::MIN))?,
+            None => delete_intent(tx, &fence(owner, claim), claim.first_id(), key)?,
+        };
+    }
+    Ok(())
 }
 
 pub(crate) fn fence<'a>(owner: &'a str, claim: &Claim) -> Fence<'a> {

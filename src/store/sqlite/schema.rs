@@ -47,6 +47,11 @@ pub(crate) enum Contents {
 /// Examines a file's tables without writing. `known`: the newest version that is accepted. Refuses a file with
 /// a table, view, index or trigger that has a name of duly's and is not duly's: it belongs to another program.
 pub(crate) fn examine(connection: &Connection, path: &Path, known: i64) -> Result<Contents, Fault> {
+    let encoding: String = connection.query_row("PRAGMA encoding", [], |row| row.get(0))?;
+    if encoding != "UTF-8" {
+        let reason = format!("its text is stored as {encoding}, expected UTF-8: give duly a file of its own");
+        return Err(unusable(path, reason));
+    }
     let ours = names();
     let mut found = Vec::new();
     let mut foreign_tables = false;

@@ -141,6 +141,7 @@ pub(crate) fn settle_span(cx: &mut Change<'_>, owner: &str, span: &[&Finished]) 
 pub(crate) fn is_plain(finished: &Finished) -> bool {
     matches!(finished.outcome, Outcome::Succeeded { result: None })
         && finished.claim.attempt == 1
+        && finished.effects.is_empty()
         && !finished.claim.recurring
         && !finished.stored
         && finished.late.is_none()
@@ -156,6 +157,7 @@ pub(crate) fn is_success_alone(finished: &Finished) -> bool {
     let Outcome::Succeeded { result } = &finished.outcome else { return false };
     result.as_ref().is_none_or(|result| too_long(result).is_none())
         && !finished.claim.recurring
+        && finished.effects.is_empty()
         && finished.remarks().is_empty()
         && finished.output.is_none()
         && finished.exit_code.is_none()

@@ -33,7 +33,7 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{
-    attempts, blocked, claim, damage, delays, due, foreign_plans, marks, once, owners, replan, settle, tasks,
+    attempts, blocked, claim, damage, delays, due, effects, foreign_plans, marks, once, owners, replan, settle, tasks,
 };
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
@@ -356,6 +356,15 @@ impl<'a> Turning<'a> {
     /// Settles an outcome. If its text cannot be stored, the end of the attempt is stored without it.
     fn settle(&mut self, success: &mut Success<'_>, finished: &Finished) -> Result<(), Fault> {
         let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
+        if !finished.effects.is_empty()
+            && let Some(fault) = self.attempt(|_| Ok(effects::end(tx, owner, finished, now)?))?
+        {
+            if self.is_transient(&fault) {
+                self.done.unwritten.push(finished.clone());
+                return self.set_aside(Item::Outcome(finished.claim.run_id), &fault);
+            }
+            log::warn!("the effects of run {} stay in doubt: {fault}", finished.claim.run_id);
+        }
         let mut store = |turn: &mut Self, finished: &Finished| {
             let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
             settle::settle(&mut cx, success, owner, finished, &mut turn.memory.random)

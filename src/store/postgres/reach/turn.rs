@@ -25,6 +25,8 @@ pub(crate) struct TurnReach {
     pub(crate) handlers: Vec<String>,
     /// The runs of outcomes and reports.
     pub(crate) runs: Vec<i64>,
+    /// The runs under which effects are stored that outcomes end.
+    pub(crate) effects: Vec<i64>,
     /// Owners that are dead, and owners that are stalled.
     pub(crate) dead: Vec<String>,
     pub(crate) stalled: Vec<String>,
@@ -111,6 +113,9 @@ const NO_STALLS: (&str, &str) = ("scheduler_events", "WHERE $7::text[] IS NULL A
 
 impl TurnReach {
     pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
+        if !self.effects.is_empty() {
+            bench.read("task_effects", "WHERE t.run_id = ANY ($1)", &[&self.effects])?;
+        }
         let statement = format!("{IDS},\n       {}", bench.numbers());
         let found = bench.server.query(
             &statement,
