@@ -43,7 +43,9 @@ pub(super) fn furnish(home: &Path) {
         write_program(&home.join("bin").join(entry.file_name()), &text);
     }
     // Scripts of the tree that take minutes: they must exist.
-    for script in ["benches/peers/run", "benches/postgres/run", ".ci/run", ".ci/packages", "packaging/deb", "packaging/release"] {
+    for script in
+        ["benches/peers/run", "benches/postgres/run", ".ci/run", ".ci/packages", "packaging/deb", "packaging/release"]
+    {
         assert!(tree().join(script).is_file(), "no {script}");
         std::fs::create_dir_all(home.join(script).parent().expect("a folder")).expect("a folder");
         write_program(&home.join(script), NOTHING);
