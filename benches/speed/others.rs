@@ -4,16 +4,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use duly::testing::Stepper;
-use duly::{Client, Context, Event, Filter, NewTask, Retention, RunStatus, Scheduler, Timestamp};
+use duly::{Client, Context, Event, Filter, NewTask, Overlap, Retention, RunStatus, Scheduler, Timestamp};
 use rusqlite::Connection;
 
 use crate::Options;
-use crate::measure::{median, wall_nanos};
+use crate::measure::{median, memory_of, wall_nanos};
 use crate::report::Report;
 use crate::workloads::{Home, LONG_AGO, WORKERS, fill_with_history, overdue};
 
@@ -25,12 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(300);
 type Scenario = fn(&Path, usize) -> Box<dyn FnOnce()>;
 
 pub(crate) fn run(options: &Options, report: &mut Report) {
-    let scenarios: [(&str, usize, usize, Scenario); 5] = [
+    let scenarios: [(&str, usize, usize, Scenario); 6] = [
         ("lost runs recovered", 10_000, 2_000, recovered),
         ("closures drained", 60_000, 5_000, drained),
         ("runs ended by a shutdown", 10_000, 2_000, shut_down),
         ("runs retried by a filter", 100_000, 5_000, retried),
         ("runs deleted by retention", 100_000, 5_000, deleted),
+        ("waiting runs paused, resumed and cancelled", 200_000, 5_000, marked),
     ];
     for (name, whole, quick, scenario) in scenarios {
         let count = options.scaled(whole, quick);
@@ -200,5 +201,43 @@ fn deleted(file: &Path, count: usize) -> Box<dyn FnOnce()> {
         let keep = Retention { least_runs: 0, ..Retention::default() };
         scheduler.prune(keep).expect("a pass");
         scheduler.shutdown(PATIENCE).expect("a shutdown");
+    })
+}
+
+/// A task with very many waiting runs is paused, resumed and emptied beside a task that is due each second.
+fn marked(file: &Path, count: usize) -> Box<dyn FnOnce()> {
+    let crowd = NewTask::manual("crowd").handler("absent").overlap(Overlap::Allow);
+    Client::open(file).and_then(|client| client.add(crowd)).expect("a task");
+    let rows = Connection::open(file).expect("the database");
+    let waiting = "
+        INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+        WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+        SELECT t.id, t.handler, t.created_at + i, 'manual', 'queued', t.created_at FROM n CROSS JOIN scheduled_tasks t";
+    rows.execute(waiting, [i64::try_from(count).expect("a count")]).expect("runs");
+    let file = file.to_owned();
+    Box::new(move || {
+        let late = Arc::new(AtomicU64::new(0));
+        let latest = late.clone();
+        // No scheduler has the handler of the runs that wait.
+        let scheduler = Scheduler::builder(&file)
+            .workers(WORKERS)
+            .handler("tick", move |context: &Context| {
+                let late = Timestamp::now().since(context.scheduled_for()).as_millis();
+                latest.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Ordering::Relaxed);
+                Ok::<_, std::fmt::Error>(())
+            })
+            .start()
+            .expect("a scheduler");
+        scheduler.add(NewTask::interval("tick", Duration::from_secs(1)).handler("tick")).expect("a task");
+        let is_written = || scheduler.task_details("crowd").expect("the task").marked_runs.is_none();
+        scheduler.pause("crowd").expect("a pause");
+        until(is_written);
+        scheduler.resume("crowd").expect("a resumption");
+        until(is_written);
+        let cancelled = scheduler.cancel_all("crowd").expect("a cancellation");
+        scheduler.shutdown(PATIENCE).expect("a shutdown");
+        let memory = memory_of(std::process::id()).unwrap_or_default();
+        let late = late.load(Ordering::Relaxed);
+        eprintln!("{cancelled} cancelled; each second, at most {late} ms late; {memory:.0} MiB of memory");
     })
 }

@@ -1,5 +1,8 @@
 //! `Client::apply` makes tasks be what a manifest declares; `Client::import` takes over tasks of another scheduler.
 
+use std::collections::HashSet;
+use std::{iter, mem};
+
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -7,12 +10,18 @@ use crate::model::declared::DeclaredTasks;
 use crate::model::limit::Limit;
 use crate::model::new_task::NewTask;
 use crate::model::progress_meter::Progress;
-use crate::model::request::{Applied, Apply, Declaration, Done, ImportItem, SourceKind};
+use crate::model::request::{Applied, AppliedParts, Apply, Declaration, Done, ImportItem, SourceKind};
 use crate::model::task::Definition;
+use crate::rules::turn_size::MAX_ITEMS;
 
 impl Client {
-    /// Makes tasks be what a manifest declares: all of them in one transaction, or none. `manifest` is its name, which is stored
-    /// with each of its tasks. A task of the same name that was added by hand becomes the manifest's.
+    /// Makes tasks be what a manifest declares. `manifest` is its name, which is stored with each of its tasks. A task of the same name
+    /// that was added by hand becomes the manifest's.
+    ///
+    /// If one task or limit is refused, nothing is applied. Up to 500 tasks are one transaction: all of them are applied, or none. More
+    /// tasks are first checked, all of them, and then applied in transactions of 500, between which schedulers go on. If one of these
+    /// fails, or the process dies, what was applied before stays, and applying the manifest again does the rest. On a server the check
+    /// does not meet triggers and constraints that an application has added.
     ///
     /// ```
     /// use duly::{Apply, Client, Done, NewTask};
@@ -38,7 +47,8 @@ impl Client {
         self.apply_watched(manifest, tasks, how, &Progress::default())
     }
 
-    /// As [`Client::apply`], and reports its progress: tasks that are declared, and tasks that no longer are.
+    /// As [`Client::apply`], and reports its progress: tasks that are declared, and tasks that no longer are. After a failure,
+    /// [`Progress::done`] is the number of tasks that are applied.
     ///
     /// # Errors
     /// As [`Client::apply`].
@@ -91,11 +101,12 @@ impl Client {
             let request = || format!("apply the limit on {}", limit.on());
             limit.check().map_err(|error| Error::Refused { request: request(), reason: error.to_string() })?;
         }
-        let (tasks, kind) = (declared, SourceKind::Manifest);
-        self.declare(Declaration { source: manifest, kind, how, tasks, limits, refused: Vec::new() }, progress, now)
+        let (tasks, kind, limits) = (declared, SourceKind::Manifest, Some(limits));
+        let whole = Declaration { source: manifest, kind, how, tasks, undeclared: Vec::new(), limits };
+        self.declare(whole, Vec::new(), progress)
     }
 
-    /// Imports tasks that were written for another scheduler, in one transaction, as [`Client::apply`] does. A task that cannot be
+    /// Imports tasks that were written for another scheduler, in transactions as those of [`Client::apply`]. A task that cannot be
     /// accepted is refused, and the others are imported. `source` names where they come from, and is stored with each of them. A
     /// task of the same name that does not come from there stays as it is, even one that was added by hand, and the import of that
     /// name is refused.
@@ -148,20 +159,124 @@ impl Client {
                 (None, Err(error)) => refused.push(Applied::refused(name, error)),
             }
         }
-        let kind = SourceKind::Foreign;
-        self.declare(Declaration { source, kind, how, tasks: accepted, limits: Vec::new(), refused }, progress, now)
+        let (tasks, kind) = (accepted, SourceKind::Foreign);
+        let whole = Declaration { source, kind, how, tasks, undeclared: Vec::new(), limits: None };
+        self.declare(whole, refused, progress)
     }
 
-    fn declare(&self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
-        progress.set_total(declared.tasks.len() as u64);
-        if declared.how.dry_run {
-            return self.store().apply(declared, progress, now);
+    /// `refused`: tasks of a foreign source that cannot be stored.
+    fn declare(
+        &self,
+        mut whole: Declaration<'_>,
+        mut refused: Vec<Applied>,
+        progress: &Progress,
+    ) -> Result<Vec<Applied>> {
+        for name in whole.tasks.take_repeated() {
+            let error = Applied::refusal(&name, "the manifest declares it twice".to_owned());
+            match whole.kind {
+                SourceKind::Manifest => return Err(error),
+                SourceKind::Foreign => refused.push(Applied::refused(name, error)),
+            }
         }
-        self.write(|store, _| store.apply(declared, progress, now))
+        whole.undeclared = self.undeclared(&whole, &refused)?;
+        let count = whole.tasks.len() + whole.undeclared.len();
+        if whole.kind == SourceKind::Manifest && !whole.how.dry_run && count > MAX_ITEMS {
+            for mut part in parts(&whole) {
+                part.how.dry_run = true;
+                self.apply_part(part)?;
+            }
+        }
+        progress.set(refused.len() as u64, (refused.len() + count) as u64);
+        let mut applied = AppliedParts::default();
+        for part in parts(&whole) {
+            let count = part.tasks.len() + part.undeclared.len();
+            let done = self.apply_part(part)?;
+            applied.tasks.extend(done.tasks);
+            applied.undeclared.extend(done.undeclared);
+            applied.limits.extend(done.limits);
+            progress.set_done(progress.done() + count as u64);
+        }
+        Ok([applied.tasks, refused, applied.undeclared, applied.limits].into_iter().flatten().collect())
     }
+
+    /// Applies a part of a declaration, and leaves the lock of a file to others if there may be another part.
+    fn apply_part(&self, part: Declaration<'_>) -> Result<AppliedParts> {
+        let (began, count) = (self.monotonic(), part.tasks.len() + part.undeclared.len());
+        let applied = if part.how.dry_run {
+            self.store().apply(part, self.now())?
+        } else {
+            self.write(|store, now| store.apply(part, now))?
+        };
+        if count == MAX_ITEMS {
+            self.rest(began, 1);
+        }
+        Ok(applied)
+    }
+
+    /// Returns the names of the tasks that a source declared before and no longer has, in order.
+    fn undeclared(&self, whole: &Declaration<'_>, refused: &[Applied]) -> Result<Vec<String>> {
+        let refused = refused.iter().map(|refused| refused.name.as_str());
+        let names: HashSet<&str> = whole.tasks.names().chain(refused).collect();
+        let mut undeclared = self.store().managed_by(whole.source)?;
+        undeclared.retain(|name| !names.contains(name.as_str()));
+        undeclared.sort_unstable();
+        Ok(undeclared)
+    }
+}
+
+/// Returns a declaration in parts of at most [`MAX_ITEMS`] tasks. The first one has the limits: no task starts before its limits hold.
+fn parts<'a>(whole: &Declaration<'a>) -> impl Iterator<Item = Declaration<'a>> {
+    let mut tasks = whole.tasks.parts(MAX_ITEMS);
+    let mut undeclared = whole.undeclared.as_slice();
+    let mut limits = whole.limits.clone();
+    let mut is_first = true;
+    iter::from_fn(move || {
+        let tasks = tasks.next().unwrap_or_else(|| DeclaredTasks::with_capacity(0));
+        let (here, later) = undeclared.split_at(undeclared.len().min(MAX_ITEMS - tasks.len()));
+        undeclared = later;
+        let is_one = mem::take(&mut is_first) || tasks.len() + here.len() > 0;
+        let (source, kind, how, undeclared) = (whole.source, whole.kind, whole.how, here.to_vec());
+        is_one.then(|| Declaration { source, kind, how, tasks, undeclared, limits: limits.take() })
+    })
 }
 
 /// Returns the definition to store for a task of a source.
 fn definition(task: NewTask, source: &str, now: Timestamp) -> Result<Definition> {
     Ok(Definition { managed_by: Some(source.to_owned()), ..task.into_definition(now)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::client::Client;
+    use crate::model::new_task::NewTask;
+    use crate::model::request::Apply;
+    use crate::rules::turn_size::MAX_ITEMS;
+
+    /// Calls `f`, and returns how many transactions it has committed.
+    fn transactions(client: &Client, f: impl FnOnce(&Client)) -> u64 {
+        let before = client.store().transactions();
+        f(client);
+        client.store().transactions() - before
+    }
+
+    #[test]
+    fn what_concerns_many_rows_is_done_in_parts_and_few_are_done_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        let client = Client::open(home.path().join("agent.db")).unwrap();
+        let tasks = |count: usize| (0..count).map(|number| NewTask::manual(format!("t:{number}")).handler("work"));
+        let apply = |count: usize| {
+            transactions(&client, |client| {
+                assert_eq!(client.apply("m", tasks(count), Apply::default()).unwrap().len(), count);
+            })
+        };
+        assert_eq!([apply(MAX_ITEMS), apply(MAX_ITEMS + 1), apply(5 * MAX_ITEMS)], [1, 2, 5]);
+        for _ in 0..=MAX_ITEMS {
+            client.trigger("t:7").unwrap();
+        }
+        client.trigger("t:8").unwrap();
+        for (task, runs, parts) in [("t:7", MAX_ITEMS + 1, 2), ("t:8", 1, 1)] {
+            let taken = transactions(&client, |client| assert_eq!(client.cancel_all(task).unwrap(), runs));
+            assert_eq!(taken, parts, "for {runs} runs");
+        }
+    }
 }

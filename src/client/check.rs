@@ -262,9 +262,9 @@ impl<'a> Check<'a> {
             self.found.push(problem(ProblemKind::NoScheduler, text, advice));
         }
         for (one, _) in self.health.instances.iter().filter(|(one, _)| one.degraded) {
-            let (pid, host) = (one.pid, &one.host);
+            let (pid, host) = (pid_of(one), &one.host);
             let text = format!(
-                "the scheduler with pid {pid} on {host} has not been able to write the database for ten seconds or longer"
+                "the scheduler with {pid} on {host} has not been able to write the database for ten seconds or longer"
             );
             let advice = "see its log for the cause; nothing starts until it can write again";
             self.found.push(problem(ProblemKind::Degraded, text, advice));
@@ -275,9 +275,9 @@ impl<'a> Check<'a> {
         // Its session is there, and may be silent: the server learns of that late. With runs, those are named.
         let is_silent = |one: &Instance| one.alive == Some(true) && self.now.since(one.seen_at) > one.lease;
         for (one, _) in self.living().filter(|(one, running)| *running == 0 && !one.degraded && is_silent(one)) {
-            let (pid, host, seen) = (one.pid, &one.host, one.seen_at);
+            let (pid, host, seen) = (pid_of(one), &one.host, one.seen_at);
             let text = format!(
-                "the scheduler with pid {pid} on {host} is alive, and its lease has passed: its last heartbeat was at {seen}"
+                "the scheduler with {pid} on {host} is alive, and its lease has passed: its last heartbeat was at {seen}"
             );
             let advice =
                 "look whether it is frozen, or cut off from the server; restart it if it does not go on by itself";
@@ -288,12 +288,12 @@ impl<'a> Check<'a> {
     /// Adds what the applications of living schedulers report.
     fn reported(&mut self) {
         for (one, _) in self.living() {
-            let (pid, host) = (one.pid, &one.host);
+            let (pid, host) = (pid_of(one), &one.host);
             let texts = self.health.problems.iter().filter(|(owner, _)| *owner == one.id);
             for (_, text) in texts {
                 if let Some(reason) = text.strip_prefix(CANNOT_START) {
                     let text = format!(
-                        "the scheduler with pid {pid} on {host} cannot start anything: {}",
+                        "the scheduler with {pid} on {host} cannot start anything: {}",
                         excerpt(reason, MAX_REPORTED)
                     );
                     let advice = "free what is used up, such as inodes, descriptors, memory or processes; it retries by itself, and no \
@@ -301,7 +301,7 @@ impl<'a> Check<'a> {
                     self.found.push(problem(ProblemKind::Degraded, text, advice));
                     continue;
                 }
-                let text = format!("the scheduler with pid {pid} on {host} reports: {}", excerpt(text, MAX_REPORTED));
+                let text = format!("the scheduler with {pid} on {host} reports: {}", excerpt(text, MAX_REPORTED));
                 let advice = "see the log of this scheduler; restart it when the cause is removed";
                 self.found.push(problem(ProblemKind::Worker, text, advice));
             }
@@ -375,7 +375,7 @@ impl<'a> Check<'a> {
             let (run, task) = (stuck.run, &stuck.task);
             let since = stuck.started_at.map_or_else(|| "an unknown time".to_owned(), |at| self.ago(at));
             let owner = self.instance(&stuck.owner);
-            let alive = owner.and_then(|one| Some((one.pid, one.alive?)));
+            let alive = owner.and_then(|one| Some((pid_of(one), one.alive?)));
             let doubtful = owner.and_then(|one| Some((one, one.doubt.as_ref()?)));
             let (text, advice) = if let Some((_, false)) = alive {
                 let text = format!("run {run} of {task} was lost with its scheduler");
@@ -385,7 +385,7 @@ impl<'a> Check<'a> {
                 (text, format!("its handler does not react to the timeout: duly cancel {run}, or end it"))
             } else if let Some((pid, true)) = alive {
                 let text = format!(
-                    "run {run} of {task} is past its lease: its scheduler (pid {pid}) is alive, and is stopped or cannot write"
+                    "run {run} of {task} is past its lease: its scheduler ({pid}) is alive, and is stopped or cannot write"
                 );
                 let advice = "let it continue (kill -CONT), or free space or rights on the disk: see its log; do not end it, \
                               outcomes that are not stored yet would be lost";
@@ -412,12 +412,12 @@ impl<'a> Check<'a> {
         if heir.degraded || self.now.since(heir.seen_at) <= heir.lease {
             return None;
         }
-        let (Instance { pid, host, .. }, Stuck { run, task, .. }) = (heir, stuck);
+        let (Stuck { run, task, .. }, pid, host) = (stuck, pid_of(heir), &heir.host);
         let found = format!(
             "run {run} of {task} waits: its scheduler is dead, and the scheduler that recovers its runs is alive and makes no \
-             progress (pid {pid} on {host})"
+             progress ({pid} on {host})"
         );
-        let problem = problem(ProblemKind::Stuck, found, &format!("let process {pid} go on, or end it"));
+        let problem = problem(ProblemKind::Stuck, found, &format!("let {pid} go on, or end it"));
         Some(Problem { task: Some(task.clone()), run: Some(*run), ..problem })
     }
 
@@ -529,6 +529,13 @@ impl<'a> Check<'a> {
     fn ago(&self, at: Timestamp) -> String {
         duration_text(Duration::from_secs(self.now.since(at).as_secs()))
     }
+}
+
+/// `pid 7`, or `pid 7 of another PID namespace`: there it names another process than here, or none.
+fn pid_of(scheduler: &Instance) -> String {
+    let is_here = scheduler.boot_id.is_some() && scheduler.boot_id == process::boot_id().ok();
+    let is_elsewhere = is_here && scheduler.alive == Some(true) && process::is_elsewhere(scheduler.pid);
+    format!("pid {}{}", scheduler.pid, if is_elsewhere { " of another PID namespace" } else { "" })
 }
 
 /// `pid 7`, `pids 7, 8`.

@@ -9,6 +9,7 @@ use crate::model::limit::{LimitOn, LimitState};
 use crate::model::report::Recent;
 use crate::model::run::{Attempt, Effect, Run, RunFilter};
 use crate::model::task::{Definition, Task};
+use crate::text::units::MANY_MARKED;
 
 /// A task in a list, with its last runs. Its JSON is an item of `duly list --json`: the columns of the task, and `recent`.
 ///
@@ -65,6 +66,10 @@ pub struct TaskDetails {
     pub runs: Vec<Run>,
     /// The limits on its concurrency key and on its handler.
     pub limits: Vec<LimitState>,
+    /// After a change of the task: how many of its waiting runs turns have still to write. 10 001 stands for more than 10 000. `None`:
+    /// all are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marked_runs: Option<usize>,
 }
 
 /// A run with its attempts and effects. Its JSON is that of `duly logs --json`: the columns of the run, and these keys.
@@ -138,7 +143,13 @@ impl Client {
             LimitOn::Key(key) => concurrency_key.as_ref() == Some(&key),
             LimitOn::Handler(name) => name == *handler,
         });
-        Ok(TaskDetails { task, occurrences, recent, runs, limits })
+        let marked_runs = self.marked_runs(task.id)?;
+        Ok(TaskDetails { task, occurrences, recent, runs, limits, marked_runs })
+    }
+
+    /// See [`TaskDetails::marked_runs`].
+    pub(crate) fn marked_runs(&self, task: i64) -> Result<Option<usize>> {
+        self.store().marked_runs(task, MANY_MARKED)
     }
 
     /// Returns a run with its attempts and effects.

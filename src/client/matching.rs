@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::error::Result;
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
-use crate::model::filter::Filter;
+use crate::model::filter::{Filter, Selection};
 use crate::rules::turn_size::TurnSize;
 
 impl Client {
@@ -127,12 +127,15 @@ impl Client {
     /// # Errors
     /// As [`Client::cancel_matching`].
     pub fn change_matching(&self, action: BulkAction, filter: &Filter) -> Result<BulkReport> {
-        let selection = filter.selection(action, self.now())?;
+        self.change_selected(&filter.selection(action, self.now())?)
+    }
+
+    pub(super) fn change_selected(&self, selection: &Selection) -> Result<BulkReport> {
         let (mut pass, mut report, mut size) = (BulkPass::default(), BulkReport::default(), TurnSize::default());
         while !pass.is_over() {
             let began = self.monotonic();
             pass.most = Some(size.items());
-            let events = self.write(|store, now| store.change_matching(&selection, &mut pass, &mut report, now))?;
+            let events = self.write(|store, now| store.change_matching(selection, &mut pass, &mut report, now))?;
             self.emit(&events);
             if !pass.is_over() {
                 // The last of what a snapshot has selected may be few.

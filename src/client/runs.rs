@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::model::request::{Cancel, Cancelled, Runs, Triggered};
+use crate::model::filter::Selection;
+use crate::model::request::{Cancel, Runs, Triggered};
 use crate::model::task::{check_payload, check_text};
 
 /// A run to be opened: its task, its payload, its idempotency key.
@@ -174,11 +175,13 @@ impl Client {
     /// # Errors
     /// [`Error::UnknownRun`]; [`Error::Refused`] if it is over.
     pub fn cancel(&self, run: i64) -> Result<Cancel> {
-        let cancelled = self.cancel_runs(Runs::One(run))?;
+        let cancelled = self.write(|store, now| store.cancel(run, now))?;
+        self.emit(&cancelled.events);
         Ok(if cancelled.asked > 0 { Cancel::Asked } else { Cancel::Done })
     }
 
-    /// Cancels all unfinished runs of a task as [`Client::cancel`] does, and returns their number.
+    /// Cancels all unfinished runs of a task as [`Client::cancel`] does, the last one first, and returns their number. More than 500 are
+    /// cancelled in several transactions, as by [`Client::cancel_matching`].
     ///
     /// ```
     /// use duly::{Client, NewTask};
@@ -193,16 +196,16 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnknownTask`].
+    /// [`Error::UnknownTask`]; [`Error::Refused`] if the row of a run cannot be changed: the others are cancelled.
     pub fn cancel_all(&self, name: &str) -> Result<usize> {
-        let cancelled = self.cancel_runs(Runs::OfTask(name))?;
-        Ok(cancelled.done + cancelled.asked)
-    }
-
-    fn cancel_runs(&self, runs: Runs<'_>) -> Result<Cancelled> {
-        let cancelled = self.write(|store, now| store.cancel(runs, now))?;
-        self.emit(&cancelled.events);
-        Ok(cancelled)
+        let task = self.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
+        let report = self.change_selected(&Selection::runs_of(task.id))?;
+        match report.left.into_iter().next() {
+            Some(left) => {
+                Err(Error::Refused { request: format!("cancel all runs of task {name:?}"), reason: left.reason })
+            }
+            None => Ok(report.changed),
+        }
     }
 
     /// Declares that the command of a running run is gone whose scheduler is dead, where duly cannot know it and the user has

@@ -93,7 +93,9 @@ impl EventLoop {
                 Act::Wait(until) => self.wait(until),
                 Act::End => return Ok(()),
             }
+            let before = sight.now.monotonic;
             sight = self.sight();
+            self.poller.went_on(sight.now.monotonic.saturating_sub(before), sight.now);
         }
     }
 

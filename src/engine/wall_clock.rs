@@ -71,7 +71,8 @@ impl WallClock {
         self.unrecorded.clear();
     }
 
-    fn keep(&mut self, kind: &'static str, at: Timestamp, detail: String) {
+    /// Keeps an event for a turn to record.
+    pub(crate) fn keep(&mut self, kind: &'static str, at: Timestamp, detail: String) {
         if self.unrecorded.len() < MAX_CLOCK_EVENTS {
             self.unrecorded.push(ClockEvent { at, kind, detail });
         }

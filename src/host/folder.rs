@@ -76,6 +76,28 @@ pub(crate) fn foreign(database: &Path) -> Option<Fault> {
     })
 }
 
+/// Returns which user a database belongs to, or the innermost of its folders that can be examined, if that is not the user of this process:
+/// why it cannot be used. `None` for root, who may use all files.
+pub(crate) fn of_another_user(database: &Path) -> Option<Fault> {
+    let (path, metadata) = database.ancestors().find_map(|path| Some((path, path.metadata().ok()?)))?;
+    let (owner, user) = (owner(&metadata)?, this_user()?);
+    (user != 0 && owner != user).then(|| Fault {
+        found: format!("{} belongs to user {}, and this is user {}", path.display(), named(owner), named(user)),
+        advice: format!("run duly as that user (sudo -u '#{owner}' duly ..)"),
+    })
+}
+
+/// Returns the number of a user, with its name if this machine lists it: `65534 (nobody)`.
+fn named(user: u32) -> String {
+    let list = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name_of = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(user)).then(|| name.to_owned())
+    };
+    list.lines().find_map(name_of).map_or_else(|| user.to_string(), |name| format!("{user} ({name})"))
+}
+
 /// Returns why root must not open its database: another user owns a file beside it from which SQLite restores pages, and so
 /// decides what the tasks are. A database that its group may write has no such protection.
 pub(crate) fn foreign_log(database: &Path) -> Option<Fault> {

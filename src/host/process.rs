@@ -162,6 +162,21 @@ pub(crate) fn holders(path: &Path, is_named: impl Fn(&str) -> bool) -> Vec<u32> 
     pids().unwrap_or_default().into_iter().filter(holds).collect()
 }
 
+/// Returns whether the number of a live process that holds a lock is that of another PID namespace: the kernel lists the locks of the
+/// processes that are visible here, and this number has none. `false` if that cannot be known.
+pub(crate) fn is_elsewhere(pid: u32) -> bool {
+    own_namespace().is_ok() && read("/proc/locks").is_ok_and(|locks| !is_listed(&locks, pid))
+}
+
+/// Whether a line as `1: FLOCK  ADVISORY  WRITE 7 08:01:5 0 EOF` names the process.
+fn is_listed(locks: &str, pid: u32) -> bool {
+    let holder = |line: &str| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK");
+        words.nth(3)?.parse::<u32>().ok()
+    };
+    locks.lines().any(|line| holder(line) == Some(pid))
+}
+
 /// Returns the boot id of this machine: a new one after every boot.
 pub(crate) fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
@@ -317,7 +332,15 @@ fn read(path: &str) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Process, hidden_by, parse};
+    use super::{Process, hidden_by, is_listed, parse};
+
+    #[test]
+    fn the_list_of_locks_names_their_processes() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 08:01:5 0 EOF\n2: FLOCK  ADVISORY  WRITE 8 08:01:6 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 9 08:01:6 0 EOF\n";
+        let listed: Vec<u32> = (0..100).filter(|pid| is_listed(locks, *pid)).collect();
+        assert_eq!(listed, [8, 9]);
+    }
 
     #[test]
     fn stat_is_parsed_for_any_process_name() {

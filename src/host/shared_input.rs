@@ -12,6 +12,7 @@ use crate::host::guard_lock::GuardedGroup;
 use crate::host::orphan::{self, Input, WORKER};
 use crate::host::owner_lock::{self, OwnerLock};
 use crate::host::platform::{self, Hold};
+use crate::host::process;
 
 /// Numbers the files of this process.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -93,6 +94,12 @@ impl SharedInput {
     #[doc(hidden)]
     pub fn is_free(&self) -> bool {
         platform::held(&self.0.path).0 == Hold::Free
+    }
+
+    /// Returns the visible processes that have it open.
+    #[doc(hidden)]
+    pub fn holders(&self) -> Vec<u32> {
+        if self.is_free() { Vec::new() } else { process::holders(&self.0.path, |name| name.starts_with(WORKER)) }
     }
 
     /// Records in the file which process inherited it, so that another scheduler can distinguish the process from any other with its

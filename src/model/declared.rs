@@ -1,5 +1,6 @@
 //! Definitions of many tasks in little memory, until they are applied.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::model::task::Definition;
@@ -43,6 +44,30 @@ impl DeclaredTasks {
         self.tasks.iter().map(|task| &*task.name)
     }
 
+    /// Takes out what has the name of an earlier one, and returns these names.
+    pub(crate) fn take_repeated(&mut self) -> Vec<String> {
+        let mut names = HashSet::with_capacity(self.len());
+        let is_repeated = |(place, name)| (!names.insert(name)).then_some(place);
+        let places: HashSet<usize> = self.names().enumerate().filter_map(is_repeated).collect();
+        let mut repeated = Vec::with_capacity(places.len());
+        if !places.is_empty() {
+            let mut place = 0..;
+            self.tasks.retain(|task| {
+                let is_first = place.next().is_none_or(|place: usize| !places.contains(&place));
+                if !is_first {
+                    repeated.push(task.name.to_string());
+                }
+                is_first
+            });
+        }
+        repeated
+    }
+
+    /// Returns copies of the definitions, in parts of at most `most`.
+    pub(crate) fn parts(&self, most: usize) -> impl Iterator<Item = DeclaredTasks> + '_ {
+        self.tasks.chunks(most).map(|part| DeclaredTasks { tasks: part.to_vec() })
+    }
+
     /// Returns each definition, and drops what it was kept as.
     pub(crate) fn into_definitions(self) -> impl Iterator<Item = (Definition, bool)> {
         self.tasks.into_iter().map(|Declared { name, payload, schedule_value, rest, paused }| {
@@ -74,6 +99,10 @@ mod tests {
         assert!(Arc::ptr_eq(&declared.tasks[0].rest, &declared.tasks[1].rest));
         assert!(!Arc::ptr_eq(&declared.tasks[1].rest, &declared.tasks[2].rest));
         assert_eq!((declared.len(), declared.names().collect::<Vec<_>>()), (3, vec!["a", "b", "c"]));
+        let parts: Vec<usize> = declared.parts(2).map(|part| part.len()).collect();
+        assert_eq!(parts, [2, 1]);
+        declared.push(given[1].0.clone(), false);
+        assert_eq!((declared.take_repeated(), declared.take_repeated()), (vec!["b".to_owned()], Vec::new()));
         assert_eq!(declared.into_definitions().collect::<Vec<_>>(), given);
     }
 }

@@ -215,6 +215,14 @@ pub enum Event {
         /// When its lease ended.
         until: Timestamp,
     },
+    /// This scheduler goes on after it did nothing for longer than its lease: it was stopped, or its machine or disk did not respond.
+    StallEnded {
+        /// Its id.
+        owner: String,
+        /// How long it did nothing.
+        #[serde(rename = "lasted_ms", with = "json::duration")]
+        lasted: Duration,
+    },
     /// A task was paused after `pause_after_failures` consecutive dead runs.
     Paused {
         /// The name of the task.
@@ -448,6 +456,13 @@ impl fmt::Display for Event {
                  it is stopped or cannot write: let it continue, or mend what its log names",
                 OneLine(host)
             ),
+            Event::StallEnded { owner, lasted } => {
+                let lasted = humantime::format_duration(coarse(*lasted));
+                write!(
+                    f,
+                    "owner {owner} goes on after a stall of {lasted}: it was stopped, or its machine or disk did not respond"
+                )
+            }
             Event::OwnerLost { owner } => write!(f, "owner {owner} is dead; its runs are recovered"),
             Event::Restored { owner, running: 0 } => {
                 write!(f, "the database was restored from a copy: this scheduler goes on as {owner}")

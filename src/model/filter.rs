@@ -139,7 +139,7 @@ impl Filter {
         };
         let aged = self.older_than.map(|age| now.minus(age));
         let before = aged.into_iter().chain(self.before).min();
-        Ok(Selection { action, handler: self.handler.clone(), name: self.name.clone(), status, before })
+        Ok(Selection { action, handler: self.handler.clone(), name: self.name.clone(), status, before, task: None })
     }
 }
 
@@ -169,9 +169,17 @@ pub(crate) struct Selection {
     /// `None`: every status that the operation can change.
     pub(crate) status: Option<&'static str>,
     pub(crate) before: Option<Timestamp>,
+    /// The task whose runs are cancelled.
+    pub(crate) task: Option<i64>,
 }
 
 impl Selection {
+    /// All unfinished runs of a task, to be cancelled.
+    pub(crate) fn runs_of(task: i64) -> Self {
+        let action = BulkAction::Cancel;
+        Selection { action, handler: None, name: None, status: None, before: None, task: Some(task) }
+    }
+
     /// Returns whether a name and a handler match. A name that is not UTF-8 matches as it is displayed.
     pub(crate) fn accepts(&self, name: &str, handler: &[u8]) -> bool {
         self.handler.as_ref().is_none_or(|wanted| wanted.as_bytes() == handler)

@@ -126,6 +126,11 @@ pub struct Applied {
 }
 
 impl Applied {
+    /// Returns the error for a declared task that cannot be applied.
+    pub(crate) fn refusal(name: &str, reason: String) -> Error {
+        Error::Refused { request: format!("apply task {name:?}"), reason }
+    }
+
     /// Returns the answer for a task that `error` refuses.
     pub(crate) fn refused(name: String, error: Error) -> Self {
         let reason = match error {
@@ -212,7 +217,7 @@ impl From<NewTask> for ImportItem {
     }
 }
 
-/// The tasks that a source declares, and how they are applied.
+/// What a source declares, or a part of that, and how it is applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Declaration<'a> {
     /// The name of the source; it is stored with each of its tasks.
@@ -220,16 +225,24 @@ pub(crate) struct Declaration<'a> {
     pub(crate) kind: SourceKind,
     pub(crate) how: Apply,
     pub(crate) tasks: DeclaredTasks,
-    /// Limits, which were checked.
-    pub(crate) limits: Vec<Limit>,
-    /// Tasks that the client has refused.
-    pub(crate) refused: Vec<Applied>,
+    /// Tasks that it declared before and no longer declares.
+    pub(crate) undeclared: Vec<String>,
+    /// Limits, which were checked. `None`: limits stay as they are.
+    pub(crate) limits: Option<Vec<Limit>>,
+}
+
+/// What applying a declaration did.
+#[derive(Debug, Default)]
+pub(crate) struct AppliedParts {
+    pub(crate) tasks: Vec<Applied>,
+    pub(crate) undeclared: Vec<Applied>,
+    pub(crate) limits: Vec<Applied>,
 }
 
 /// What kind of source declares tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
-    /// All of its tasks are applied, or none.
+    /// If one of its tasks is refused, none is applied.
     Manifest,
     /// Written for another scheduler: what cannot be imported is refused, and the rest is imported.
     Foreign,
@@ -296,8 +309,6 @@ pub enum Cancel {
 /// What a request to cancel runs did.
 #[derive(Debug, Default)]
 pub(crate) struct Cancelled {
-    /// How many runs were waiting, and are cancelled.
-    pub(crate) done: usize,
     /// How many runs are running, and are asked to stop.
     pub(crate) asked: usize,
     /// To be emitted after the commit.

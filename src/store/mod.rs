@@ -28,7 +28,7 @@ use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
 use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
-use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
+use crate::model::request::{Added, AppliedParts, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
@@ -85,7 +85,9 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// Adds tasks: all of them, or none.
     fn add_all(&mut self, tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>>;
     /// Makes the tasks of a source what it declares; a dry run writes nothing.
-    fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>>;
+    fn apply(&mut self, declared: Declaration<'_>, now: Timestamp) -> Result<AppliedParts>;
+    /// Returns the names of the tasks that a source declared.
+    fn managed_by(&mut self, source: &str) -> Result<Vec<String>>;
     /// Opens a run of a task beside its schedule, or finds the run that the same key opened. `payload` is JSON.
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered>;
     /// Opens a run that retries a dead or cancelled one. Returns its id.
@@ -94,8 +96,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn resume(&mut self, task: &str, now: Timestamp) -> Result<()>;
     /// Removes a task with its history.
     fn remove(&mut self, task: &str, now: Timestamp) -> Result<()>;
-    /// Cancels runs that wait, and asks running ones to stop.
-    fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled>;
+    /// Cancels a run that waits, or asks a running one to stop.
+    fn cancel(&mut self, run: i64, now: Timestamp) -> Result<Cancelled>;
     /// Records that the commands of running runs are gone, where their schedulers are not alive. Returns the number of these runs.
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize>;
     /// Changes a batch of what a filter selects, adds it to `report`, and moves `pass` on. Returns the events.
@@ -119,6 +121,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn tasks(&mut self) -> Result<Vec<Task>>;
     /// Returns the names of all tasks, in order.
     fn names(&mut self) -> Result<Vec<String>>;
+    /// Returns how many waiting runs of a task are behind its mark, at most a number; `None` if it is not marked.
+    fn marked_runs(&mut self, task: i64, most: usize) -> Result<Option<usize>>;
     fn run(&mut self, run: i64) -> Result<Option<Run>>;
     /// Returns the newest runs that match, newest first.
     fn runs(&mut self, filter: &RunFilter) -> Result<Vec<Run>>;

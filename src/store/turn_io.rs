@@ -208,7 +208,7 @@ pub(crate) struct Orphaned {
     pub(crate) doubt: Option<String>,
 }
 
-/// A row of `scheduler_events` about the wall clock.
+/// A row of `scheduler_events` about the wall clock, or about a stall of this owner.
 #[derive(Clone, Debug)]
 pub(crate) struct ClockEvent {
     pub(crate) at: Timestamp,

@@ -46,6 +46,18 @@ pub fn count_of(count: impl TryInto<u64>, noun: &str) -> String {
     }
 }
 
+/// As many marked runs stand for any larger number: they are counted no further.
+pub const MANY_MARKED: usize = 10_001;
+
+/// What [`TaskDetails::marked_runs`](crate::TaskDetails::marked_runs) means: `200 waiting runs are being marked`.
+pub fn being_marked(runs: usize) -> String {
+    match runs {
+        1 => "1 waiting run is being marked".to_owned(),
+        MANY_MARKED.. => format!("more than {} waiting runs are being marked", MANY_MARKED - 1),
+        runs => format!("{runs} waiting runs are being marked"),
+    }
+}
+
 /// The duration of a run: `350ms`, `2.4s`, `1m 5s`.
 pub fn short_duration(length: Duration) -> String {
     match length.as_secs() {

@@ -46,6 +46,8 @@ struct Limit {
     until: Duration,
     /// Whether its worker has been replaced.
     replaced: bool,
+    /// Whether the loop looked late at that time.
+    was_late: bool,
 }
 
 /// Attempts of the workers whose outcomes have returned.
@@ -211,6 +213,12 @@ impl Pool {
             let limited = self.limited.clone();
             let mut limited = limits(&limited);
             let Some(late) = limited.values_mut().find(|limit| !limit.replaced && limit.until <= now) else { break };
+            // The loop wakes at this time. If it looks much later, this process was stopped, and so was the handler, which has its grace now.
+            // Once: a loop that is always late replaces the worker all the same.
+            if now.saturating_sub(late.until) >= GRACE && !late.was_late {
+                (late.until, late.was_late) = (now + GRACE, true);
+                continue;
+            }
             if let Err(error) = self.start_worker() {
                 log::warn!("cannot start a worker in place of one that is held: {error}");
                 late.until = now + GRACE;
@@ -431,7 +439,7 @@ impl Worker {
         at_work.claim = Some(claim.clone());
         let begins = |limit: Duration| {
             let until = self.attempts.clock.now().monotonic.saturating_add(limit).saturating_add(GRACE);
-            let limit = Limit { claim: claim.clone(), until, replaced: false };
+            let limit = Limit { claim: claim.clone(), until, replaced: false, was_late: false };
             limits(&self.limited).insert((claim.run_id, claim.attempt), limit);
         };
         let now = self.attempts.clock.now();

@@ -13,7 +13,7 @@ use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
 use crate::fixtures::{TestDb, at, eventually, problems, seconds, wait_for_status};
-use crate::sidecar::{Sidecar, group_size};
+use crate::sidecar::{Sidecar, group_size, shell};
 use crate::sql::insert;
 
 /// What a server answers.
@@ -251,6 +251,25 @@ fn overdue_work_and_invalid_tasks_are_reported_while_they_last() {
     assert_eq!(all.len(), 2 * all.iter().filter(|state| *state == "began 1").count(), "{all:?}");
 }
 
+/// Other users of the machine see the arguments of a process.
+#[test]
+fn urls_are_read_from_variables_that_no_command_gets() {
+    let (db, client) = TestDb::with_client();
+    let (hook, pinged) = (Hook::start(&[Answer::Status(200)]), Hook::start(&[Answer::Status(200)]));
+    let variables = [("DULY_ALERT_URL", &*hook.url), ("DULY_PING", &*pinged.url)];
+    let line = format!("env >{}/env; exit 1", db.home().display());
+    let mut sidecar = Sidecar::spawn_with(&db, &fast(&[]), &variables);
+    eventually("it pings while there is no problem", || !pinged.requests().is_empty());
+    client.add(shell("digest", &line).at_most_once()).expect("a task");
+    eventually("the dead run is reported", || hook.of("dead") == ["began 1"]);
+    sidecar.terminate();
+    let seen = std::fs::read_to_string(db.home().join("env")).expect("the environment of the command");
+    assert!(
+        seen.contains("DULY_TASK=digest") && !seen.contains("DULY_ALERT_URL") && !seen.contains("DULY_PING"),
+        "{seen}"
+    );
+}
+
 #[test]
 fn a_lost_scheduler_is_reported_until_another_one_starts() {
     let (db, client) = TestDb::with_client();
@@ -325,6 +344,26 @@ fn a_kill_between_failure_and_delivery_loses_nothing() {
     let dead: Vec<&Value> = dead.iter().filter(|message| message["kind"] == "dead").collect();
     assert_eq!(dead.len(), 2, "{dead:?}");
     assert_eq!(dead[0]["id"], dead[1]["id"], "a receiver recognizes the repetition");
+}
+
+/// Its command ignores SIGTERM, and would sleep for much longer than a scheduler may take to end.
+#[test]
+fn a_running_alarm_command_does_not_outlive_its_scheduler() {
+    let line = "sh -c 'trap \"\" TERM; echo $$ >>\"$0\"; exec sleep 1000'";
+    for signal in ["TERM", "KILL"] {
+        let (db, client) = TestDb::with_client();
+        fragile(&client, &db, "digest");
+        let pids = db.home().join("pids");
+        let mut sidecar = Sidecar::start(&db, &fast(&["--alert-command", &format!("{line} {}", pids.display())]));
+        run(&client, "digest", RunStatus::Dead);
+        let group = || std::fs::read_to_string(&pids).ok().and_then(|text| Some(text.lines().next()?.to_owned()));
+        eventually("the command runs", || group().is_some_and(|group| group_size(&group) > 0));
+        sidecar.signal(signal);
+        sidecar.end();
+        let group = group().expect("a group");
+        // After a kill, by the guard.
+        eventually(&format!("{signal} ends the command"), || group_size(&group) == 0);
+    }
 }
 
 #[test]

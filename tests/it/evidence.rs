@@ -128,6 +128,25 @@ fn an_observer_without_free_file_descriptors_waits_and_reports_it() {
 }
 
 #[test]
+fn check_says_of_the_number_of_a_scheduler_that_it_is_of_another_pid_namespace() {
+    if !tool_works("unshare", &[&UNSHARE[..], &["true"]].concat()) {
+        return;
+    }
+    let reports = |db: &TestDb, mut sidecar: Sidecar, of: &str| {
+        eventually("it is registered", || db.registered_schedulers() == 1);
+        let line = format!("worker: the scheduler with pid {}{of} on ", db.ask("SELECT pid FROM scheduler_instances"));
+        eventually(&format!("check reports {line}"), || duly(db, &["check"]).0.contains(&line));
+        sidecar.kill();
+    };
+    let missing = ["--worker", "missing=/nonexistent/worker"];
+    let [(here, _), (elsewhere, _)] = [TestDb::with_client(), TestDb::with_client()];
+    let sidecar = Sidecar::start(&here, &missing);
+    reports(&here, sidecar, "");
+    let sidecar = start_in_namespace(&elsewhere, &missing);
+    reports(&elsewhere, sidecar, " of another PID namespace");
+}
+
+#[test]
 fn a_command_in_another_pid_namespace_is_waited_for_until_the_namespace_is_killed() {
     if !tool_works("unshare", &[&UNSHARE[..], &["true"]].concat()) {
         return;

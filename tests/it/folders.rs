@@ -149,6 +149,39 @@ fn root_refuses_to_run_a_database_of_another_user() {
     scheduler.kill();
 }
 
+/// Neither root nor the owner: the message names both users, and whose the file or its folder is.
+#[test]
+fn a_user_who_may_not_use_a_database_reads_whose_it_is() {
+    const READER: u32 = 4242;
+    let db = database_with_folder(|_, _| {});
+    if !is_root(&db) {
+        return;
+    }
+    let list = || {
+        let output = db.duly(&["list"]).current_dir("/").uid(READER).output().expect("duly");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    chown(db.file(), Some(OTHER_USER), None).unwrap();
+    let whose = |path: &Path| format!("{} belongs to user {OTHER_USER}", path.display());
+    let (advice, reader) = (format!("run duly as that user (sudo -u '#{OTHER_USER}' duly ..)"), "this is user 4242");
+    set_mode(db.home(), 0o755);
+    for mode in [0o600, 0o644] {
+        set_mode(db.file(), mode);
+        let (code, said) = list();
+        assert_eq!(code, Some(4), "{said}");
+        assert!(
+            said.contains(&whose(db.file())) && said.contains(reader) && said.contains(&advice),
+            "{mode:o}: {said}"
+        );
+    }
+    // In a folder that it cannot enter, the owner of the folder is what is known.
+    chown(db.home(), Some(OTHER_USER), None).unwrap();
+    set_mode(db.home(), 0o700);
+    let (code, said) = list();
+    assert!(code == Some(4) && said.contains(&whose(db.home())) && said.contains(reader), "{said}");
+    set_mode(db.home(), 0o755);
+}
+
 #[test]
 fn a_folder_of_another_user_who_may_replace_the_database_is_reported() {
     let db = database_with_folder(|_, _| {});

@@ -256,3 +256,37 @@ fn local_tasks_are_planned_again_in_parts_and_none_starts_by_the_old_plan() {
     assert_eq!((db.rows(plan), db.ask(mark)), (before, "0".to_owned()));
     db.assert_sound();
 }
+
+#[test]
+fn what_is_being_marked_is_shown_until_turns_have_written_it() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, 10_600);
+    let shown = || client.task_details("crowd").expect("the task").marked_runs;
+    assert_eq!(shown(), None);
+    db.execute("UPDATE scheduled_tasks SET status = 'paused' WHERE name = 'crowd'");
+    assert_eq!(shown(), Some(10_001), "more are not counted");
+    for _ in 1..=10 {
+        stepper.step().expect("a turn");
+    }
+    let left: usize = db.number("SELECT count(*) FROM task_runs WHERE blocked IS NOT 'paused'");
+    assert_eq!(shown(), Some(left));
+    derive(&mut stepper);
+    assert_eq!(shown(), None);
+}
+
+#[test]
+fn all_runs_of_a_task_are_cancelled_in_parts_and_no_other() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, number("DULY_WAITING", 20_000) / 10);
+    client.add(NewTask::manual("other").handler("work")).expect("a task");
+    let other = client.trigger("other").expect("a run");
+    assert_eq!(client.cancel_all("crowd").expect("a cancellation"), number::<usize>("DULY_WAITING", 20_000) / 10);
+    assert_eq!(client.cancel_all("crowd").expect("a cancellation"), 0);
+    assert_eq!(db.ask("SELECT group_concat(id) FROM task_runs WHERE status = 'queued'"), other.to_string());
+    derive(&mut stepper);
+    db.assert_sound();
+}

@@ -185,3 +185,24 @@ fn the_longest_rows_fit_the_size_of_a_page() {
     });
     assert_eq!(names(&served.text("/")).len(), 50);
 }
+
+#[test]
+fn a_task_that_is_being_marked_says_so() {
+    let served = served(|db| {
+        let client = db.client();
+        client.add(NewTask::manual("crowd").handler("work")).expect("a task");
+        client.add(NewTask::manual("calm").handler("work")).expect("a task");
+        (0..20).for_each(|_| _ = client.trigger("crowd").expect("a run"));
+        client.trigger("calm").expect("a run");
+        // A request derives the first ten runs by itself.
+        client.pause("crowd").expect("a pause");
+        client.pause("calm").expect("a pause");
+        let shown = db.printed(&["show", "crowd"]);
+        assert!(shown.contains("paused; 10 waiting runs are being marked\n"), "{shown}");
+        assert!(db.printed(&["show", "crowd", "--json"]).contains("\"marked_runs\": 10"));
+        assert!(!db.printed(&["show", "calm"]).contains("marked"));
+    });
+    let page = served.text("/tasks/crowd");
+    assert!(page.contains("10 waiting runs are being marked"), "{page}");
+    assert!(!served.text("/tasks/calm").contains("being marked"));
+}

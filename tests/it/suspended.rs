@@ -104,6 +104,8 @@ fn a_command_that_ended_while_its_scheduler_was_stopped_has_ended_then() {
     let took = db.number::<u64>("SELECT duration_ms FROM task_runs");
     assert!(took <= noted + LIMIT - limit + 1, "it took {took} ms");
     assert_eq!(run.error.is_some(), took >= LIMIT, "{took} ms: {:?}", run.error);
+    // It was stopped as well, and had its time to end when that was over.
+    assert!(!scheduler.log().contains("another worker replaces"), "{}", scheduler.log());
     scheduler.terminate();
     db.assert_sound();
 }
@@ -147,6 +149,15 @@ fn an_owner_stopped_past_its_lease_is_reported_and_keeps_its_runs() {
     assert!(
         pair.client.attempts(run.id).unwrap().is_empty() && pair.client.check(&Limits::default()).unwrap().is_empty()
     );
+    // It reports the end of its stall once, and how long that lasted.
+    let ended = "SELECT count(*) FROM scheduler_events WHERE kind = 'stall_ended'";
+    eventually("the end of the stall is recorded", || pair.db.ask(ended) == "1");
+    let owner = pair.db.ask("SELECT substr(detail, 1, 42) FROM scheduler_events WHERE kind = 'owner_stalled'");
+    let detail = pair.db.ask("SELECT detail FROM scheduler_events WHERE kind = 'stall_ended'");
+    let id = owner.split(':').next().unwrap_or_default();
+    assert!(detail.starts_with(&format!("owner {id}")) && detail.contains(" goes on after a stall of "), "{detail}");
+    assert_eq!(pair.owner.log().matches(&detail).count(), 1, "{}", pair.owner.log());
+    assert_eq!(pair.other.log().matches(" goes on after a stall of ").count(), 0);
     pair.owner.terminate();
     pair.other.terminate();
     pair.db.assert_sound();

@@ -14,3 +14,4 @@ mod lines;
 mod peer;
 mod planted;
 mod rules;
+mod strays;

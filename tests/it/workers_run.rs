@@ -55,7 +55,7 @@ pub(crate) fn task(name: &str, handler: &str) -> NewTask {
     retry_soon(overdue(name).handler(handler), 3)
 }
 
-fn start(db: &TestDb, workers: &[&str], options: &[&str]) -> Sidecar {
+pub(crate) fn start(db: &TestDb, workers: &[&str], options: &[&str]) -> Sidecar {
     let workers = workers.iter().flat_map(|worker| ["--worker", worker]);
     Sidecar::start(db, &workers.chain(["--worker-times", TIMES]).chain(options.iter().copied()).collect::<Vec<_>>())
 }
@@ -76,7 +76,7 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 }
 
 /// What duly has sent to a worker.
-fn sent(db: &TestDb, name: &str) -> String {
+pub(crate) fn sent(db: &TestDb, name: &str) -> String {
     std::fs::read_to_string(db.home().join(format!("lines-{name}"))).unwrap_or_default()
 }
 
@@ -85,7 +85,7 @@ fn wait_for_line(db: &TestDb, name: &str, part: &str) {
     eventually(&format!("the worker {name} has read {part}"), || sent(db, name).contains(part));
 }
 
-fn check(db: &TestDb) -> String {
+pub(crate) fn check(db: &TestDb) -> String {
     let found = db.duly(&["check"]).output().expect("check");
     String::from_utf8(found.stdout).expect("text")
 }

@@ -434,7 +434,25 @@ fn zone_data_that_changes_under_a_running_scheduler() {
     end(old);
     assert!(!check().contains("zone data"), "{}", check());
     assert_eq!(hours(), ["before|10", "since|10"]);
-    end(new);
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
+
+    // A daily task has run half an hour ago by these rules. By the next ones its time comes again in half an hour.
+    let ran = db.number::<u64>("SELECT (CAST((julianday('now') - 2440587.5) * 86400 AS INTEGER) - 1800) / 60 * 60");
+    let at = (ran + 2 * 3600) / 60 % (24 * 60);
+    let line = format!("{} {} * * *", at % 60, at / 60);
+    program(&db, folder.path(), &["-q", "add", "ran", "--cron", &line, "--tz", "Europe/Rome", "--", "true"]);
+    db.execute(&format!("UPDATE scheduled_tasks SET resolved_until = {ran}000 WHERE name = 'ran'"));
+    let since = || db.number::<u64>("SELECT next_run / 1000 FROM scheduled_tasks WHERE name = 'ran'") - ran;
+    assert_eq!(since(), 24 * 3600);
+    install("third", 1);
+    let third = run();
+    eventually("all is planned anew", || hours()[..1] == ["before|11"] && since() != 24 * 3600);
+    assert_eq!(since(), 25 * 3600, "on the next date, and not in half an hour");
+    end(new);
+    end(third);
+    assert_eq!(
+        db.ask("SELECT count(*) FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = 'ran')"),
+        "0"
+    );
     db.assert_sound();
 }

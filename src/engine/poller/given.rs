@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Now;
 use crate::engine::poller::Poller;
@@ -44,6 +45,17 @@ impl Poller {
     pub(super) fn less_what_is_unwritten(&self, slots: Slots) -> Slots {
         let left = self.outbox.len().saturating_sub(self.most_outcomes());
         Slots { room: slots.room.saturating_sub(left).max(slots.idle.min(slots.room)), ..slots }
+    }
+
+    /// Reports that this scheduler did nothing for a time, if that was longer than its lease: others may have reported it as stalled. The
+    /// next turn records it.
+    pub(crate) fn went_on(&mut self, lasted: Duration, now: Now) {
+        if lasted > self.settings.lease {
+            let event = Event::StallEnded { owner: self.owner().to_owned(), lasted };
+            self.clock.keep("stall_ended", now.wall, event.to_string());
+            self.next_heartbeat = now.monotonic;
+            self.emit(&event);
+        }
     }
 
     /// Takes smaller turns after those that held the lock of a file for long.

@@ -22,7 +22,7 @@ use crate::rules::forecast::Upcoming;
 use crate::schedule::duration_text;
 use crate::text::escape;
 use crate::text::times::Times;
-use crate::text::units::short_duration;
+use crate::text::units::{being_marked, short_duration};
 
 /// Occurrences that are listed.
 const OCCURRENCES: usize = 10;
@@ -67,6 +67,7 @@ fn content(view: &View<'_>, name: &str, query: &Query) -> Result<Content> {
                 (parts::task_badge(task.status))
                 div.actions { (buttons(view.state, &task, &path)) }
             }
+            @if let Some(runs) = reader.marked_runs(task.id)? { p.lead { "Changed: " (being_marked(runs)) "." } }
             (problems(view.problems, &task))
         }
         div.columns {

@@ -99,6 +99,35 @@ pub(super) fn names(server: &mut Server, limit: i64) -> Result<Vec<String>, Faul
     server.query(NAMES, &[&limit])?.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
+const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = $1";
+
+/// Returns the names of the tasks that a source declared.
+pub(super) fn managed_by(server: &mut Server, source: &str) -> Result<Vec<String>, Fault> {
+    server.query(MANAGED_BY, &[&source])?.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// As `batch` of the marks in the SQLite store.
+const MARKED_RUNS: &str = sql! {"
+    SELECT count(*) FROM (
+        SELECT 1 FROM scheduled_tasks t CROSS JOIN LATERAL (
+            (SELECT 1 FROM task_runs n
+              WHERE t.marked >= 0 AND n.task_id = t.id AND {unfinished:n} AND {unscheduled_case:n} = 0 AND n.scheduled_for > t.marked
+              LIMIT $2)
+             UNION ALL
+            (SELECT 1 FROM task_runs n
+              WHERE n.task_id = t.id AND {unfinished:n} AND {unscheduled_case:n} > greatest(-t.marked, 0)
+              LIMIT $2)) r
+         WHERE t.id = $1 LIMIT $2) x
+    HAVING EXISTS (SELECT 1 FROM scheduled_tasks WHERE id = $1 AND marked IS NOT NULL)"};
+
+/// Returns how many unfinished runs of a task are behind its mark, at most `most`; `None` if it is not marked.
+pub(super) fn marked_runs(server: &mut Server, task: i64, most: usize) -> Result<Option<usize>, Fault> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let rows = server.query(MARKED_RUNS, &[&task, &most])?;
+    let count: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?;
+    Ok(count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
+}
+
 /// The last scheduled runs of each task, by their occurrences, and the last others: see `history`.
 const RECENT: &str = sql! {"
     SELECT t.id, x.id, x.status, x.duration_ms, x.occurrence

@@ -16,7 +16,7 @@ const UNFINISHED: &str = sql! {"
     SELECT r.id, t.name, r.handler, r.task_id, {unscheduled_case:r}, r.scheduled_for
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE {unfinished:r}
-       AND (r.task_id, {unscheduled_case:r}, r.scheduled_for) < ($1, $2, $3)
+       AND r.task_id >= $8 AND (r.task_id, {unscheduled_case:r}, r.scheduled_for) < ($1, $2, $3)
        AND r.id <= $4 AND ($5::text IS NULL OR r.status = $5)
        AND ($6::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) <= $6)
      ORDER BY r.task_id DESC, {unscheduled_case:r} DESC, r.scheduled_for DESC LIMIT $7"};
@@ -54,9 +54,11 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
         BulkAction::Cancel => {
             let (task, unscheduled, at) = match &pass.position {
                 Some(Position::Unfinished { task, unscheduled, at }) => (*task, *unscheduled, *at),
-                _ => (i64::MAX, i64::MAX, i64::MAX),
+                _ => (selection.task.unwrap_or(i64::MAX), i64::MAX, i64::MAX),
             };
-            let rows = server.query(UNFINISHED, &[&task, &unscheduled, &at, &until, &status, &before, &limit])?;
+            let least = selection.task.unwrap_or(i64::MIN);
+            let rows =
+                server.query(UNFINISHED, &[&task, &unscheduled, &at, &until, &status, &before, &limit, &least])?;
             let position = |row: &Row| {
                 Ok(Position::Unfinished { task: row.try_get(3)?, unscheduled: row.try_get(4)?, at: row.try_get(5)? })
             };

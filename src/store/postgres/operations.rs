@@ -19,10 +19,9 @@ use crate::model::filter::Selection;
 use crate::model::health::Queue;
 use crate::model::health::{Health, Limits};
 use crate::model::limit::{Limit, LimitOn, LimitState};
-use crate::model::progress_meter::Progress;
 use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
-use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
+use crate::model::request::{Added, AppliedParts, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
@@ -36,6 +35,7 @@ use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
 use crate::store::postgres::reach::view::View;
 use crate::store::postgres::server::Access;
+use crate::store::postgres::text::refuse;
 use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, examine, owners, rights};
 use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
@@ -107,13 +107,19 @@ impl Store for PostgresStore {
         Store::random_token(&mut self.memory)
     }
 
-    fn apply(&mut self, declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> {
+    fn apply(&mut self, declared: Declaration<'_>, now: Timestamp) -> Result<AppliedParts> {
+        let names = declared.tasks.names().chain(declared.undeclared.iter().map(String::as_str));
         let reach = Request::Apply {
             source: declared.source.to_owned(),
-            names: declared.tasks.names().map(str::to_owned).collect(),
-            limits: declared.limits.iter().map(Limit::on).collect(),
+            names: names.map(str::to_owned).collect(),
+            limits: declared.limits.as_ref().map(|limits| limits.iter().map(Limit::on).collect()),
         };
-        self.change(now, reach, |memory, now| Store::apply(memory, declared.clone(), progress, now))
+        self.change(now, reach, |memory, now| Store::apply(memory, declared.clone(), now))
+    }
+
+    fn managed_by(&mut self, source: &str) -> Result<Vec<String>> {
+        refuse("managed_by", source).map_err(|fault| self.memory.error(fault, "list names"))?;
+        self.read_on_server("list names", |server| counts::managed_by(server, source))
     }
 
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
@@ -125,12 +131,8 @@ impl Store for PostgresStore {
         self.change(now, Request::Retry { run }, |memory, now| Store::retry(memory, run, now))
     }
 
-    fn cancel(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
-        let reach = match runs {
-            Runs::One(run) => Request::Cancel { run },
-            Runs::OfTask(task) => Request::CancelAll { task: task.to_owned() },
-        };
-        self.change(now, reach, |memory, now| Store::cancel(memory, runs, now))
+    fn cancel(&mut self, run: i64, now: Timestamp) -> Result<Cancelled> {
+        self.change(now, Request::Cancel { run }, |memory, now| Store::cancel(memory, run, now))
     }
 
     fn declare_gone(&mut self, runs: Runs<'_>, now: Timestamp) -> Result<usize> {
@@ -381,6 +383,10 @@ impl Store for PostgresStore {
 
     fn names(&mut self) -> Result<Vec<String>> {
         self.read_on_server("list names", |server| counts::names(server, MAX_LISTED))
+    }
+
+    fn marked_runs(&mut self, task: i64, most: usize) -> Result<Option<usize>> {
+        self.read_on_server("count runs", |server| counts::marked_runs(server, task, most))
     }
 
     fn run(&mut self, run: i64) -> Result<Option<Run>> {

@@ -288,7 +288,7 @@ impl PostgresStore {
             keys: HashSet::new(),
             outputs: false,
             attempts: false,
-            everything: false,
+            more_keys: Vec::new(),
         };
         self.memory.put_memory(memory);
         Reach::Turn(Box::new(reach))

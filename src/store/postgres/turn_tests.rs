@@ -368,10 +368,10 @@ fn the_statements_of_a_turn_go_along_indexes() {
     other.batch_execute(LARGE).expect("rows");
     other.batch_execute("SET plan_cache_mode = force_generic_plan; SET jit = off").expect("settings");
     let types = "bigint, text, text[], bigint[], text[], boolean, bigint, bigint, bigint, bigint, boolean, text, bigint, bigint, \
-                 bigint, bigint, bigint, bigint[], text[], bigint";
+                 bigint, bigint, bigint, bigint[], text[], bigint, text[]";
     other.batch_execute(&format!("PREPARE turn ({types}) AS {TURN}")).expect("a statement");
     let call = "EXECUTE turn (1805025600000, 'one', '{work}', '{1,2,3}', '{}', true, 501, 501, 450, 50, true, '', 0, 500, 0, 500, 50, \
-                '{}', '{}', 251)";
+                '{}', '{}', 251, '{}')";
     let look = sql!(file "look_ahead.sql");
     other.batch_execute(&format!("PREPARE look (text, text[], bigint) AS {look}")).expect("a statement");
     for call in [call, "EXECUTE look ('one', '{work}', NULL)"] {

@@ -5,7 +5,6 @@ use rusqlite::Transaction;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::action::{Acted, Action, Target};
-use crate::model::request::Runs;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::{history, owners, requests, tasks};
@@ -36,7 +35,7 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
         };
         let run = match action {
             Action::Cancel(run) => {
-                acted.events = requests::cancel_in(tx, Runs::One(*run), now)?.events;
+                acted.events = requests::cancel_in(tx, *run, now)?.events;
                 Some(*run)
             }
             Action::Retry(run) => {

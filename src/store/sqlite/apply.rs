@@ -1,14 +1,11 @@
-//! Applies the tasks that a source declares, in one transaction: a manifest, or tasks of another scheduler.
-
-use std::collections::HashSet;
+//! Applies what a source declares, or a part of it, in one transaction: a manifest, or tasks of another scheduler.
 
 use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::declared::DeclaredTasks;
-use crate::model::progress_meter::Progress;
-use crate::model::request::{Added, Applied, Apply, Declaration, Done, Existing, SourceKind};
+use crate::model::request::{Added, Applied, AppliedParts, Apply, Declaration, Done, Existing, SourceKind};
 use crate::model::task::{Definition, TaskStatus};
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
@@ -28,22 +25,15 @@ struct Source<'a> {
 }
 
 /// Makes the tasks of a source what it declares; a dry run takes back what it wrote.
-pub(super) fn apply(
-    store: &mut SqliteStore,
-    declared: Declaration<'_>,
-    progress: &Progress,
-    now: Timestamp,
-) -> Result<Vec<Applied>> {
-    let Declaration { source, kind, how, tasks, limits, refused } = declared;
+pub(super) fn apply(store: &mut SqliteStore, declared: Declaration<'_>, now: Timestamp) -> Result<AppliedParts> {
+    let Declaration { source, kind, how, tasks, undeclared, limits } = declared;
     let source = Source { name: source, kind, how };
     let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
-        let mut applied = apply_declared(tx, source, tasks, progress, now)?;
-        applied.extend(refused);
-        apply_undeclared(tx, schedules, source, &mut applied, progress, now)?;
-        if kind == SourceKind::Manifest {
-            applied.extend(limit_requests::apply(tx, source.name, &limits, how)?);
-        }
-        Ok(applied)
+        Ok(AppliedParts {
+            tasks: apply_declared(tx, source, tasks, now)?,
+            undeclared: apply_undeclared(tx, schedules, source, undeclared, now)?,
+            limits: limits.map_or(Ok(Vec::new()), |limits| limit_requests::apply(tx, source.name, &limits, how))?,
+        })
     };
     match (kind, how.dry_run) {
         (SourceKind::Manifest, true) => store.rehearse("try a manifest", apply),
@@ -57,32 +47,21 @@ fn apply_declared(
     tx: &Transaction<'_>,
     source: Source<'_>,
     tasks: DeclaredTasks,
-    progress: &Progress,
     now: Timestamp,
 ) -> Result<Vec<Applied>, Fault> {
     // Not the cache of the connection: these texts are parsed once, and many are equal.
     let schedules = &mut Schedules::for_many();
     let mut adder = Adder::new(tx)?;
-    let mut names = HashSet::with_capacity(tasks.len());
-    let is_repeated = |(place, name)| (!names.insert(name)).then_some(place);
-    let repeated: HashSet<usize> = tasks.names().enumerate().filter_map(is_repeated).collect();
-    drop(names);
     let mut applied = Vec::with_capacity(tasks.len());
-    for (place, (task, paused)) in tasks.into_definitions().enumerate() {
+    for (task, paused) in tasks.into_definitions() {
         let name = task.name.clone();
-        let done = if repeated.contains(&place) {
-            Err(refused(&name, "the manifest declares it twice".into()).into())
-        } else {
-            apply_one(tx, &mut adder, schedules, source, task, paused, now)
-        };
-        applied.push(match done {
+        applied.push(match apply_one(tx, &mut adder, schedules, source, task, paused, now) {
             Ok(applied) => applied,
             Err(Fault::Request(error)) if source.kind == SourceKind::Foreign => Applied::refused(name, error),
             Err(Fault::Request(error @ Error::Refused { .. })) => return Err(error.into()),
-            Err(Fault::Request(error)) => return Err(refused(&name, error.to_string()).into()),
+            Err(Fault::Request(error)) => return Err(Applied::refusal(&name, error.to_string()).into()),
             Err(fault) => return Err(fault),
         });
-        progress.set_done(applied.len() as u64);
     }
     Ok(applied)
 }
@@ -110,11 +89,11 @@ fn apply_one(
         Some(other) => {
             let reason =
                 format!("{other} declares it too: take it out of one of them, or use --adopt if that was moved here");
-            return Err(refused(&task.name, reason).into());
+            return Err(Applied::refusal(&task.name, reason).into());
         }
         None if source.kind == SourceKind::Foreign => {
             let reason = "a task of this name was added by hand: remove it, or have this one named otherwise";
-            return Err(refused(&task.name, reason.into()).into());
+            return Err(Applied::refusal(&task.name, reason.into()).into());
         }
         None => {}
     }
@@ -130,31 +109,24 @@ fn apply_one(
     Ok(Applied { name, done, next_run })
 }
 
-fn refused(name: &str, reason: String) -> Error {
-    Error::Refused { request: format!("apply task {name:?}"), reason }
-}
-
-/// Adds to `applied` the tasks that the source declared before and no longer declares.
+/// Removes, pauses or leaves tasks that the source declared before and no longer declares.
 fn apply_undeclared(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
     source: Source<'_>,
-    applied: &mut Vec<Applied>,
-    progress: &Progress,
+    undeclared: Vec<String>,
     now: Timestamp,
-) -> Result<(), Fault> {
-    let declared: HashSet<&str> = applied.iter().map(|applied| applied.name.as_str()).collect();
-    let mut undeclared = tasks::managed_by(tx, source.name)?;
-    undeclared.retain(|name| !declared.contains(name.as_str()));
-    undeclared.sort_unstable();
-    // Including the tasks that were refused before the transaction began.
-    progress.set(applied.len() as u64, (applied.len() + undeclared.len()) as u64);
+) -> Result<Vec<Applied>, Fault> {
+    let mut applied = Vec::with_capacity(undeclared.len());
     for name in undeclared {
-        let done = if source.how.prune { prune(tx, schedules, &name, now)? } else { Done::Left };
-        applied.push(Applied { name, done, next_run: None });
-        progress.set_done(applied.len() as u64);
+        // Another program may have removed or adopted it since the names were read.
+        let manager = tasks::by_name(tx, &name)?.and_then(|task| task.definition.managed_by);
+        if manager.as_deref() == Some(source.name) {
+            let done = if source.how.prune { prune(tx, schedules, &name, now)? } else { Done::Left };
+            applied.push(Applied { name, done, next_run: None });
+        }
     }
-    Ok(())
+    Ok(applied)
 }
 
 /// Removes a task, or pauses it while a run of it is running.

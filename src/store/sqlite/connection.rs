@@ -5,6 +5,7 @@
 mod copy;
 mod history_record;
 pub(crate) mod known;
+mod looks;
 mod write_queue;
 
 use std::fs::Metadata;
@@ -515,15 +516,9 @@ impl SqliteStore {
         _ = self.files.set_log_aside();
     }
 
-    /// Compares the file and its log with what they were. If the file is moved between the two looks, its log is missing at the path:
-    /// the second look in its place names the cause.
+    /// Compares the file and its log with what they were.
     fn check_files(&self) -> Result<(), Fault> {
-        let fault = match self.files.check(&self.connection) {
-            Ok(()) => return Ok(()),
-            Err(fault) => fault,
-        };
-        self.in_place()?;
-        Err(fault)
+        looks::looked_twice(|| self.files.check(&self.connection), || self.in_place().map(drop).map_err(Fault::from))
     }
 
     fn in_place(&self) -> Result<Metadata> {

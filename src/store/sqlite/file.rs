@@ -88,7 +88,7 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
     // If this is another program's file, its log must not be written back.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, has_log)?;
     if connection.is_readonly("main")? {
-        return Err(unusable(path, "it is read-only: make the file and its folder writable".into()).into());
+        return Err(unusable(path, with_owner(path, READ_ONLY)).into());
     }
     let contents = schema::examine(&connection, path, tables.version)?;
     if missing == Missing::Refuse && matches!(contents, Contents::Free { .. }) {
@@ -196,7 +196,7 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && missing != Missing::Refuse => {
             match platform::create_private(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    Err(unusable(path, format!("it cannot be made: {error}")))
+                    Err(unusable(path, with_owner(path, &format!("it cannot be made: {error}"))))
                 }
                 _ => Ok(()),
             }
@@ -204,7 +204,7 @@ fn check_path(path: &Path, missing: Missing) -> Result<(), Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(unusable(path, "there is no such file".into()))
         }
-        Err(error) => Err(unusable(path, error.to_string())),
+        Err(error) => Err(unusable(path, with_owner(path, &error.to_string()))),
     }
 }
 
@@ -255,8 +255,15 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
 /// How the reason of [`Class::Tables`] begins.
 pub(crate) const OTHER_TABLES: &str = "its tables are not as duly made them";
 
+const READ_ONLY: &str = "it is read-only: make the file and its folder writable";
+
+/// Returns a reason why this user cannot use a file, with its owner if that is another user.
+fn with_owner(path: &Path, reason: &str) -> String {
+    folder::of_another_user(path).map_or_else(|| reason.to_owned(), |fault| format!("{reason}; {fault}"))
+}
+
 /// Returns what a fault means for a user of the file.
-fn describe(fault: &Fault) -> String {
+fn describe(path: &Path, fault: &Fault) -> String {
     let code = match fault {
         Fault::Store(Class::Tables, missing) => {
             return format!("{OTHER_TABLES} ({missing}): restore a backup; duly repairs nothing");
@@ -267,8 +274,10 @@ fn describe(fault: &Fault) -> String {
     match code {
         Some(ErrorCode::NotADatabase) => "it is not an SQLite database".into(),
         Some(ErrorCode::DatabaseCorrupt) => "it is corrupt: restore a backup; duly repairs nothing".into(),
-        Some(ErrorCode::ReadOnly) => "it is read-only: make the file and its folder writable".into(),
-        Some(ErrorCode::CannotOpen) => "it cannot be opened: may you read and write it and its folder?".into(),
+        Some(ErrorCode::ReadOnly) => with_owner(path, READ_ONLY),
+        Some(ErrorCode::CannotOpen) => {
+            with_owner(path, "it cannot be opened: may you read and write it and its folder?")
+        }
         Some(ErrorCode::DatabaseBusy) => "another program keeps it locked".into(),
         _ => fault.to_string(),
     }
@@ -278,7 +287,7 @@ fn describe(fault: &Fault) -> String {
 pub(crate) fn open_error(path: &Path, fault: Fault) -> Error {
     match fault {
         Fault::Request(error) | Fault::Newer(error) | Fault::Damaged(error) | Fault::Restored(error) => error,
-        fault => unusable(path, describe(&fault)),
+        fault => unusable(path, describe(path, &fault)),
     }
 }
 
@@ -286,7 +295,7 @@ pub(crate) fn open_error(path: &Path, fault: Fault) -> Error {
 /// whose tables fit no statement, which one flipped bit in their definition can cause.
 pub(crate) fn error(path: &Path, fault: Fault, doing: &'static str) -> Error {
     match fault {
-        Fault::Store(Class::Tables | Class::Corrupt, _) => unusable(path, describe(&fault)),
+        Fault::Store(Class::Tables | Class::Corrupt, _) => unusable(path, describe(path, &fault)),
         fault => fault.into_error(doing),
     }
 }

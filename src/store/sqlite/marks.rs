@@ -5,7 +5,7 @@
 //! came. Until then a claim derives the run that it is about to claim. Deriving a run again changes nothing, so a run that is opened
 //! after the change needs no exception, and a later mark begins with the first run.
 
-use rusqlite::{Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::store::sqlite::blocked;
@@ -61,6 +61,11 @@ pub(crate) fn batch(tx: &Transaction<'_>, task: i64, mark: i64, limit: usize) ->
     Ok(Batch { runs: found.into_iter().map(|(run, _)| run).collect(), reached })
 }
 
+/// Returns how many unfinished runs of a task are behind its mark, at most `most`; `None` if it is not marked.
+pub(crate) fn count(tx: &Transaction<'_>, task: i64, most: usize) -> rusqlite::Result<Option<usize>> {
+    mark(tx, task)?.map(|mark| batch(tx, task, mark, most).map(|batch| batch.runs.len())).transpose()
+}
+
 const SET_MARK: &str = "UPDATE scheduled_tasks SET marked = :mark WHERE id = :task";
 
 /// Stores how far a mark has come; `None`: it is gone.
@@ -84,14 +89,18 @@ const AT_ONCE: usize = 10;
 
 /// Derives the first runs of a task that a request has changed. On a server it has read these runs.
 pub(crate) fn begin(tx: &Transaction<'_>, task: i64, now: Timestamp) -> rusqlite::Result<()> {
-    let mark: Option<i64> = tx.prepare_cached(MARK)?.query_row(named_params! { ":task": task }, |row| row.get(0))?;
-    let Some(mark) = mark else { return Ok(()) };
+    let Some(mark) = mark(tx, task)? else { return Ok(()) };
     let batch = batch(tx, task, mark, AT_ONCE)?;
     derive(tx, &batch.runs, now)?;
     reach(tx, task, batch.reached)
 }
 
 const MARK: &str = "SELECT marked FROM scheduled_tasks WHERE id = :task";
+
+fn mark(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<Option<i64>> {
+    let mark = tx.prepare_cached(MARK)?.query_row(named_params! { ":task": task }, |row| row.get(0)).optional()?;
+    Ok(mark.flatten())
+}
 
 const KEYS: &str = "
     SELECT DISTINCT concurrency_key FROM task_runs

@@ -142,11 +142,12 @@ fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> R
         BulkAction::Cancel => {
             let (task, unscheduled, at) = match &pass.position {
                 Some(Position::Unfinished { task, unscheduled, at }) => (*task, *unscheduled, *at),
-                _ => (i64::MAX, i64::MAX, i64::MAX),
+                _ => (selection.task.unwrap_or(i64::MAX), i64::MAX, i64::MAX),
             };
             let mut statement = tx.prepare_cached(UNFINISHED)?;
             let rows = statement.query(named_params! {
-                ":task": task, ":unscheduled": unscheduled, ":at": at, ":until": until, ":status": status, ":before": before,
+                ":task": task, ":unscheduled": unscheduled, ":at": at, ":until": until, ":status": status,
+                ":before": before,
             })?;
             let position = |row: &Row<'_>| {
                 Ok(Position::Unfinished { task: row.get(3)?, unscheduled: row.get(4)?, at: row.get(5)? })
@@ -197,7 +198,12 @@ fn read(
         if by_name && !name.starts_with(prefix.as_bytes()) {
             return Ok(true);
         }
-        pass.position = Some(position(row)?);
+        let position = position(row)?;
+        if matches!(position, Position::Unfinished { task, .. } if selection.task.is_some_and(|wanted| wanted != task))
+        {
+            return Ok(true);
+        }
+        pass.position = Some(position);
         if selection.accepts(&String::from_utf8_lossy(name), handler) {
             pass.selected.push(row.get(0)?);
         }

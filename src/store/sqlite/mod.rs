@@ -82,7 +82,7 @@ use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::progress_meter::Progress;
 use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
-use crate::model::request::{Added, Applied, Cancelled, Change, Declaration, Existing, Runs, Triggered};
+use crate::model::request::{Added, AppliedParts, Cancelled, Change, Declaration, Existing, Runs, Triggered};
 use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
@@ -145,6 +145,14 @@ impl Store for SqliteStore {
         self.read("list names", |tx, _| Ok(tasks::names(tx, history::MAX_LISTED)?))
     }
 
+    fn managed_by(&mut self, source: &str) -> Result<Vec<String>> {
+        self.read("list names", |tx, _| Ok(tasks::managed_by(tx, source)?))
+    }
+
+    fn marked_runs(&mut self, task: i64, most: usize) -> Result<Option<usize>> {
+        self.read("count runs", |tx, _| Ok(marks::count(tx, task, most)?))
+    }
+
     fn run(&mut self, run: i64) -> Result<Option<Run>> {
         self.read("look a run up", |tx, _| Ok(history::run(tx, run)?))
     }
@@ -202,11 +210,11 @@ impl Store for SqliteStore {
         // Requests of clients.
         fn add(task: Definition, existing: Existing, now: Timestamp) -> Result<Added> = add::add;
         fn add_all(tasks: Vec<(Definition, Existing)>, now: Timestamp) -> Result<Vec<Added>> = add::add_all;
-        fn apply(declared: Declaration<'_>, progress: &Progress, now: Timestamp) -> Result<Vec<Applied>> = apply::apply;
+        fn apply(declared: Declaration<'_>, now: Timestamp) -> Result<AppliedParts> = apply::apply;
         fn trigger(task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered>
             = requests::trigger;
         fn retry(run: i64, now: Timestamp) -> Result<i64> = requests::retry;
-        fn cancel(runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> = requests::cancel;
+        fn cancel(run: i64, now: Timestamp) -> Result<Cancelled> = requests::cancel;
         fn declare_gone(runs: Runs<'_>, now: Timestamp) -> Result<usize> = requests::declare_gone;
         fn change_matching(selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport, now: Timestamp)
             -> Result<Vec<Event>> = matching::change;

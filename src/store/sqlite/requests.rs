@@ -112,36 +112,25 @@ fn ready(tx: &Transaction<'_>, schedules: &mut Schedules, task: Task, now: Times
     }
 }
 
-/// Cancels runs that wait, and asks running ones to stop.
-pub(super) fn cancel(store: &mut SqliteStore, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled> {
-    let doing = if let Runs::One(_) = runs { "cancel a run" } else { "cancel runs" };
-    store.write(doing, |tx, _| cancel_in(tx, runs, now))
+/// Cancels a run that waits, or asks a running one to stop.
+pub(super) fn cancel(store: &mut SqliteStore, run: i64, now: Timestamp) -> Result<Cancelled> {
+    store.write("cancel a run", |tx, _| cancel_in(tx, run, now))
 }
 
 /// As [`cancel`].
-pub(super) fn cancel_in(tx: &Transaction<'_>, runs: Runs<'_>, now: Timestamp) -> Result<Cancelled, Fault> {
-    let unfinished = match runs {
-        Runs::OfTask(task) => history::unfinished(tx, tasks::expect(tx, task)?.id)?,
-        Runs::One(id) => {
-            let status = history::run(tx, id)?.ok_or(Error::UnknownRun { id })?.status;
-            if status.is_final() {
-                let request = format!("cancel run {id}");
-                return Err(Error::Refused { request, reason: format!("it is over: {status}") }.into());
-            }
-            vec![(id, status)]
-        }
-    };
-    let (mut cancelled, mut written) = (Cancelled::default(), Written::default());
-    for (run, status) in unfinished {
-        if status == RunStatus::Running {
-            runs::ask_to_stop(tx, run)?;
-            cancelled.asked += 1;
-        } else {
-            settle::cancel_waiting(tx, run, now, &mut written)?;
-            cancelled.done += 1;
-        }
+pub(super) fn cancel_in(tx: &Transaction<'_>, run: i64, now: Timestamp) -> Result<Cancelled, Fault> {
+    let status = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?.status;
+    if status.is_final() {
+        let request = format!("cancel run {run}");
+        return Err(Error::Refused { request, reason: format!("it is over: {status}") }.into());
     }
-    Ok(Cancelled { events: written.events, ..cancelled })
+    if status == RunStatus::Running {
+        runs::ask_to_stop(tx, run)?;
+        return Ok(Cancelled { asked: 1, ..Cancelled::default() });
+    }
+    let mut written = Written::default();
+    settle::cancel_waiting(tx, run, now, &mut written)?;
+    Ok(Cancelled { events: written.events, ..Cancelled::default() })
 }
 
 /// Records that the commands of running runs are gone, where their schedulers are not alive. Returns the number of these runs.

@@ -1,4 +1,5 @@
-//! The command that receives alarms: JSON on standard input, and variables. It has its own process group and a time limit.
+//! The command that receives alarms: JSON on standard input, and variables. It has its own process group and a time limit. It does not
+//! outlive the scheduler: at the end of `duly run` it is ended, and if the scheduler is killed, by the guard.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -10,6 +11,7 @@ use duly::AlarmMessage;
 
 use crate::alarms::message;
 use crate::alarms::stop::Stop;
+use crate::exec::guard::{Guard, Watched};
 use crate::exec::pipes::Drain;
 use crate::exec::system::{self, Group};
 use crate::output::escape;
@@ -27,7 +29,12 @@ const POLL: Duration = Duration::from_millis(20);
 const QUOTED: usize = 200;
 
 /// Runs the command with a message. Exit code 0 means that it was delivered.
-pub(crate) fn run(argv: &[String], message: &AlarmMessage, json: String, stop: &Stop) -> Result<(), String> {
+pub(crate) fn run(
+    (argv, guard): (&[String], &Guard),
+    message: &AlarmMessage,
+    json: String,
+    stop: &Stop,
+) -> Result<(), String> {
     let mut command = Command::new(&argv[0]);
     command
         .args(&argv[1..])
@@ -39,8 +46,12 @@ pub(crate) fn run(argv: &[String], message: &AlarmMessage, json: String, stop: &
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let mut group = Group::start(&mut command)
-        .map_err(|error| format!("cannot start {:?}: {error}", escape::one_line(&argv[0])))?;
+    let watched = guard.announce(None, vec![format!("DULY_ALARM_ID={}", message.id)], TERM);
+    let mut group = Group::start(&mut command).map_err(|error| {
+        watched.iter().for_each(Watched::end);
+        format!("cannot start {:?}: {error}", escape::one_line(&argv[0]))
+    })?;
+    watched.iter().for_each(|watched| watched.identify(group.id()));
     if let Some(mut input) = group.input() {
         // The command may not read it. The thread ends when the pipe is closed.
         let write = move || drop(input.write_all(json.as_bytes()));
@@ -52,6 +63,9 @@ pub(crate) fn run(argv: &[String], message: &AlarmMessage, json: String, stop: &
     let errors = prepared.map(|drain| group.pipes().1.map(|stderr| drain.read(stderr)));
     let errors = errors.map_err(|error| format!("cannot start a thread: {error}"))?;
     let was_ended = wait_for_end(&mut group, stop);
+    if group.is_gone() {
+        watched.iter().for_each(Watched::end);
+    }
     let _ = closed.recv_timeout(POLL);
     let printed = errors.map(Drain::into_text).unwrap_or_default();
     let status = group.end().map_err(|error| format!("its exit code is not known: {error}"))?;

@@ -25,6 +25,7 @@ use crate::alarms::stop::Stop;
 use crate::alarms::url::Url;
 use crate::alarms::watch::Watch;
 use crate::cli::alarm_args::AlarmOptions;
+use crate::exec::guard::Guard;
 
 /// Time limit for the last attempts.
 const LAST: Duration = Duration::from_secs(5);
@@ -35,10 +36,16 @@ pub(crate) struct Alarms {
 }
 
 impl Alarms {
-    /// Starts the threads that the options need, if any, for a database that exists. `since`: when the program started.
-    pub(crate) fn start(file: &Path, options: AlarmOptions, since: Timestamp) -> Result<Option<Alarms>, Error> {
+    /// Starts the threads that the options need, if any, for a database that exists. `since`: when the program started. `guard`: ends a
+    /// command if this process is killed.
+    pub(crate) fn start(
+        file: &Path,
+        options: AlarmOptions,
+        since: Timestamp,
+        guard: &Guard,
+    ) -> Result<Option<Alarms>, Error> {
         let AlarmOptions { command, url, ping, look, pace, retry, ping_interval, request } = options;
-        let command = command.map(|argv| ("command", Receiver::Command(argv)));
+        let command = command.map(|argv| ("command", Receiver::Command(argv, guard.clone())));
         let url = url.map(|target| ("url", Receiver::Url(Url::new(target, request))));
         let receivers: Vec<(&'static str, Receiver)> = command.into_iter().chain(url).collect();
         if receivers.is_empty() && ping.is_none() {

@@ -10,6 +10,7 @@ use crate::alarms::message::{self, Origin};
 use crate::alarms::outage::Outages;
 use crate::alarms::stop::Stop;
 use crate::alarms::url::Url;
+use crate::exec::guard::Guard;
 use crate::output::escape;
 
 /// Longest delay between two attempts.
@@ -19,7 +20,7 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// What receives the messages.
 pub(crate) enum Receiver {
-    Command(Vec<String>),
+    Command(Vec<String>, Guard),
     Url(Url),
 }
 
@@ -139,7 +140,7 @@ impl Sender {
     fn deliver(&mut self, message: &AlarmMessage) -> bool {
         let json = message::json(message, &self.origin);
         let result = match &self.receiver {
-            Receiver::Command(argv) => command::run(argv, message, json, &self.stop),
+            Receiver::Command(argv, guard) => command::run((argv, guard), message, json, &self.stop),
             Receiver::Url(url) => url.post(&json),
         };
         let text = message::text(message);
@@ -170,7 +171,7 @@ impl Sender {
     /// Returns what a log may show of the receiver.
     fn shown(&self) -> String {
         match &self.receiver {
-            Receiver::Command(argv) => format!("the command {:?}", escape::one_line(&argv[0])),
+            Receiver::Command(argv, _) => format!("the command {:?}", escape::one_line(&argv[0])),
             Receiver::Url(url) => url.shown().to_owned(),
         }
     }
@@ -186,6 +187,7 @@ mod tests {
     use super::{Receiver, Sender, State};
     use crate::alarms::message::Origin;
     use crate::alarms::outage::Outages;
+    use crate::exec::guard::Guard;
 
     #[test]
     fn the_delay_doubles_with_each_failure_up_to_five_minutes() {
@@ -193,7 +195,7 @@ mod tests {
         let mut sender = Sender {
             client: Client::open(folder.path().join("agent.db")).expect("a client"),
             channel: "command",
-            receiver: Receiver::Command(vec![folder.path().join("missing").display().to_string()]),
+            receiver: Receiver::Command(vec![folder.path().join("missing").display().to_string()], Guard::default()),
             origin: Origin { host: "here".to_owned(), database: "agent.db".to_owned() },
             outages: Arc::new(Outages::new(vec!["command"], Duration::ZERO)),
             stop: Arc::default(),

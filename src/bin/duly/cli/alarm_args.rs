@@ -9,6 +9,9 @@ use crate::cli::command_line::words;
 use crate::cli::failure::Failure;
 use crate::cli::values::duration;
 
+/// The variables of the URLs: a URL may hold a secret, and other users see the arguments of a process. Commands do not get them.
+pub(crate) const VARIABLES: [&str; 2] = ["DULY_ALERT_URL", "DULY_PING"];
+
 /// Options for alarms. The hidden ones are for tests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AlarmArgs {
@@ -17,10 +20,10 @@ pub(crate) struct AlarmArgs {
     #[arg(long, value_name = "ARGV")]
     pub(crate) alert_command: Option<String>,
     /// URL that receives the same alarms, each as a POST of JSON.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = VARIABLES[0], hide_env_values = true)]
     pub(crate) alert_url: Option<String>,
     /// URL that is requested every minute while duly check finds no problem, for a monitor that reports when the requests end.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = VARIABLES[1], hide_env_values = true)]
     pub(crate) ping: Option<String>,
     #[arg(long, hide = true, default_value = "5s", value_parser = duration)]
     alarm_look: Duration,

@@ -66,10 +66,10 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Add a task. Idempotent: adding the same definition again changes nothing.
     Add(Box<Add>),
-    /// Make the tasks match a TOML manifest, in one transaction. Idempotent.
+    /// Make the tasks match a TOML manifest: all of them, or none if one is refused. Idempotent.
     #[command(after_help = help_examples::APPLY)]
     Apply(ApplyArgs),
-    /// Import tasks from a crontab, supercronic or NanoClaw, in one transaction. Idempotent.
+    /// Import tasks from a crontab, supercronic or NanoClaw. Idempotent.
     #[command(subcommand, after_help = help_examples::IMPORT)]
     Import(Import),
     /// List the tasks, with the next and the last runs of each.

@@ -38,7 +38,11 @@ says.
 const FAILURES: [(&str, &str, bool); 29] = [
     ("run", "the manifest was refused, or the scheduler did not start or was stopped by an error", true),
     ("add", "the definition is invalid, or a task of this name has another definition", true),
-    ("apply", "the manifest was refused; nothing has changed", true),
+    (
+        "apply",
+        "the manifest was refused, and nothing has changed; or a part of more than 500 tasks was not applied",
+        true,
+    ),
     ("import crontab", "an entry was not imported, unless `--partial` is given; or the crontab cannot be read", true),
     (
         "import supercronic",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use duly::{Applied, Apply, Client, Done, Progress, Timestamp};
+use duly::{Applied, Apply, Client, Done, Error, Progress, Timestamp};
 use serde::Serialize;
 
 use crate::cli::args::ApplyArgs;
@@ -88,7 +88,18 @@ pub(crate) fn apply_manifest(
     progress: &Progress,
 ) -> Result<Vec<Applied>, Failure> {
     let Manifest { name, tasks, limits, workers: _ } = manifest;
-    Ok(client.apply_with_limits(&name, tasks, limits, options, progress)?)
+    client.apply_with_limits(&name, tasks, limits, options, progress).map_err(|error| partly(error, progress))
+}
+
+/// Adds to an error how many tasks are applied all the same.
+pub(crate) fn partly(error: Error, progress: &Progress) -> Failure {
+    match (progress.done(), progress.total()) {
+        (0, _) => Failure::Duly(error),
+        (done, total) => Failure::Advised(
+            error,
+            format!("; {done} of {total} tasks are done and stay so: repeat the command to do the rest"),
+        ),
+    }
 }
 
 /// Counts the changes: `2 added, 1 unchanged`.

@@ -169,11 +169,12 @@ fn import_tasks(
     let items = items.chain(retained.into_iter().map(|name| ImportItem::refused(name, "")));
     let applied = printer.watched("importing", |progress| {
         let import = |client: Client| client.import_watched(source, items, options, progress);
+        let partly = |error| apply::partly(error, progress);
         match options.dry_run {
             true if !may_exist(db) => with_temporary_database(db, import),
             // A dry run does not add the tables of duly to an existing file.
             true => Ok(import(Client::open_existing(db)?)?),
-            false => Ok(import(Client::open_own(db)?)?),
+            false => import(Client::open_own(db)?).map_err(partly),
         }
     })?;
     let entries: HashMap<&str, &ParsedTask<'_>> = tasks.iter().map(|task| (task.name.as_str(), task)).collect();

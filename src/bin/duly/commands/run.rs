@@ -197,8 +197,8 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         last_resort,
         unrecorded,
     };
-    let database = file.to_owned();
-    let alarms = session.unless_stopped(move || Alarms::start(&database, alarms, started));
+    let (database, of_alarms) = (file.to_owned(), guard.clone());
+    let alarms = session.unless_stopped(move || Alarms::start(&database, alarms, started, &of_alarms));
     let (alarms, waited) = match alarms.and_then(Option::transpose) {
         Ok(alarms) => (alarms.flatten(), session.wait_for_stop()),
         Err(error) => (None, Err(error)),
@@ -407,7 +407,7 @@ impl Session<'_> {
         if now.saturating_sub(*since.get_or_insert(now)) < UNUSABLE { Ok(false) } else { is_idle }
     }
 
-    /// Applies the manifest again. If that fails, nothing has changed and the scheduler continues.
+    /// Applies the manifest again. If it is refused, nothing has changed. The scheduler continues.
     fn reload(&self) -> Result<(), Error> {
         self.manager.report_reload();
         let Some(tasks) = self.args.tasks.clone() else {

@@ -11,14 +11,15 @@ use crate::output::escape::shell_word;
 use crate::output::printer::Printer;
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
+use crate::output::units::being_marked;
 
 pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let details = client.task_details(name)?;
     if printer.json {
         return Ok(printer.document(&details)?);
     }
-    let TaskDetails { task, occurrences, recent, runs, limits, .. } = details;
-    let mut table = summary(&task, printer);
+    let TaskDetails { task, occurrences, recent, runs, limits, marked_runs, .. } = details;
+    let mut table = summary(&task, marked_runs, printer);
     for state in &limits {
         let tone = if is_reached(state) { Tone::Odd } else { Tone::Plain };
         let text = format!("{}: {}", state.limit.on(), use_of(state, printer));
@@ -46,7 +47,7 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
     Ok(())
 }
 
-fn summary(task: &Task, printer: &Printer<'_>) -> Table {
+fn summary(task: &Task, marked_runs: Option<usize>, printer: &Printer<'_>) -> Table {
     let (definition, times) = (&task.definition, &printer.times);
     let at = |at: Option<Timestamp>| at.map(|at| times.both(at));
     let retry = definition.retry;
@@ -70,7 +71,8 @@ fn summary(task: &Task, printer: &Printer<'_>) -> Table {
     };
     let plain = Tone::Plain;
     row("name", Some(definition.name.clone()), plain);
-    row("status", Some(task.status.to_string()), task_tone(task.status));
+    let marked = marked_runs.map(|runs| format!("; {}", being_marked(runs))).unwrap_or_default();
+    row("status", Some(format!("{}{marked}", task.status)), task_tone(task.status));
     row("invalid", task.invalid_reason.clone(), Tone::Bad);
     row("paused by", task.paused_by.clone(), plain);
     row("schedule", Some(schedule(task)), plain);

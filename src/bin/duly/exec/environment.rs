@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use crate::cli::service_manager;
+use crate::cli::{alarm_args, service_manager};
 use crate::exec::payload::{DEAD_RUN, PAYLOAD_FILE, Payload};
 
 /// What a command inherits.
@@ -59,7 +59,8 @@ fn own(name: &str) -> Option<(String, OsString)> {
 /// Removes what is meant for this process only.
 fn remove_own(command: &mut Command) {
     // The scheduler may itself have been started by a command, and have inherited variables of that run.
-    for name in [PAYLOAD_FILE].iter().chain(&DEAD_RUN).chain(&service_manager::VARIABLES) {
+    let own = [PAYLOAD_FILE].into_iter().chain(DEAD_RUN).chain(service_manager::VARIABLES);
+    for name in own.chain(alarm_args::VARIABLES) {
         command.env_remove(name);
     }
 }

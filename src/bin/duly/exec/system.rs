@@ -96,11 +96,7 @@ impl Group {
             return Some("its process group".to_owned());
         }
         let members = members(self.id()).unwrap_or_default();
-        let mut shown: Vec<String> = members.iter().take(MEMBERS_SHOWN).map(|member| named(member.pid)).collect();
-        if members.len() > shown.len() {
-            shown.push(format!("and {} more", members.len() - shown.len()));
-        }
-        (!shown.is_empty()).then(|| shown.join(", "))
+        listed(&members.iter().map(|member| member.pid).collect::<Vec<_>>())
     }
 
     /// Sends SIGTERM to the group.
@@ -218,6 +214,15 @@ pub(crate) fn failure(status: ExitStatus) -> Option<String> {
         Some(code) => Some(format!("exit code {code}")),
         None => Some("ended without an exit code".to_owned()),
     }
+}
+
+/// Lists processes: `sleep (pid 7), sh (pid 8)`; `None` if there is none.
+pub(crate) fn listed(pids: &[u32]) -> Option<String> {
+    let mut shown: Vec<String> = pids.iter().take(MEMBERS_SHOWN).map(|pid| named(*pid)).collect();
+    if pids.len() > shown.len() {
+        shown.push(format!("and {} more", pids.len() - shown.len()));
+    }
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 /// `sleep (pid 7)`.

@@ -1,6 +1,6 @@
 //! The attempts that one process of a worker has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,6 +9,9 @@ use duly::StopReason;
 use duly::executor::Delegated;
 
 use crate::workers::protocol::{AttemptId, Hello};
+
+/// How many attempts that have ended are known.
+const ENDED: usize = 1000;
 
 /// What a process needs of the worker that it is a copy of.
 pub(crate) trait Hub: Send + Sync {
@@ -38,6 +41,8 @@ struct State {
     phase: Phase,
     concurrency: usize,
     attempts: BTreeMap<AttemptId, Attempt>,
+    /// The newest that the worker has ended.
+    ended: VecDeque<AttemptId>,
     /// Which rule it has broken.
     broken: Option<String>,
 }
@@ -253,7 +258,22 @@ impl Attempts {
     pub(crate) fn take(&self, id: AttemptId) -> Option<Attempt> {
         let mut state = self.state();
         state.attempts.get(&id)?.delegated.as_ref()?;
+        state.ended.push_back(id);
+        if state.ended.len() > ENDED {
+            state.ended.pop_front();
+        }
         state.attempts.remove(&id)
+    }
+
+    /// Whether the worker has ended this attempt: what it says of it now is late.
+    pub(crate) fn is_over(&self, id: AttemptId) -> bool {
+        let state = self.state();
+        !state.attempts.contains_key(&id) && state.ended.contains(&id)
+    }
+
+    /// Whether its hello was accepted.
+    pub(crate) fn was_accepted(&self) -> bool {
+        self.state().concurrency > 0
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

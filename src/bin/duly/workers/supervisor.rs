@@ -80,6 +80,8 @@ enum End {
 /// How the life of a process was.
 struct Life {
     how: String,
+    /// Why it served nothing: its hello was not accepted.
+    unserved: Option<String>,
     /// It begins a new row of starts.
     is_proof: bool,
     /// It was not started for want of resources, which says nothing about the worker.
@@ -138,7 +140,7 @@ impl Supervisor {
         self.is_settled.load(Ordering::SeqCst)
     }
 
-    /// Returns why it was given up.
+    /// Returns why it was given up, or serves nothing.
     pub(crate) fn problem(&self) -> Option<String> {
         lock(&self.problem).clone()
     }
@@ -179,6 +181,14 @@ impl Supervisor {
         }
     }
 
+    fn report(&self, problem: Option<String>) {
+        let is_new = *lock(&self.problem) != problem;
+        *lock(&self.problem) = problem;
+        if is_new {
+            (self.on_change)();
+        }
+    }
+
     /// Starts processes until an order ends that, or the copy is given up.
     fn supervise(&self, waker: &Waker) {
         let (label, mut row, mut short) = (self.label(), 0, 0);
@@ -199,9 +209,13 @@ impl Supervisor {
                     life.how
                 );
                 log::error!("{problem}");
-                *lock(&self.problem) = Some(problem);
+                self.report(Some(problem));
                 self.hub.give_up();
                 break;
+            }
+            if !life.is_shortage {
+                let again = "it is started again, and serves nothing before its hello";
+                self.report(life.unserved.map(|how| format!("{} {how}; {again}", self.subject())));
             }
             let delay = self.times.delay(row.max(short).max(1));
             log::warn!("{label}: {}; next start in {}", life.how, duration_text(delay));
@@ -251,7 +265,8 @@ impl Supervisor {
             Err(NotStarted { how, is_shortage }) => {
                 // The scheduler may have stopped.
                 (self.on_change)();
-                return Life { how, is_proof: false, is_shortage };
+                let unserved = (!is_shortage).then(|| how.clone());
+                return Life { how, unserved, is_proof: false, is_shortage };
             }
         };
         let Started { mut group, stdin, stdout, stderr } = started;
@@ -280,7 +295,7 @@ impl Supervisor {
                 End::Because(format!("a thread for it cannot be started: {error}"))
             }
         };
-        let (reason, status) = self.end(&worker, (group, watched), end);
+        let (reason, status) = self.end(&worker, (group, watched), &input, end);
         // What a worker printed last that has ended without a failure explains nothing.
         let last = worker.log.last().filter(|_| reason.is_some() || status != SUCCESS);
         let last = last.map(|line| format!(": {line}")).unwrap_or_default();
@@ -295,7 +310,8 @@ impl Supervisor {
         // Not before its attempts have ended: while they are recorded as running, their link to it is evidence.
         drop::<SharedInput>(input);
         let is_proof = is_proof || worker.has_ended_a_run();
-        Life { how: format!("{how} (pid {pid})"), is_proof, is_shortage: short }
+        let unserved = (!short && !worker.attempts.was_accepted()).then(|| how.clone());
+        Life { how: format!("{how} (pid {pid})"), unserved, is_proof, is_shortage: short }
     }
 
     /// Watches the process until it ends or is to be ended.
@@ -335,6 +351,7 @@ impl Supervisor {
             }
             if said_hello && hello.is_none() {
                 hello = Some(awake);
+                self.report(None);
                 self.settle();
             }
             if worker.take_heard() {
@@ -372,7 +389,13 @@ impl Supervisor {
     }
 
     /// Ends the process. Returns when its group is empty and what it wrote is read: why it was ended, and how it ended.
-    fn end(&self, worker: &Worker, group: (Group, Option<Watched>), end: End) -> (Option<String>, String) {
+    fn end(
+        &self,
+        worker: &Worker,
+        group: (Group, Option<Watched>),
+        input: &SharedInput,
+        end: End,
+    ) -> (Option<String>, String) {
         let (mut group, watched) = group;
         worker.attempts.leave();
         worker.outbox.close(None);
@@ -389,6 +412,9 @@ impl Supervisor {
             log::warn!("{}: remaining processes of the worker could not be ended: {left}", self.label());
         } else if let Some(left) = left {
             log::info!("{}: ended remaining processes of the worker: {left}", self.label());
+        }
+        if is_gone && let Some(left) = system::listed(&input.holders()) {
+            log::warn!("{}: left running, since they have left the process group of the worker: {left}", self.label());
         }
         worker.set_gone();
         // What it wrote before its end counts. The reader may be at work on it, or wait for a process that has left the group.

@@ -249,6 +249,10 @@ impl Worker {
     }
 
     fn step(&self, id: AttemptId, step: Step<'_>) -> Result<(), String> {
+        if self.attempts.is_over(id) {
+            self.late(id, &step);
+            return Ok(());
+        }
         let unknown = || {
             let AttemptId { run, attempt } = id;
             if self.attempts.said_hello() {
@@ -286,6 +290,20 @@ impl Worker {
             }),
         }
         .map_err(|error| if error.is_empty() { unknown() } else { error })
+    }
+
+    /// A message about an attempt that the worker has ended changes nothing, and costs none of its other attempts.
+    fn late(&self, id: AttemptId, step: &Step<'_>) {
+        let AttemptId { run, attempt } = id;
+        let error = format!("attempt {attempt} of run {run} has ended");
+        match step {
+            Step::EffectBegin(key) | Step::EffectDone(key, _) | Step::EffectFailed(key) => {
+                self.answer(&ToWorker::Effect { run, attempt, key, answer: EffectAnswer::Refused { error } });
+            }
+            Step::Begin | Step::Progress(_) | Step::Done(_) | Step::Failed { .. } => {
+                self.log.line(Level::Warn, Some(run), &format!("a late message is ignored: {error}"));
+            }
+        }
     }
 
     fn done(&self, attempt: Attempt, result: Option<&str>) {

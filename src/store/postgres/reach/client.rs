@@ -1,7 +1,5 @@
 //! The rows that the requests of clients and the effects and outcomes of workers need.
 
-use std::collections::HashSet;
-
 use crate::model::bulk::BulkAction;
 use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
@@ -15,16 +13,14 @@ use crate::store::sqlite::sql::sql;
 pub(crate) enum Request {
     /// Tasks to add.
     Add { names: Vec<String>, replaces: bool },
-    /// The tasks that a source declares.
-    Apply { source: String, names: Vec<String>, limits: Vec<LimitOn> },
+    /// Tasks that a source declares or has declared, and its limits, if they are applied.
+    Apply { source: String, names: Vec<String>, limits: Option<Vec<LimitOn>> },
     /// A run of a task, with the key of the request.
     Trigger { task: String, key: Option<String> },
     /// A run that retries another.
     Retry { run: i64 },
     /// The end of a run that waits.
     Cancel { run: i64 },
-    /// The end of all unfinished runs of a task.
-    CancelAll { task: String },
     /// A run whose command is gone.
     Gone { run: i64 },
     /// All running runs of a task.
@@ -66,17 +62,14 @@ impl Request {
             Request::Add { names, .. } => names.iter().map(|name| ("name", name.as_str())).collect(),
             Request::Apply { source, names, limits } => {
                 let names = names.iter().map(|name| ("name", name.as_str()));
-                let limits = limits.iter().map(|on| (limit(on), text(on)));
+                let limits = limits.iter().flatten().map(|on| (limit(on), text(on)));
                 names.chain(limits).chain([("managed_by", source.as_str())]).collect()
             }
             Request::Trigger { task, key } => {
                 let key = key.iter().map(|key| ("request_key", key.as_str()));
                 key.chain([("name", task.as_str())]).collect()
             }
-            Request::CancelAll { task }
-            | Request::GoneAll { task }
-            | Request::Change { task }
-            | Request::Remove { task } => vec![("name", task)],
+            Request::GoneAll { task } | Request::Change { task } | Request::Remove { task } => vec![("name", task)],
             Request::Limit { on } => vec![(limit(on), text(on))],
             Request::Effect { key, .. } => vec![("key", key)],
             Request::Finish { key: Some(key), .. } => vec![("concurrency_key", key)],
@@ -99,7 +92,6 @@ impl Request {
         match self {
             Request::Add { names, .. } => Some(names),
             Request::Trigger { task, .. }
-            | Request::CancelAll { task }
             | Request::GoneAll { task }
             | Request::Change { task }
             | Request::Remove { task } => Some(std::slice::from_ref(task)),
@@ -117,11 +109,10 @@ impl Request {
         }
         match self {
             Request::Add { replaces, .. } => add(bench, *replaces),
-            Request::Apply { source, names, limits } => apply(bench, source, names, limits),
+            Request::Apply { source, names, limits } => apply(bench, source, names, limits.as_deref()),
             Request::Trigger { key, .. } => trigger(bench, key.as_deref()),
             Request::Retry { run } => retry(bench, &[*run]),
             Request::Cancel { run } => cancel(bench, &[*run]),
-            Request::CancelAll { .. } => cancel_all(bench),
             Request::Gone { run } => gone(bench, "WHERE t.id = $1", run),
             Request::GoneAll { .. } => gone_all(bench),
             Request::Change { .. } => change(bench),
@@ -186,19 +177,16 @@ fn add(bench: &mut Sheets, replaces: bool) -> Result<(), Fault> {
     around::behind_keys(bench)
 }
 
-/// As [`Request::Add`], with the tasks that the source declared before, which are removed or paused.
-fn apply(bench: &mut Sheets, source: &String, names: &[String], limits: &[LimitOn]) -> Result<(), Fault> {
-    // Not in one condition: the server would compare each task with each name.
-    bench.read("scheduled_tasks", "WHERE t.managed_by = $1", &[source])?;
-    let known: HashSet<String> = around::texts(bench, "scheduled_tasks", "name").into_iter().collect();
-    let others: Vec<&String> = names.iter().filter(|name| !known.contains(*name)).collect();
-    around::tasks_named(bench, &others)?;
-    bench.read("concurrency_limits", "WHERE t.managed_by = $1", &[source])?;
-    bench.read("rate_limits", "WHERE t.managed_by = $1", &[source])?;
+/// As [`Request::Add`], with what the source declared before, which is removed or paused.
+fn apply(bench: &mut Sheets, source: &String, names: &[String], limits: Option<&[LimitOn]>) -> Result<(), Fault> {
+    around::tasks_named(bench, names)?;
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
     around::before_a_change(bench, &tasks)?;
     around::behind_keys(bench)?;
     around::tasks_of_runs(bench)?;
+    let Some(limits) = limits else { return Ok(()) };
+    bench.read("concurrency_limits", "WHERE t.managed_by = $1", &[source])?;
+    bench.read("rate_limits", "WHERE t.managed_by = $1", &[source])?;
     let mut changed = limits.to_vec();
     changed.extend(around::texts(bench, "concurrency_limits", "concurrency_key").into_iter().map(LimitOn::Key));
     changed.extend(around::texts(bench, "rate_limits", "handler").into_iter().map(LimitOn::Handler));
@@ -260,12 +248,6 @@ fn finish(bench: &mut Sheets, run: i64, key: Option<&str>) -> Result<(), Fault> 
 fn cancel(bench: &mut Sheets, runs: &[i64]) -> Result<(), Fault> {
     around::runs_with_front(bench, runs)?;
     around::tasks_of_runs(bench)?;
-    around::attempts_that_began(bench)?;
-    around::behind_keys(bench)
-}
-
-fn cancel_all(bench: &mut Sheets) -> Result<(), Fault> {
-    around::unfinished_of_tasks(bench)?;
     around::attempts_that_began(bench)?;
     around::behind_keys(bench)
 }

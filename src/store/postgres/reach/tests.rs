@@ -288,8 +288,7 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
     match random.u8(..19) {
         0 => compare(all, some, &what("trigger"), |store| store.trigger(name, None, None, now)),
         1 => compare(all, some, &what("trigger with key"), |store| store.trigger(name, Some("[1]"), Some("r1"), now)),
-        2 | 3 => compare(all, some, &what("cancel"), |store| store.cancel(Runs::One(run), now)),
-        4 => compare(all, some, &what("cancel all"), |store| store.cancel(Runs::OfTask(name), now)),
+        2..=4 => compare(all, some, &what("cancel"), |store| store.cancel(run, now)),
         5 | 6 => compare(all, some, &what("retry"), |store| store.retry(run, now)),
         7 => compare(all, some, &what("pause"), |store| store.pause(name, now)),
         8 => compare(all, some, &what("resume"), |store| store.resume(name, now)),
@@ -318,7 +317,9 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
             ][random.usize(..5)];
             let pattern = format!("task-{}*", random.u8(1..9));
             let before = random.bool().then(|| Timestamp::from_millis(NOW - 600_000));
-            let selection = Selection { action, handler: None, name: Some(pattern.into()), status, before };
+            let task = (action == BulkAction::Cancel && random.bool()).then(|| random.i64(1..9));
+            let name = task.is_none().then(|| pattern.into());
+            let selection = Selection { action, handler: None, name, status, before, task };
             let started = (BulkPass::default(), BulkReport::default());
             compare(all, some, &what(&format!("count {selection:?}")), |store| {
                 let (mut pass, mut report) = started.clone();
@@ -538,10 +539,9 @@ fn an_operation_takes_as_many_round_trips_for_any_number_of_rows() {
         let handlers: BTreeSet<String> = HANDLERS.iter().map(|&one| one.to_owned()).collect();
         counted.push([
             ("trigger", trips(&mut database, |store| store.trigger("task-0", None, None, now))),
-            ("cancel", trips(&mut database, |store| store.cancel(Runs::One(3), now))),
+            ("cancel", trips(&mut database, |store| store.cancel(3, now))),
             ("pause", trips(&mut database, |store| store.pause("task-0", now))),
             ("resume", trips(&mut database, |store| store.resume("task-0", now))),
-            ("cancel all", trips(&mut database, |store| store.cancel(Runs::OfTask("task-0"), now))),
             ("retry", trips(&mut database, |store| store.retry(3, now))),
             ("task", trips(&mut database, |store| store.task("task-0"))),
             ("run", trips(&mut database, |store| store.run(3))),

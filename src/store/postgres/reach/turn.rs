@@ -54,8 +54,8 @@ pub(crate) struct TurnReach {
     pub(crate) outputs: bool,
     /// Whether the attempts of the runs of outcomes are read: an outcome may be stored already.
     pub(crate) attempts: bool,
-    /// Whether everything is read: the rules went further than foreseen.
-    pub(crate) everything: bool,
+    /// Keys whose runs are read in addition: the rules went further than foreseen.
+    pub(crate) more_keys: Vec<String>,
 }
 
 /// The rows by their ids, and those of the small tables. `$1` tasks, `$2` runs, `$3` owners, `$4` whether the others that have not
@@ -111,9 +111,6 @@ const NO_STALLS: (&str, &str) = ("scheduler_events", "WHERE $7::text[] IS NULL A
 
 impl TurnReach {
     pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
-        if self.everything {
-            return bench.read_everything();
-        }
         let statement = format!("{IDS},\n       {}", bench.numbers());
         let found = bench.server.query(
             &statement,
@@ -138,6 +135,7 @@ impl TurnReach {
                 &self.misplanned,
                 &self.stalled,
                 &self.derived,
+                &self.more_keys,
             ],
         )?;
         let row = &found[0];
@@ -164,11 +162,8 @@ impl TurnReach {
         )
     }
 
-    /// Which run starts, or may start, depends on all runs of its key.
+    /// Which run starts, or may start, depends on the runs of its key.
     pub(super) fn was_enough(&mut self, differences: &[Difference<'_>]) -> bool {
-        if self.everything {
-            return true;
-        }
         let mut enough = true;
         for difference in differences {
             match difference.table().name {
@@ -183,7 +178,8 @@ impl TurnReach {
                             && moves
                             && !self.keys.contains(key)
                         {
-                            (self.everything, enough) = (true, false);
+                            self.more_keys.push(key.to_string());
+                            enough = false;
                         }
                     }
                 }

@@ -4,7 +4,7 @@
 -- tasks of a priority, $8 most unplanned tasks, $9 most expiring runs, $10 most claimable runs of a handler and priority,
 -- $11 whether all rows are looked at in turns, $12 the key and $13 the task that the sweep reached, $14 how many of each it looks
 -- at, $15 the task that the search for planless tasks reached, $16 how many it looks at, $17 slots, $18 tasks that a wrong clock has
--- planned, $19 stalled owners, $20 most runs of marked tasks.
+-- planned, $19 stalled owners, $20 most runs of marked tasks, $21 more keys.
 --
 -- Every part goes along one index. LATERAL with a LIMIT or OFFSET 0 keeps the planner from joining in another way.
 WITH RECURSIVE
@@ -231,7 +231,8 @@ key AS MATERIALIZED (
                     UNION ALL SELECT '#' || task_id, 0 FROM unfinished WHERE deep
                     UNION ALL SELECT concurrency_key, 0 FROM task WHERE deep
                     UNION ALL SELECT coalesce(concurrency_key, '#' || id), 0 FROM task WHERE opens
-                    UNION ALL SELECT key, 0 FROM swept_key) AS named
+                    UNION ALL SELECT key, 0 FROM swept_key
+                    UNION ALL SELECT unnest($21::text[]), {window}) AS named
              WHERE key IS NOT NULL GROUP BY key) k
       LEFT JOIN LATERAL (SELECT max_running FROM concurrency_limits WHERE concurrency_key = k.key OFFSET 0) l ON true
 ),
