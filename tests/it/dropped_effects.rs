@@ -30,7 +30,7 @@ fn runtime() -> tokio::runtime::Runtime {
     let runtime = builder.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap();
     runtime.spawn(async {
         loop {
-            let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(300))).await;
+            let _ = tokio::task::spawn_blocking(|| std::thread::park_timeout(Duration::from_micros(300))).await;
         }
     });
     runtime
