@@ -417,7 +417,7 @@ impl<'a> Check<'a> {
             "run {run} of {task} waits: its scheduler is dead, and the scheduler that recovers its runs is alive and makes no \
              progress ({pid} on {host})"
         );
-        let problem = problem(ProblemKind::Stuck, found, &format!("let {pid} go on, or end it"));
+        let problem = problem(ProblemKind::Stuck, found, &format!("let the process with {pid} go on, or end it"));
         Some(Problem { task: Some(task.clone()), run: Some(*run), ..problem })
     }
 

@@ -1,5 +1,6 @@
 //! Calls the observers of an application on a thread of their own, so that no observer holds up the scheduler.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ThreadId};
@@ -14,6 +15,8 @@ use crate::model::observers::Observers;
 
 /// Events that wait for the observers, at most.
 const QUEUE: usize = 10_000;
+/// Events that follow within this time are taken together: to wake the thread of the observers costs the loop more than an event.
+const GATHER: Duration = Duration::from_micros(500);
 /// The longest wait for them.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -72,15 +75,18 @@ impl Observer for Told {
 }
 
 fn deliver(observers: &Observers, messages: &Receiver<Message>, dropped: &AtomicU64) {
-    for message in messages {
-        match dropped.swap(0, Ordering::Relaxed) {
-            0 => {}
-            count => log::warn!("{count} events were dropped: the observers of the application did not keep up"),
+    while let Ok(first) = messages.recv() {
+        for message in iter::once(first).chain(messages.try_iter()) {
+            match dropped.swap(0, Ordering::Relaxed) {
+                0 => {}
+                count => log::warn!("{count} events were dropped: the observers of the application did not keep up"),
+            }
+            match message {
+                Message::Event(event) => observers.notify(&event),
+                Message::Delivered(done) => _ = done.send(()),
+            }
         }
-        match message {
-            Message::Event(event) => observers.notify(&event),
-            Message::Delivered(done) => _ = done.send(()),
-        }
+        thread::park_timeout(GATHER);
     }
 }
 

@@ -229,6 +229,11 @@ impl Tools {
 
     /// As [`Tools::with_effects_left`], and waits.
     pub(crate) fn effects_left(&self) -> Vec<EffectEnd> {
+        let mut held = self.reported();
+        if !held.effects.is_beginning() {
+            return held.effects.take_left();
+        }
+        drop(held);
         let (send, left) = crossbeam_channel::bounded(1);
         self.with_effects_left(move |effects| drop(send.send(effects)));
         left.recv().unwrap_or_default()

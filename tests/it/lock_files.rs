@@ -256,7 +256,7 @@ fn check_names_the_stopped_scheduler_that_must_recover_a_run() {
         "stuck: run 1 of post waits: its scheduler is dead, and the scheduler that recovers its runs is alive and makes no \
          progress (pid "
             .to_owned(),
-        format!("): let process {pid} go on, or end it"),
+        format!(": let the process with pid {pid} go on, or end it"),
     ];
     eventually("check names it", || expected.iter().all(|part| check().contains(part)));
     successor.signal("CONT");

@@ -9,7 +9,7 @@ const PRUNE: Apply = Apply { prune: true, dry_run: false, adopt: false };
 /// The program is killed with uncommitted rows in the WAL: the database contains none of them.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_apply_that_is_killed_has_changed_nothing() {
+fn an_apply_that_is_killed_has_applied_whole_parts_and_the_next_one_does_the_rest() {
     use crate::fixtures::{Process, eventually};
     use std::process::Stdio;
 
@@ -37,11 +37,11 @@ fn an_apply_that_is_killed_has_changed_nothing() {
         let was_killed = killed.exit_code().is_none();
         let after = db.tasks();
         db.assert_sound();
-        if !was_killed || after != before {
-            assert_eq!(after.len(), 1500, "all or nothing");
+        // The task that was added by hand, the small manifest, and parts of 500 tasks, of which the first has two of the small one.
+        assert!([4, 502, 1002, 1500].contains(&after.len()), "{} tasks", after.len());
+        if !was_killed || after.len() == 1500 {
             continue;
         }
-        // The next apply does everything.
         assert_eq!(apply().exit_code(), Some(0));
         let rows = db.tasks();
         assert_eq!((rows.len(), &rows[0], &rows[1..3]), (1500, &before[0], &before[2..4]), "and moves nothing else");

@@ -192,22 +192,33 @@ pub(crate) fn set_zone_mark(tx: &Transaction<'_>, mark: Option<ZoneMark>) -> rus
     tx.prepare_cached(SET_ZONE_MARK)?.execute(named_params! { ":mark": mark }).map(drop)
 }
 
-const NEXT_TASKS: &str = "SELECT id FROM scheduled_tasks WHERE id > :after ORDER BY id LIMIT :limit";
+const NEXT_TASKS: &str = sql! {"
+    SELECT id, {active_planned} AND next_run > :since AND {local_time}
+      FROM scheduled_tasks WHERE id > :after ORDER BY id LIMIT :limit"};
 
-/// Returns the next tasks behind a mark, and the mark after them.
+/// Returns the next tasks with a local time in the future behind a mark, at most `most`, and the mark after them. At most `looked_at` tasks
+/// are looked at: most may have no local time, which costs little.
 pub(crate) fn next_tasks(
     tx: &Transaction<'_>,
     mark: ZoneMark,
-    limit: usize,
+    looked_at: usize,
+    most: usize,
 ) -> rusqlite::Result<(Vec<i64>, Option<ZoneMark>)> {
-    let params = named_params! { ":after": mark.after, ":limit": i64::try_from(limit).unwrap_or(i64::MAX) };
-    let tasks: Vec<i64> =
-        tx.prepare_cached(NEXT_TASKS)?.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    if tasks.len() < limit {
-        return Ok((tasks, None));
+    let limit = i64::try_from(looked_at).unwrap_or(i64::MAX);
+    let mut statement = tx.prepare_cached(NEXT_TASKS)?;
+    let mut rows = statement.query(named_params! { ":after": mark.after, ":since": mark.since, ":limit": limit })?;
+    let (mut tasks, mut left, mut looked) = (Vec::new(), mark, 0);
+    while let Some(row) = rows.next()? {
+        let (id, is_local) = (row.get(0)?, row.get::<_, Option<bool>>(1)?.unwrap_or(false));
+        if is_local {
+            if tasks.len() == most {
+                return Ok((tasks, Some(left)));
+            }
+            tasks.push(id);
+        }
+        (left.after, looked) = (id, looked + 1);
     }
-    let left = ZoneMark { after: tasks.last().copied().unwrap_or(mark.after), ..mark };
-    Ok((tasks, Some(left)))
+    Ok((tasks, (looked >= looked_at).then_some(left)))
 }
 
 /// Those of these tasks with a local time in the future, looked up by id. An occurrence that is already due is resolved as it was planned.
@@ -265,7 +276,7 @@ pub(crate) fn record_zone_data(
     }
     tx.prepare_cached(SET_ZONE_DATA)?.execute(named_params! { ":version": version })?;
     let mark = ZoneMark { after: i64::MIN, since: now.as_millis() };
-    let (tasks, left) = next_tasks(tx, mark, AT_ONCE)?;
+    let (tasks, left) = next_tasks(tx, mark, AT_ONCE, AT_ONCE)?;
     // The first turn examines the rows that cannot be planned.
     plan_again(tx, schedules, mark, &tasks)?;
     set_zone_mark(tx, left)?;

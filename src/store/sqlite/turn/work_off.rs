@@ -42,7 +42,7 @@ impl Turning<'_> {
     /// Plans the next tasks again that other zone data had planned. Returns whether the next turn must examine one of them.
     pub(super) fn replan_local(&mut self) -> Result<bool, Fault> {
         let Some(mark) = replan::zone_mark(self.tx)? else { return Ok(false) };
-        let (tasks, left) = replan::next_tasks(self.tx, mark, (self.budget / 2).min(self.work.derived))?;
+        let (tasks, left) = replan::next_tasks(self.tx, mark, self.work.derived, self.budget / 2)?;
         self.budget = self.budget.saturating_sub(tasks.len());
         let any_left = self.plan_again(mark, &tasks)?;
         replan::set_zone_mark(self.tx, left)?;
