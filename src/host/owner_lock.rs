@@ -94,7 +94,9 @@ impl OwnerLock {
 
     /// Returns whether this is the id of the owner: asked for each attempt.
     fn is(&self, id: &str) -> bool {
-        self.path.lock().unwrap_or_else(PoisonError::into_inner).ends_with(id)
+        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = path.as_os_str().as_encoded_bytes().strip_suffix(id.as_bytes());
+        folder.and_then(<[u8]>::last).is_some_and(|byte| std::path::is_separator(char::from(*byte)))
     }
 
     /// Recreates the file if it is no longer the locked one, and rewrites its content if another program wrote into it.

@@ -193,7 +193,7 @@ pub(crate) fn set_zone_mark(tx: &Transaction<'_>, mark: Option<ZoneMark>) -> rus
 }
 
 const NEXT_TASKS: &str = sql! {"
-    SELECT id, {active_planned} AND next_run > :since AND {local_time}
+    SELECT id, iif({active_planned} AND next_run > :since, iif(time_zone <> 'UTC', {local_time}, 0), 0)
       FROM scheduled_tasks WHERE id > :after ORDER BY id LIMIT :limit"};
 
 /// Returns the next tasks with a local time in the future behind a mark, at most `most`, and the mark after them. At most `looked_at` tasks
