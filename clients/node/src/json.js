@@ -47,6 +47,15 @@ export function isTooLong(line) {
  * @returns {string}
  */
 export function describe(thrown) {
+  try {
+    return described(thrown);
+  } catch {
+    return "the handler threw what cannot be described";
+  }
+}
+
+/** @param {unknown} thrown */
+function described(thrown) {
   const parts = [];
   let error = thrown;
   for (let depth = 0; depth < 8 && error !== undefined && error !== null; depth += 1) {

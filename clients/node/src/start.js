@@ -9,6 +9,7 @@ import process from "node:process";
 
 import { Client } from "./client.js";
 import { DatabaseError } from "./errors.js";
+import { describe } from "./json.js";
 import { Session, checked } from "./session.js";
 import { report } from "./streams.js";
 
@@ -40,6 +41,7 @@ class Application extends Client {
   /** @type {import("node:child_process").ChildProcess | undefined} */
   #child;
   #starts = 0;
+  #hasServed = false;
   #stopping = false;
   /** @type {() => void} ends a wait for the next start */
   #skipWait = () => {};
@@ -49,6 +51,8 @@ class Application extends Client {
   /** @param {any} options */
   constructor({ db, handlers, concurrency, args = [], program, onExit, log = "inherit", signal } = {}) {
     super(db, { program });
+    // The application may change its folder later.
+    if (!isAddress(this.database)) this.database = resolve(this.database);
     this.#work = checked("start", { handlers, concurrency });
     if (!Array.isArray(args) || args.some((arg) => typeof arg !== "string")) throw new TypeError("start: expected an array of texts as args");
     this.#args = args.some((arg) => /^--poll\b/.test(arg)) ? args : ["--poll", POLL, ...args];
@@ -81,6 +85,7 @@ class Application extends Client {
     const life = await this.#start();
     const first = await Promise.race([life.ready, life.exited]);
     if (first !== undefined) throw new DatabaseError("failed", `duly did not start: ${first}; its log says why`);
+    this.#hasServed = true;
     this.#over = this.#supervise(life);
   }
 
@@ -113,7 +118,7 @@ class Application extends Client {
   /** @param {{ reason: string, delayMs: number }} exit */
   #tell(exit) {
     if (this.#onExit === undefined) report(`duly has ended: ${exit.reason}; it is started again in ${exit.delayMs / 1000} s`);
-    else this.#onExit(exit);
+    else new Promise((resolve) => resolve(this.#onExit(exit))).catch((error) => report(`onExit failed: ${describe(error)}`));
   }
 
   /** @returns {Promise<Life>} */
@@ -125,7 +130,9 @@ class Application extends Client {
     let child;
     try {
       await lock(this.program, file);
-      child = spawn(this.program, ["--db", this.database, "run", "--create", "--worker", "-", ...this.#args], {
+      // A database that has gone since is not made anew: its tasks would be missing.
+      const create = this.#hasServed ? [] : ["--create"];
+      child = spawn(this.program, ["--db", this.database, "run", ...create, "--worker", "-", ...this.#args], {
         // A session of its own: the signals of a terminal reach the application, which decides.
         detached: true,
         env: { ...process.env, DULY_WORKER_FILE: path },
@@ -183,6 +190,14 @@ async function lock(program, file) {
 }
 
 /**
+ * Returns whether a database is on a server.
+ * @param {string} database
+ */
+function isAddress(database) {
+  return /^postgres(ql)?:/.test(database);
+}
+
+/**
  * Returns the path of a new file on the file system of the folder where duly keeps its locks.
  * @param {string} database
  */
@@ -194,7 +209,7 @@ function lockPath(database) {
   } catch {
     // duly creates it.
   }
-  if (/^postgres(ql)?:/.test(database)) {
+  if (isAddress(database)) {
     const ofUser = process.getuid?.() === 0 ? "/var/lib/duly" : join(homedir(), ".local/state/duly");
     folder = DULY_STATE_DIR || (XDG_STATE_HOME ? join(XDG_STATE_HOME, "duly") : ofUser);
     mkdirSync(folder, { recursive: true, mode: 0o700 });

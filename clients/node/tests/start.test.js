@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { existsSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import process from "node:process";
 import test from "node:test";
@@ -128,6 +128,30 @@ withProgram("a duly that cannot start, and wrong options, are errors of start", 
   await assert.rejects(start({ handlers }), /expected a path/);
   const abort = AbortSignal.abort(new Error("enough"));
   await assert.rejects(start({ db: `${file}2`, handlers, signal: abort }), /enough/);
+});
+
+withProgram("a removed database is not made anew, and an onExit that throws holds nothing up", async (file) => {
+  const exits = [];
+  const onExit = (exit) => {
+    exits.push(exit.reason);
+    throw Object.defineProperty(new Error(), "message", { get: () => { throw new Error("no message"); } });
+  };
+  const before = process.cwd();
+  process.chdir(dirname(file));
+  let duly;
+  try {
+    duly = await start({ db: "bot.db", handlers: { work: () => 1 }, onExit, log: "ignore" });
+  } finally {
+    process.chdir(before);
+  }
+  await duly.add({ name: "work", handler: "work", manual: true });
+  process.kill(duly.pid, "SIGKILL");
+  await until("its end", () => exits.length === 1);
+  for (const end of ["", "-wal", "-shm"]) rmSync(join(dirname(file), `bot.db${end}`), { force: true });
+  await until("a start that fails", () => exits.length > 1);
+  assert.deepEqual(exits.slice(0, 2), ["killed by SIGKILL", "exit code 4"]);
+  assert.ok(!existsSync(join(dirname(file), "bot.db")) && !existsSync(join(before, "bot.db")));
+  await duly.stop();
 });
 
 withProgram("an AbortSignal stops duly, also while it waits for its next start", async (file) => {

@@ -108,10 +108,54 @@ class Start(unittest.TestCase):
             self.assertEqual(seen, ["begin 1", "refused, shutdown", "begin 2"])
             self.assertIn("is in doubt", d.history("work")[0]["error"])
 
+    def test_a_removed_database_is_not_made_anew_and_an_on_exit_that_raises_holds_nothing_up(self):
+        exits, before = [], os.getcwd()
+
+        def on_exit(end):
+            exits.append(end.reason)
+            raise ValueError("on_exit")
+
+        os.chdir(self.folder)
+        try:
+            starter = duly.start("bot.db", {"work": lambda run: 1}, program=DULY, log=self.log, on_exit=on_exit)
+        finally:
+            os.chdir(before)
+        with starter as d:
+            d.add(name="work", handler="work", manual=True)
+            os.kill(d.pid, signal.SIGKILL)
+            eventually("its end", lambda: exits)
+            for end in ("", "-wal", "-shm"):
+                if os.path.exists(self.file + end):
+                    os.unlink(self.file + end)
+            eventually("a start that fails", lambda: len(exits) > 1)
+            self.assertEqual(exits[:2], ["killed by SIGKILL", "exit code 4"])
+            self.assertFalse(os.path.exists(self.file) or os.path.exists(os.path.join(before, "bot.db")))
+
+    def test_what_cannot_be_started_is_an_error_of_with(self):
+        with self.assertRaisesRegex(duly.ProgramError, "did not start"):
+            with duly.start(self.file, {"work": lambda run: 1}, program=DULY, log=object()):
+                self.fail("it has not started")
+
+    def test_a_coroutine_function_is_told_of_an_end(self):
+        async def main():
+            told = asyncio.Event()
+
+            async def on_exit(end):
+                told.set()
+
+            async with self.start({"work": lambda run: 1}, on_exit=on_exit) as d:
+                os.kill(d.pid, signal.SIGKILL)
+                await asyncio.wait_for(told.wait(), SECONDS)
+
+        asyncio.run(main())
+
     def test_an_application_that_ends_leaves_no_process(self):
         for end, code in (
             ("sys.exit(0)", 0), ("os._exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
             ("raise ValueError('crash')", 1),
+            # A process that it has forked lives on.
+            ("os.fork() or (os.close(1), os.close(2), signal.alarm(60), signal.pause()); os.kill(os.getpid(), signal.SIGKILL)",
+             -signal.SIGKILL),
         ):  # fmt: skip
             with self.subTest(end):
                 script = os.path.join(self.folder, "bot.py")

@@ -24,6 +24,20 @@ _PROOF = 60.0
 _POLL = "200ms"
 
 
+# The pipes to duly. A process that the application forks closes its copies: duly ends when those of the application are closed.
+_pipes: List[IO[bytes]] = []
+
+
+def _leave_pipes() -> None:
+    for pipe in _pipes:
+        pipe.close()
+    _pipes.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_pipes)
+
+
 class Exit(NamedTuple):
     """Tells that duly has ended although nobody has asked it to."""
 
@@ -72,7 +86,10 @@ class Starter:
         worker = Worker(options.pop("concurrency"))
         for name, function in handlers.items():
             worker.add_handler(name, function)
-        self._db, self._worker, self._options = db, worker, options
+        # The application may change its folder later.
+        path = os.fspath(db)
+        self._db = os.path.abspath(path) if isinstance(path, str) and path and not _is_address(path) else db
+        self._worker, self._options = worker, options
         self._application: Optional[Application] = None
         self._async: Optional[AsyncApplication] = None
 
@@ -149,6 +166,8 @@ class _Child:
         self._guard = threading.Lock()
         self._stopping = threading.Event()
         self._error: Optional[str] = None
+        #: The last call of `on_exit`: a loop keeps no task alive.
+        self._told: Optional["asyncio.Task[Any]"] = None
         #: It takes runs, or has failed to.
         self.settled = threading.Event()
         #: It has ended, and is not started again.
@@ -180,8 +199,8 @@ class _Child:
                 began = time.monotonic()
                 try:
                     how = self._live()
-                except OSError as error:
-                    how = f"it cannot be started: {error}"
+                except Exception as error:
+                    how = f"it cannot be started: {error or type(error).__name__}"
                 if not self.settled.is_set():
                     self._error = how
                     return
@@ -200,11 +219,22 @@ class _Child:
             sys.stderr.write(f"duly: duly has ended: {end.reason}; it is started again in {end.delay:g} s\n")
         elif self._loop is not None:
             try:
-                self._loop.call_soon_threadsafe(self._on_exit, end)
+                self._loop.call_soon_threadsafe(self._call, self._on_exit, end)
             except RuntimeError:
                 pass  # the loop is closed
         else:
-            self._on_exit(end)
+            self._call(self._on_exit, end)
+
+    def _call(self, on_exit: Callable[[Exit], object], end: Exit) -> None:
+        try:
+            result = on_exit(end)
+            if asyncio.iscoroutine(result):
+                if self._loop is None:
+                    result.close()
+                    raise TypeError("a coroutine function needs `async with`")
+                self._told = self._loop.create_task(result)
+        except Exception as error:
+            sys.stderr.write(f"duly: on_exit failed: {error!r}\n")
 
     def _live(self) -> str:
         """Starts the child, and returns how it has ended."""
@@ -212,13 +242,16 @@ class _Child:
         # While this process has the file open, its lock shows that it may run handlers: no scheduler starts their runs.
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         idle: Optional[threading.Event] = None
+        pipes: List[IO[bytes]] = []
         try:
             _lock(file)
             with self._guard:
                 if self._stopping.is_set():
                     return "stopped"
+                # A database that has gone since is not made anew: its tasks would be missing.
+                create = [] if self.settled.is_set() else ["--create"]
                 process = subprocess.Popen(
-                    [self._program, "--db", self._database, "run", "--create", "--worker", "-", *self._args],
+                    [self._program, "--db", self._database, "run", *create, "--worker", "-", *self._args],
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, bufsize=0,
                     env={**os.environ, "DULY_WORKER_FILE": path},
                     # The signals of a terminal reach the application, which decides.
@@ -226,6 +259,8 @@ class _Child:
                 )  # fmt: skip
                 self._process = process
             assert process.stdin is not None and process.stdout is not None
+            pipes = [process.stdin, process.stdout]
+            _pipes.extend(pipes)
             stdin = process.stdin
 
             def leave(how: str, reason: Optional[str], running: int) -> None:
@@ -252,6 +287,8 @@ class _Child:
             return _how(code)
         finally:
             self._process = None
+            for pipe in pipes:
+                _pipes.remove(pipe)
             _release(file, path, idle)
 
 
@@ -279,10 +316,14 @@ def _lock(file: int) -> None:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _is_address(database: str) -> bool:
+    return database.startswith(("postgres:", "postgresql:"))
+
+
 def _lock_path(database: str) -> str:
     """Returns the path of a new file on the file system of the folder where duly keeps its locks."""
     folder = os.path.dirname(os.path.realpath(database))
-    if database.startswith(("postgres:", "postgresql:")):
+    if _is_address(database):
         state = os.environ.get("XDG_STATE_HOME")
         of_user = "/var/lib/duly" if os.geteuid() == 0 else os.path.expanduser("~/.local/state/duly")
         folder = os.environ.get("DULY_STATE_DIR") or (os.path.join(state, "duly") if state else of_user)
