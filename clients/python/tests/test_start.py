@@ -14,6 +14,7 @@ from fake import SECONDS, environment
 from program import DULY, eventually, needs_program
 
 import duly
+from duly._output import Output
 
 
 def is_alive(pid):
@@ -22,6 +23,21 @@ def is_alive(pid):
             return ") Z " not in stat.read()
     except OSError:
         return False
+
+
+class BrokenPipe(unittest.TestCase):
+    def test_whoever_writes_may_close_the_output(self):
+        read, write = os.pipe()
+        os.close(read)
+        self.addCleanup(os.close, write)
+        broken = []
+        output = Output(write, lambda error: (output.close(), broken.append(error)))
+        with output.lock:
+            output.add(b"{}\n")
+        writer = threading.Thread(target=output.flush, daemon=True)
+        writer.start()
+        writer.join(SECONDS)
+        self.assertEqual((writer.is_alive(), len(broken)), (False, 1))
 
 
 @needs_program

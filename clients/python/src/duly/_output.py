@@ -19,7 +19,8 @@ class Output:
         self._descriptor = descriptor
         self._broken = broken
         self._waiting: List[bytes] = []
-        self._writing = threading.Lock()
+        # What a broken pipe calls may close.
+        self._writing = threading.RLock()
         self._later: Optional["SimpleQueue[None]"] = None
 
     def add(self, line: bytes) -> None:
