@@ -346,10 +346,11 @@ fn a_kill_between_failure_and_delivery_loses_nothing() {
     assert_eq!(dead[0]["id"], dead[1]["id"], "a receiver recognizes the repetition");
 }
 
-/// Its command ignores SIGTERM, and would sleep for much longer than a scheduler may take to end.
+/// Its command ignores SIGTERM, and would sleep for much longer than a scheduler may take to end. It gets its input when the guard has been
+/// told which process it is.
 #[test]
 fn a_running_alarm_command_does_not_outlive_its_scheduler() {
-    let line = "sh -c 'trap \"\" TERM; echo $$ >>\"$0\"; exec sleep 1000'";
+    let line = "sh -c 'trap \"\" TERM; cat >/dev/null; echo $$ >>\"$0\"; exec sleep 1000'";
     for signal in ["TERM", "KILL"] {
         let (db, client) = TestDb::with_client();
         fragile(&client, &db, "digest");
