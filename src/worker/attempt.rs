@@ -216,15 +216,16 @@ impl Tools {
     /// Calls `f` with what the end of the attempt has to store of its effects: at once, or when the intent is written that is being
     /// written. The attempt is over, and begins none any more.
     pub(crate) fn with_effects_left(&self, f: impl FnOnce(Vec<EffectEnd>) + Send + 'static) {
-        let reported = self.reported.clone();
-        let take = move || reported.lock().unwrap_or_else(PoisonError::into_inner).effects.take_left();
         let mut held = self.reported();
         if held.effects.is_beginning() {
+            let reported = self.reported.clone();
+            let take = move || reported.lock().unwrap_or_else(PoisonError::into_inner).effects.take_left();
             held.effects.then = Some(Box::new(move || f(take())));
             return;
         }
+        let left = held.effects.take_left();
         drop(held);
-        f(take());
+        f(left);
     }
 
     /// As [`Tools::with_effects_left`], and waits.

@@ -161,6 +161,14 @@ impl Supervisor {
         if self.options.copies == 1 { format!("worker {name}") } else { format!("worker {name} (copy {})", self.copy) }
     }
 
+    /// Returns the worker of a life that begins.
+    fn worker(&self) -> Arc<Worker> {
+        let database = self.place.database.to_string_lossy().into_owned();
+        let id = (self.options.name.as_str().into(), self.copy);
+        let log = WorkerLog::new(&self.label());
+        Arc::new(Worker::new(id, log, database, self.hub.clone(), self.bell.clone()))
+    }
+
     /// `the worker "mail"`, for the errors of its attempts.
     fn subject(&self) -> String {
         let name = &self.options.name;
@@ -272,11 +280,7 @@ impl Supervisor {
         let Started { mut group, stdin, stdout, stderr } = started;
         let (label, pid) = (self.label(), group.id());
         log::info!("{label}: started, pid {pid}");
-        let log = WorkerLog::new(&label);
-        let database = self.place.database.to_string_lossy().into_owned();
-        let name = self.options.name.as_str().into();
-        let worker = Worker::new((name, self.copy), log, database, self.hub.clone(), self.bell.clone());
-        let worker = Arc::new(worker);
+        let worker = self.worker();
         let threads = [
             spawn("duly-worker-in", &worker, {
                 let input = input.clone();

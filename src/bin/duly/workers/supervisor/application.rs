@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::io;
 use std::mem;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use duly::{Clock, SystemClock, duration_text};
 
 use crate::output::units::count_of;
 use crate::workers::attempts::Ended;
-use crate::workers::log_lines::WorkerLog;
 use crate::workers::options::FILE;
 use crate::workers::protocol::ToWorker;
 use crate::workers::supervisor::{LATE, Order, Supervisor, lock, spawn};
@@ -50,11 +48,7 @@ impl Supervisor {
             Ok(input) => input,
             Err(error) => return self.leave_application(Err(format!("its file cannot be used as its lock: {error}"))),
         };
-        let log = WorkerLog::new(&self.label());
-        let database = self.place.database.to_string_lossy().into_owned();
-        let name = self.options.name.as_str().into();
-        let worker = Worker::new((name, self.copy), log, database, self.hub.clone(), self.bell.clone());
-        let worker = Arc::new(worker);
+        let worker = self.worker();
         let threads = [
             spawn("duly-worker-in", &worker, {
                 let input = input.clone();
