@@ -61,6 +61,11 @@ pub(crate) trait Lane: Send {
     /// Returns when [`Lane::recall`] or [`Lane::expire`] has something to do, or attempts may begin again, by the monotonic clock.
     fn next(&self, now: Duration) -> Option<Duration>;
 
+    /// Returns why it starts nothing, if something is wrong.
+    fn trouble(&self, _now: Duration) -> Option<&'static str> {
+        None
+    }
+
     /// Returns what ends the commands that dead schedulers left, if something does.
     fn end_orphan(&self) -> Option<EndOrphan> {
         None

@@ -276,6 +276,11 @@ impl Pool {
         self.lanes.iter_mut().flat_map(|lane| lane.recall(now, recall_all)).collect()
     }
 
+    /// Returns why a lane beside the workers starts nothing, if something is wrong.
+    pub(crate) fn trouble(&self, now: Duration) -> Option<&'static str> {
+        self.lanes.iter().find_map(|lane| lane.trouble(now))
+    }
+
     /// Returns when [`Pool::check_lanes`] has something to do, by the monotonic clock.
     pub(crate) fn next_check(&self, now: Duration) -> Option<Duration> {
         self.lanes.iter().filter_map(|lane| lane.next(now)).min()

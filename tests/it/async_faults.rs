@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{BoxError, Context, Error, NewTask, RunStatus, Scheduler, SystemClock};
+use duly::{BoxError, Client, Context, Error, Limits, NewTask, ProblemKind, RunStatus, Scheduler, SystemClock};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::async_handlers::{LeapingClock, all_final, builder, ended, runtime, waiting};
@@ -364,4 +364,55 @@ fn a_client_that_is_awaited_outside_of_a_runtime_says_so() {
     let polled = call.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     let std::task::Poll::Ready(Err(error)) = polled else { panic!("{polled:?}") };
     assert!(error.to_string().contains("no reactor running"), "{error}");
+}
+
+/// What `check` finds if nothing may wait: the kinds and texts.
+fn found(client: &Client) -> Vec<(ProblemKind, String)> {
+    let strict = Limits { overdue: Duration::ZERO, ..Limits::default() };
+    client.check(&strict).unwrap().into_iter().map(|one| (one.kind, format!("{}: {}", one.found, one.advice))).collect()
+}
+
+#[test]
+fn a_runtime_that_has_shut_down_is_a_problem_at_once() {
+    let (db, own) = (TestDb::new(), runtime());
+    let (builder, _begins) = waiting(builder(&db, &own));
+    let scheduler = builder.start().unwrap();
+    own.shutdown_background();
+    scheduler.add(overdue("waits").handler("wait").at_most_once()).unwrap();
+    let is_named = || found(&scheduler).iter().any(|(kind, _)| *kind == ProblemKind::Worker);
+    eventually("it is a problem", is_named);
+    // What the application reports stands beside it.
+    scheduler.set_problems(vec!["the mail server is full".to_owned()]);
+    eventually("both are problems", || found(&scheduler).len() == 3);
+    scheduler.set_problems(Vec::new());
+    eventually("it is left", || found(&scheduler).len() == 2);
+    let found = found(&scheduler);
+    assert!(
+        found[1].1.contains("reports: the runtime of the async handlers has shut down: this scheduler"),
+        "{found:?}"
+    );
+    let (kind, waits) = &found[0];
+    assert_eq!(*kind, ProblemKind::Overdue, "{waits}");
+    assert!(
+        waits.ends_with("a scheduler that is alive reports why it starts nothing: remove the cause, and restart it"),
+        "{waits}"
+    );
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
+}
+
+#[test]
+fn a_runtime_that_polls_nothing_for_ten_seconds_is_a_problem_until_it_polls() {
+    let (db, clock) = (TestDb::new(), LeapingClock::new());
+    let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (builder, begins) = waiting(builder(&db, &idle));
+    let scheduler = builder.clock(clock.clone()).start().unwrap();
+    scheduler.add(overdue("waits").handler("wait")).unwrap();
+    let is_named = || found(&scheduler).iter().any(|(_, text)| text.contains("polls nothing"));
+    clock.eventually(&scheduler, "it is a problem", is_named);
+    idle.block_on(async {
+        eventually_async("it begins", || begins.try_recv().is_ok()).await;
+        eventually_async("it is none", || !is_named()).await;
+        scheduler.interrupt();
+        eventually_async("the scheduler has stopped", || scheduler.has_stopped()).await;
+    });
 }
