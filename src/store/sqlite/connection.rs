@@ -21,9 +21,9 @@ use crate::error::{BoxError, Error, Result};
 use crate::host::{file_aliases, panics, platform};
 use crate::schedule::Schedules;
 use crate::store::Open;
-use crate::store::fault::Fault;
+use crate::store::fault::{Class, Fault};
 use crate::store::sqlite::connection::known::{Beginning, Begun, KnownHistory, Purpose};
-use crate::store::sqlite::connection::write_queue::WriterPlace;
+use crate::store::sqlite::connection::write_queue::{NoPlace, WriterPlace};
 use crate::store::sqlite::damage::Files;
 use crate::store::sqlite::file::{self, Durability, Missing, Opened};
 use crate::store::sqlite::ids::Ids;
@@ -35,6 +35,13 @@ use crate::store::sqlite::{invariants, schema};
 
 /// A write-ahead log larger than this is truncated when the scheduler is idle.
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What a thread is told that would wait for the lock that it holds.
+const OWN_LOCK: &str = "this thread holds the write lock of the database, in the closure of `finish`: add tasks there with \
+                        `Client::add_in`, and do everything else before or after it";
+/// What may hold the lock of SQLite: no program can look that up.
+const PERHAPS_OWN: &str =
+    "another connection writes; if that is a transaction of this thread, add tasks in it with `Client::add_in`";
 
 /// The application's function that prepares each connection on which its handlers write.
 pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + Sync;
@@ -187,6 +194,9 @@ impl SqliteStore {
 
     /// Returns the error for the caller of an operation that failed.
     pub(crate) fn error(&self, fault: Fault, doing: &'static str) -> Error {
+        if let Fault::Store(Class::Busy, source) = &fault {
+            return Error::store(doing, format!("{source}: {PERHAPS_OWN}"));
+        }
         file::error(&self.path, fault, doing)
     }
 
@@ -424,9 +434,13 @@ impl SqliteStore {
     /// Waits until it is this connection's turn to write, among those of this process to the file. A connection that has waited for as
     /// long as it would for others fails as if SQLite had refused the lock.
     fn writer_place(&self) -> Result<WriterPlace, Fault> {
-        let busy =
-            || rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), Some("database is locked".to_owned()));
-        Ok(self.history.queue().wait(self.busy_timeout).ok_or_else(busy)?)
+        self.history.queue().wait(self.busy_timeout).map_err(|no_place| match no_place {
+            NoPlace::OfThisThread => Fault::Store(Class::Other, OWN_LOCK.into()),
+            NoPlace::Taken => {
+                let locked = Some("database is locked".to_owned());
+                rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), locked).into()
+            }
+        })
     }
 
     /// Returns the number of write transactions begun; for tests of the cost of an idle loop.
