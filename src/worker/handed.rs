@@ -177,6 +177,7 @@ pub(crate) fn attempt(
     begins: impl FnOnce(Duration),
 ) -> Finished {
     let mut stopped = Stopped::default();
+    let flag = stop.clone();
     let span = AttemptSpan::new(claim);
     // The handler's own limit and the text of its error are application code as well.
     let run = || {
@@ -192,8 +193,9 @@ pub(crate) fn attempt(
     let ended = panics::contained(|| span.within(run));
     let outcome = ended.unwrap_or_else(|panic| panicked(&panic));
     let finished = ended_with(claim, outcome, stopped, (began, clock.now()), &tools);
+    flag.raise(StopReason::Over);
     span.ended(claim, &finished.outcome);
-    Finished { effects: tools.effects_left(), ..finished }
+    tools.left_of(finished)
 }
 
 /// Returns the outcome of a handler that panicked.
@@ -220,7 +222,7 @@ impl Stopped {
 }
 
 /// Returns the end of an attempt, with what its handler reported. A copy of its [`Context`] can record nothing more. What is left of
-/// its effects is not part of it yet: see [`Tools::with_effects_left`].
+/// its effects, or is being committed with rows of the handler, is not part of it yet: see [`Tools::with_left`].
 pub(crate) fn ended_with(
     claim: &Arc<Claim>,
     outcome: Outcome,
@@ -231,7 +233,8 @@ pub(crate) fn ended_with(
     let reported = {
         let mut reported = tools.reported();
         let effects = std::mem::take(&mut reported.effects);
-        std::mem::replace(&mut *reported, Reported { end: OwnEnd::Over, effects, ..Reported::default() })
+        let end = if matches!(reported.end, OwnEnd::Writing) { OwnEnd::Ending } else { OwnEnd::Over };
+        std::mem::replace(&mut *reported, Reported { end, effects, ..Reported::default() })
     };
     let input = reported.input;
     let progress = reported.latest.and_then(|latest| latest.end());

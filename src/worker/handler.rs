@@ -424,7 +424,8 @@ impl Context {
         self.deadline.map(|(_, wall)| wall)
     }
 
-    /// Returns whether the handler should stop: a user asked for it, its time limit has passed, or the scheduler shuts down. A handler
+    /// Returns whether the handler should stop: a user asked for it, its time limit has passed, or the scheduler shuts down. Copies of the
+    /// context of an attempt that has ended should stop, too. A handler
     /// that then returns an error ends its run as cancelled, or its attempt as timed out or interrupted. A handler that returns `Ok`
     /// has succeeded, however late; that it was late is reported.
     ///
@@ -542,6 +543,11 @@ impl Context {
     ) -> Result<T> {
         let context = self.clone();
         joined(tokio::spawn(async move { context.blocking(f).await }).await)?
+    }
+
+    /// The attempt has ended: has copies of this context read that.
+    pub(crate) fn stop_copies(&self) {
+        self.stop.raise(StopReason::Over);
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {

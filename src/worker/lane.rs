@@ -127,7 +127,8 @@ impl LaneTools {
         span.ended(claim, &finished.outcome);
         let finished = Finished { slot: Some(place), ..self.handlers.with_backoff(finished) };
         let (attempts, done) = (self.attempts.clone(), self.done.clone());
-        tools.with_effects_left(move |effects| report(&attempts, &done, Finished { effects, ..finished }));
+        context.stop_copies();
+        tools.with_left(move |left| report(&attempts, &done, left.of(finished)));
     }
 
     /// Reports the end of an attempt.

@@ -7,7 +7,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{BoxError, Client, Context, Error, Limits, NewTask, ProblemKind, RunStatus, Scheduler, SystemClock};
+use duly::{
+    BoxError, Client, Context, Error, Limits, NewTask, ProblemKind, RunStatus, Scheduler, StopReason, SystemClock,
+};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::async_handlers::{LeapingClock, all_final, builder, ended, runtime, waiting};
@@ -415,4 +417,46 @@ fn a_runtime_that_polls_nothing_for_ten_seconds_is_a_problem_until_it_polls() {
         scheduler.interrupt();
         eventually_async("the scheduler has stopped", || scheduler.has_stopped()).await;
     });
+}
+
+/// The closure of `finish_async` runs while the attempt fails. The copy of its context reads that the attempt is over.
+#[test]
+fn what_finish_commits_after_its_future_was_dropped_is_the_end_of_the_attempt() {
+    for commits in [true, false] {
+        let (db, runtime) = (TestDb::new(), runtime());
+        let (open, gate) = crossbeam_channel::bounded::<()>(0);
+        let copy = Arc::new(Mutex::new(None));
+        let kept = copy.clone();
+        let pay = move |run: Context| {
+            let (gate, kept) = (gate.clone(), kept.clone());
+            async move {
+                let begun = Arc::new(Notify::new());
+                let begins = begun.clone();
+                let finish = run.finish_async(move |_| {
+                    begins.notify_one();
+                    held(&gate)?;
+                    if commits { Ok(7) } else { Err("no rows".into()) }
+                });
+                tokio::select! {
+                    biased;
+                    _ = finish => panic!("it has to wait"),
+                    () = begun.notified() => {}
+                }
+                kept.lock().unwrap().replace(run.clone());
+                Err::<i64, BoxError>("not awaited".into())
+            }
+        };
+        let scheduler = builder(&db, &runtime).async_handler("pay", pay).start().unwrap();
+        scheduler.add(overdue("rent").handler("pay").at_most_once()).unwrap();
+        let is_over = || copy.lock().unwrap().as_ref().and_then(Context::stop_reason) == Some(StopReason::Over);
+        eventually("the attempt has ended", is_over);
+        open.send(()).unwrap();
+        let run = copy.lock().unwrap().take().unwrap();
+        runtime.block_on(run.cancelled());
+        eventually("it is recorded", || all_final(&db, 1));
+        assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
+        assert_eq!(ended(&db), [if commits { "rent|succeeded|7|-" } else { "rent|dead|-|failed" }]);
+        assert!(run.finish(|_| Ok(8)).unwrap_err().to_string().ends_with("its attempt has ended"));
+        db.assert_sound();
+    }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use duly::{BoxError, Context, Error, Event, Failure, RetryPolicy, RunStatus, Scheduler, SystemClock};
 
 use crate::fixtures::{
-    TestDb, eventually, eventually_counts, held, is_of_sqlite, joined, listen, overdue, patience, receive, seconds,
-    wait_for_status,
+    TestDb, eventually, eventually_counts, held, is_of_sqlite, joined, listen, overdue, patience, receive, retry_soon,
+    seconds, wait_for_status,
 };
 use crate::observers::{Gate, Held};
 
@@ -179,6 +179,28 @@ fn handlers_are_asked_to_stop_when_the_file_is_removed() {
     std::fs::remove_file(db.file()).unwrap();
     assert_eq!(receive(&receiver, "an event"), Some(duly::StopReason::Shutdown));
     assert!(matches!(scheduler.wait(), Err(Error::UnusableDatabase { .. })));
+}
+
+/// What a handler has left behind, such as a thread, waits for the end of its attempt.
+#[test]
+fn a_copy_of_the_context_of_an_attempt_that_failed_is_asked_to_stop() {
+    let db = TestDb::new();
+    let (sender, reasons) = channel();
+    let sender = Mutex::new(sender);
+    let leave = move |run: &Context| {
+        let (copy, sender) = (run.clone(), sender.lock().unwrap().clone());
+        std::thread::spawn(move || {
+            copy.wait_cancelled(patience());
+            let _ = sender.send((copy.attempt(), copy.stop_reason()));
+        });
+        if run.attempt() == 1 { Err(BoxError::from("the thread goes on")) } else { Ok(()) }
+    };
+    let scheduler = Scheduler::builder(db.address()).handler("work", leave).start().unwrap();
+    scheduler.add(retry_soon(overdue("leaves"), 2)).unwrap();
+    for attempt in 1..=2 {
+        assert_eq!(receive(&reasons, "a reason"), (attempt, Some(duly::StopReason::Over)));
+    }
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
 
 #[test]
