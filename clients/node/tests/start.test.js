@@ -52,6 +52,27 @@ withProgram("handlers of this process are served, and stop waits for them", asyn
   assert.deepEqual(readdirSync(dirname(file)).filter((name) => name.startsWith(".duly")), []);
 });
 
+withProgram("a handler that stops its own application does not wait for itself, and what it leaves does", async (file) => {
+  let later;
+  let ended;
+  const hasEnded = new Promise((resolve) => (ended = resolve));
+  const handlers = {
+    quit: async () => {
+      await sleep(1);
+      later = hasEnded.then(() => duly.stop()).then(() => duly.pid);
+      await duly.stop();
+      return duly.pid;
+    },
+  };
+  const duly = await start({ db: file, handlers, args: ["--drain", "10m"], log: "ignore" });
+  const pid = duly.pid;
+  await duly.add({ name: "quit", handler: "quit", now: true });
+  await until("the end of the run", async () => (await duly.history("quit"))[0]?.status === "succeeded");
+  ended();
+  assert.equal(await later, undefined, "duly has ended");
+  assert.equal((await duly.history("quit"))[0].result, pid);
+});
+
 withProgram("a killed duly is started again, the application is told, and a handler ends before its run starts again", async (file) => {
   const exits = [];
   const seen = [];
