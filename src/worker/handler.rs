@@ -76,7 +76,7 @@ pub trait Handler: Send + Sync + 'static {
         let _ = orphan;
     }
 
-    /// The time limit of an attempt where the task sets none. `None`: no limit.
+    /// The time limit of an attempt where the task sets none. `None`, or zero: no limit.
     fn default_timeout(&self) -> Option<Duration> {
         None
     }
@@ -203,19 +203,15 @@ impl Handlers {
     }
 
     /// Sets when an attempt that has failed is retried, if its handler has a backoff of its own. Calls it on this thread; if it
-    /// panics, that is logged, and the backoff of the task applies.
+    /// panics, the error of the attempt says so, and the backoff of the task applies.
     pub(crate) fn with_backoff(&self, mut finished: Finished) -> Finished {
-        let wait = FailedAttempt::of(&finished).and_then(|failed| {
-            panics::contained(|| self.backoff(&failed)).unwrap_or_else(|panic| {
-                let Claim { run_id, task, handler, .. } = failed.claim;
-                log::warn!(
-                    "run {run_id} of {task:?}: the backoff of handler {handler:?} panicked: {panic:?}; that of the task applies"
-                );
-                None
-            })
-        });
-        if let (Some(wait), Outcome::Failed { retry, .. }) = (wait, &mut finished.outcome) {
-            *retry = Retry::After(wait);
+        let wait = FailedAttempt::of(&finished).map(|failed| panics::contained(|| self.backoff(&failed)));
+        match (wait, &mut finished.outcome) {
+            (Some(Ok(Some(wait))), Outcome::Failed { retry, .. }) => *retry = Retry::After(wait),
+            (Some(Err(panic)), Outcome::Failed { error, .. }) => {
+                *error = format!("{error}; its backoff panicked: {panic}; that of the task applies");
+            }
+            _ => {}
         }
         finished
     }
