@@ -22,7 +22,7 @@ use crate::model::health::{RUNTIME_BLOCKED, RUNTIME_GONE};
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::worker::attempt::{StopFlag, StopReason};
-use crate::worker::handed::{UNNOTED, panicked};
+use crate::worker::handed::{Attempts, UNNOTED, panicked};
 use crate::worker::handler::HandlerFuture;
 use crate::worker::lane::{Began, Id, Lane, LaneTools, Timers, broken, limit, outcome_of, range};
 use crate::worker::span::AttemptSpan;
@@ -281,7 +281,10 @@ impl Spawned {
     async fn run(mut self) {
         let answer = match panics::contained(|| self.begin()) {
             Ok(None) => return,
-            Ok(Some((span, Ok(future)))) => Contained { future: Some(future), span }.await,
+            Ok(Some((span, Ok(future)))) => {
+                let attempts = self.shared.tools.attempts.clone();
+                Contained { future: Some(future), span, attempts }.await
+            }
             Ok(Some((_, Err(panic)))) => Err(panic),
             Err(panic) => return self.report(broken(&self.attempt.claim, self.attempt.handed_over, &panic)),
         };
@@ -315,7 +318,8 @@ impl Spawned {
         };
         let (context, span) = (began.context.clone(), began.span.clone());
         self.began = Some(began);
-        let future = panics::contained(|| span.within(|| handler(context)));
+        let attempts = &shared.tools.attempts;
+        let future = panics::contained(|| attempts.within(|| span.within(|| handler(context))));
         Some((span, future))
     }
 
@@ -365,15 +369,17 @@ impl Drop for Spawned {
 struct Contained {
     future: Option<HandlerFuture>,
     span: AttemptSpan,
+    attempts: Attempts,
 }
 
 impl Future for Contained {
     type Output = Result<Result<Option<String>, BoxError>, String>;
 
     fn poll(mut self: Pin<&mut Self>, wakers: &mut Wakers<'_>) -> Poll<Self::Output> {
-        let Contained { future, span } = &mut *self;
+        let Contained { future, span, attempts } = &mut *self;
         let Some(future) = future else { return Poll::Pending };
-        let answer = match panics::contained(|| span.within(|| future.as_mut().poll(wakers))) {
+        let poll = || span.within(|| future.as_mut().poll(wakers));
+        let answer = match panics::contained(|| attempts.within(poll)) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(answer)) => Ok(answer),
             Err(panic) => Err(panic),
@@ -386,7 +392,8 @@ impl Future for Contained {
 impl Contained {
     fn dispose(&mut self) {
         if let Some(future) = self.future.take() {
-            self.span.within(|| panics::dispose("the future of a handler", future));
+            let dispose = || panics::dispose("the future of a handler", future);
+            self.attempts.within(|| self.span.within(dispose));
         }
     }
 }

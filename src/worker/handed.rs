@@ -1,5 +1,6 @@
 //! The attempts that are handed over to be run: their stop flags, how each begins, and how its end is judged.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,7 +45,36 @@ pub(crate) struct Attempts {
     pub(crate) fence: Arc<std::sync::OnceLock<Arc<Fence>>>,
 }
 
+thread_local! {
+    /// The attempts of the scheduler of which this thread runs a handler, by their address.
+    static RUNS_FOR: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Ends what [`Attempts::within`] has begun.
+struct Within(Option<usize>);
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        RUNS_FOR.set(self.0);
+    }
+}
+
 impl Attempts {
+    /// Calls code of a handler, which then can be told from other callers on this thread.
+    pub(crate) fn within<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _within = Within(RUNS_FOR.replace(Some(self.address())));
+        f()
+    }
+
+    /// Returns whether this thread runs a handler of this scheduler.
+    pub(crate) fn are_on_this_thread(&self) -> bool {
+        RUNS_FOR.get() == Some(self.address())
+    }
+
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.flags).addr()
+    }
+
     pub(crate) fn new(clock: Arc<dyn Clock>, observers: Arc<Observers>, link: Link) -> Self {
         Attempts {
             clock,

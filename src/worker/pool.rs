@@ -117,6 +117,11 @@ impl Unfinished {
     pub(crate) fn count(&self) -> usize {
         self.attempts.handed_over() + self.ended.len()
     }
+
+    /// Returns whether this thread runs one of them: it must not wait for them.
+    pub(crate) fn are_on_this_thread(&self) -> bool {
+        self.attempts.are_on_this_thread()
+    }
 }
 
 impl Pool {
@@ -454,8 +459,10 @@ impl Worker {
                 Some(place) => {
                     at_work.began = Some((now, place));
                     let tools = Tools::new(connection, Some(self.attempts.link.clone()));
-                    let ended = attempt(&**handler, &claim, now, self.attempts.clock.clone(), flag, tools, begins);
-                    Finished { slot: Some(place), ..self.handlers.with_backoff(ended) }
+                    let clock = self.attempts.clock.clone();
+                    let run =
+                        || self.handlers.with_backoff(attempt(&**handler, &claim, now, clock, flag, tools, begins));
+                    Finished { slot: Some(place), ..self.attempts.within(run) }
                 }
                 None => {
                     flag.wait(UNNOTED);

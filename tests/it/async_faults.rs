@@ -253,6 +253,70 @@ fn a_drop_on_the_only_thread_of_the_runtime_does_not_wait_for_async_handlers() {
     db.assert_sound();
 }
 
+/// So does a shutdown there. On a thread for blocking calls, beside which the runtime goes on, it waits for them.
+#[test]
+fn a_blocking_shutdown_on_the_only_thread_of_the_runtime_returns_before_its_deadline() {
+    for beside in [false, true] {
+        let db = TestDb::new();
+        let own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (builder, begins) = waiting(builder(&db, &own));
+        own.block_on(async {
+            let scheduler = builder.start().unwrap();
+            let client = scheduler.client().clone();
+            client.add(overdue("waits").handler("wait")).unwrap();
+            eventually_async("it runs", || begins.try_recv().is_ok()).await;
+            if beside {
+                let run = client.history("waits", 1).unwrap()[0].id;
+                let ends = tokio::task::spawn_blocking(move || scheduler.shutdown(patience()));
+                // Its drain is seen before the handler is asked to stop, by another than the shutdown.
+                client.cancel(run).unwrap();
+                assert_eq!(ends.await.unwrap().unwrap().unfinished, 0);
+                assert_eq!(ended(&db), ["waits|cancelled|-|cancelled"]);
+                return;
+            }
+            let before = std::time::Instant::now();
+            assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 1);
+            // The deadline is the subject.
+            assert!(before.elapsed() < patience() / 3, "{:?}", before.elapsed());
+            eventually_async("it has ended", || ended(&db)[0] == "waits|failed|-|failed").await;
+            assert_eq!(error(&db, "waits"), "Some(Shutdown)");
+        });
+        db.assert_sound();
+    }
+}
+
+/// A handler that ends its scheduler does not wait for itself, on a runtime with other threads either.
+#[test]
+fn an_async_handler_that_ends_its_own_scheduler_does_not_wait_for_itself() {
+    for awaits in [true, false] {
+        let (db, runtime, own) = (TestDb::new(), runtime(), Arc::new(Mutex::new(None::<Scheduler>)));
+        let (sender, ends) = channel();
+        let (taken, sender) = (own.clone(), Arc::new(Mutex::new(sender)));
+        let quit = move |_: Context| {
+            let (taken, sender) = (taken.clone(), sender.clone());
+            async move {
+                tokio::task::yield_now().await;
+                let scheduler = taken.lock().unwrap().take().expect("the scheduler");
+                let before = std::time::Instant::now();
+                if awaits {
+                    assert_eq!(scheduler.shutdown_async(patience()).await?.unfinished, 1);
+                } else {
+                    drop(scheduler);
+                }
+                sender.lock().unwrap().send(before.elapsed()).map_err(BoxError::from)
+            }
+        };
+        let scheduler = builder(&db, &runtime).async_handler("quit", quit).start().unwrap();
+        let (client, ending) = (scheduler.client().clone(), scheduler.ending());
+        own.lock().unwrap().replace(scheduler);
+        client.add(overdue("quits").handler("quit").at_most_once()).unwrap();
+        let took = receive(&ends, "its end");
+        assert!(took < patience() / 3, "{took:?}");
+        assert_eq!(ending.wait_timeout(patience()), Some(Ok(())));
+        assert_eq!(ended(&db), ["quits|succeeded|-|-"]);
+    }
+}
+
 /// A scheduler that stopped by itself can record no outcome: what it has claimed is left to the next.
 #[test]
 fn what_has_not_begun_does_not_begin_when_the_database_is_gone() {

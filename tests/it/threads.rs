@@ -263,3 +263,35 @@ fn a_shutdown_without_patience_returns_after_the_end_of_the_loop_if_nothing_runs
         assert_eq!(db.number::<u32>("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), 0);
     }
 }
+
+fn ended_by_drop(scheduler: Scheduler) -> usize {
+    drop(scheduler);
+    1
+}
+
+/// A bot that is told to quit: its handler has the scheduler.
+#[test]
+fn a_handler_that_ends_its_own_scheduler_does_not_wait_for_itself() {
+    for shuts_down in [true, false] {
+        let (db, own) = (TestDb::new(), Arc::new(Mutex::new(None::<Scheduler>)));
+        let (sender, ended) = channel();
+        let (taken, sender) = (own.clone(), Mutex::new(sender));
+        let quit = move |_: &Context| {
+            let scheduler = taken.lock().unwrap().take().expect("the scheduler");
+            let before = std::time::Instant::now();
+            let unfinished =
+                if shuts_down { scheduler.shutdown(patience())?.unfinished } else { ended_by_drop(scheduler) };
+            sender.lock().unwrap().send((unfinished, before.elapsed())).map_err(BoxError::from)
+        };
+        let scheduler = Scheduler::builder(db.address()).handler("work", quit).start().unwrap();
+        let (client, ending) = (scheduler.client().clone(), scheduler.ending());
+        own.lock().unwrap().replace(scheduler);
+        client.add(overdue("quits").at_most_once()).unwrap();
+        let (unfinished, took) = receive(&ended, "its end");
+        // The drop would wait for 30 s: here the time is the subject.
+        assert!(unfinished == 1 && took < patience() / 3, "{took:?}");
+        assert_eq!(ending.wait_timeout(patience()), Some(Ok(())));
+        assert_eq!(db.rows("SELECT status FROM task_runs"), ["succeeded"]);
+        db.assert_sound();
+    }
+}
