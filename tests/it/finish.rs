@@ -426,8 +426,8 @@ fn a_write_beside_an_own_transaction_says_how_to_add_within_it() {
     let mut plain = db.plain();
     let tx = plain.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
     let error = stepper.client().add(once("inner")).unwrap_err().to_string();
-    let expected = "cannot add a task: database is locked: another connection writes; if that is a transaction of this thread, \
-                    add tasks in it with `Client::add_in`";
+    let expected = "cannot add a task: database is locked: another connection has an open transaction that writes (if it is one of \
+                    this thread, add tasks within it)";
     assert_eq!(error, expected);
     stepper.client().add_in(&tx, once("inner")).unwrap();
     tx.commit().unwrap();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Transaction, TransactionBehavior, ffi};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::error::{BoxError, Error, Result};
 use crate::host::{file_aliases, panics, platform};
@@ -23,7 +23,7 @@ use crate::schedule::Schedules;
 use crate::store::Open;
 use crate::store::fault::{Class, Fault};
 use crate::store::sqlite::connection::known::{Beginning, Begun, KnownHistory, Purpose};
-use crate::store::sqlite::connection::write_queue::{NoPlace, WriterPlace};
+use crate::store::sqlite::connection::write_queue::WriterPlace;
 use crate::store::sqlite::damage::Files;
 use crate::store::sqlite::file::{self, Durability, Missing, Opened};
 use crate::store::sqlite::ids::Ids;
@@ -36,12 +36,9 @@ use crate::store::sqlite::{invariants, schema};
 /// A write-ahead log larger than this is truncated when the scheduler is idle.
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
 
-/// What a thread is told that would wait for the lock that it holds.
-const OWN_LOCK: &str = "this thread holds the write lock of the database, in the closure of `finish`: add tasks there with \
-                        `Client::add_in`, and do everything else before or after it";
 /// What may hold the lock of SQLite: no program can look that up.
-const PERHAPS_OWN: &str =
-    "another connection writes; if that is a transaction of this thread, add tasks in it with `Client::add_in`";
+const HOLDER: &str =
+    "another connection has an open transaction that writes (if it is one of this thread, add tasks within it)";
 
 /// The application's function that prepares each connection on which its handlers write.
 pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + Sync;
@@ -194,10 +191,12 @@ impl SqliteStore {
 
     /// Returns the error for the caller of an operation that failed.
     pub(crate) fn error(&self, fault: Fault, doing: &'static str) -> Error {
-        if let Fault::Store(Class::Busy, source) = &fault {
-            return Error::store(doing, format!("{source}: {PERHAPS_OWN}"));
+        match fault {
+            Fault::Store(Class::Busy, source) if self.backing.is_none() => {
+                Error::store(doing, format!("{source}: {HOLDER}"))
+            }
+            fault => file::error(&self.path, fault, doing),
         }
-        file::error(&self.path, fault, doing)
     }
 
     /// As [`SqliteStore::write`], for a caller that handles faults and checks the file itself.
@@ -434,13 +433,7 @@ impl SqliteStore {
     /// Waits until it is this connection's turn to write, among those of this process to the file. A connection that has waited for as
     /// long as it would for others fails as if SQLite had refused the lock.
     fn writer_place(&self) -> Result<WriterPlace, Fault> {
-        self.history.queue().wait(self.busy_timeout).map_err(|no_place| match no_place {
-            NoPlace::OfThisThread => Fault::Store(Class::Other, OWN_LOCK.into()),
-            NoPlace::Taken => {
-                let locked = Some("database is locked".to_owned());
-                rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), locked).into()
-            }
-        })
+        self.history.queue().wait(self.busy_timeout).map_err(Fault::from)
     }
 
     /// Returns the number of write transactions begun; for tests of the cost of an idle loop.

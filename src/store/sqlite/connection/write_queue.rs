@@ -12,10 +12,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 
 use crate::clock::{Clock, SystemClock};
 use crate::rules::lock_pause::{LockPause, PAUSE};
+use crate::store::fault::{Class, Fault};
 
 /// The queue of one file.
 #[derive(Default)]
@@ -60,6 +61,23 @@ pub(super) enum NoPlace {
     Taken,
     /// This thread has it, with another connection: it would wait for itself.
     OfThisThread,
+}
+
+impl From<NoPlace> for Fault {
+    fn from(no_place: NoPlace) -> Fault {
+        match no_place {
+            NoPlace::Taken => {
+                let locked = Some("database is locked".to_owned());
+                rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), locked).into()
+            }
+            NoPlace::OfThisThread => Fault::Store(
+                Class::Other,
+                "this thread holds the write lock of the database, in the closure of `finish`: add tasks there with \
+                 `Client::add_in`, and do everything else before or after it"
+                    .into(),
+            ),
+        }
+    }
 }
 
 impl WriteQueue {
