@@ -89,7 +89,7 @@ impl Scheduler {
     /// As [`Scheduler::shutdown`]; and if the runtime shuts down meanwhile.
     #[cfg(feature = "tokio")]
     pub async fn shutdown_async(mut self, deadline: Duration) -> Result<Shutdown> {
-        if self.unfinished.are_on_this_thread() {
+        if self.attempts.are_on_this_thread() {
             return self.end(Order::Drain, deadline);
         }
         let shutdown = tokio::task::spawn_blocking(move || self.end(Order::Drain, deadline)).await;
@@ -106,7 +106,7 @@ impl Scheduler {
     /// [`Failure::interrupted`](crate::Failure::interrupted).
     pub fn interrupt(&self) {
         // The loop may wait for a server that does not answer.
-        (self.stop_all)(StopReason::Shutdown);
+        self.attempts.stop_all(StopReason::Shutdown);
         let _ = self.order.send(Order::Interrupt);
     }
 
@@ -145,7 +145,7 @@ impl Scheduler {
 
     /// Returns the order of a caller that waits on this thread.
     fn draining(&self) -> Order {
-        if self.unfinished.count() == 0 || self.unfinished.are_on_this_thread() || !self.blocks_its_runtime() {
+        if self.attempts.claims().is_empty() || self.attempts.are_on_this_thread() || !self.blocks_its_runtime() {
             return Order::Drain;
         }
         log::warn!(
@@ -172,16 +172,16 @@ impl Scheduler {
     }
 
     fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
-        let Some(thread) = self.thread.take() else { return Ok(Shutdown { unfinished: 0 }) };
+        let Some(thread) = self.thread.take() else { return Ok(Shutdown::default()) };
         let began = instant();
         let _ = self.order.send(order);
-        if self.unfinished.are_on_this_thread() {
+        if self.attempts.are_on_this_thread() {
             log::warn!(
                 "one of its own handlers shuts down the scheduler of {}: it ends when its handlers have returned, and this one must not \
                  wait for that",
                 self.place
             );
-            return Ok(Shutdown { unfinished: self.unfinished.count() });
+            return Ok(Shutdown::new(self.attempts.claims()));
         }
         let mut reported = self.reports.recv_timeout(deadline);
         if reported == Err(RecvTimeoutError::Timeout) {
@@ -190,12 +190,12 @@ impl Scheduler {
         }
         match reported {
             // The thread continues, with its heartbeat, for the handlers that have not returned.
-            Ok(unfinished) => Ok(Shutdown { unfinished }),
+            Ok(shutdown) => Ok(shutdown),
             // So it does when it can: the lock of another program, or code of the application, holds it.
-            Err(RecvTimeoutError::Timeout) => Ok(Shutdown { unfinished: self.unfinished.count() }),
+            Err(RecvTimeoutError::Timeout) => Ok(Shutdown::new(self.attempts.claims())),
             // The thread dropped its sender: it has stopped, in order or by itself.
             Err(RecvTimeoutError::Disconnected) => {
-                let ended = joined(thread).map(|()| Shutdown { unfinished: 0 });
+                let ended = joined(thread).map(|()| Shutdown::default());
                 self.flush(deadline.saturating_sub(began.elapsed()));
                 ended
             }

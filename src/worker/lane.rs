@@ -126,19 +126,18 @@ impl LaneTools {
         let finished = finished.unwrap_or_else(|panic| broken(claim, now, &panic));
         span.ended(claim, &finished.outcome);
         let finished = Finished { slot: Some(place), ..self.handlers.with_backoff(finished) };
-        let (attempts, done) = (self.attempts.clone(), self.done.clone());
+        let done = self.done.clone();
         context.stop_copies();
-        tools.with_left(move |left| report(&attempts, &done, left.of(finished)));
+        tools.with_left(move |left| report(&done, left.of(finished)));
     }
 
     /// Reports the end of an attempt.
     pub(crate) fn report(&self, finished: Finished) {
-        report(&self.attempts, &self.done, finished);
+        report(&self.done, finished);
     }
 }
 
-fn report(attempts: &Attempts, done: &Sender<Finished>, finished: Finished) {
-    attempts.end(&finished.claim);
+fn report(done: &Sender<Finished>, finished: Finished) {
     // The channel holds as many as may be running. Without a loop the next scheduler recovers the run.
     let _ = done.send(finished);
 }
