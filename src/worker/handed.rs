@@ -1,7 +1,7 @@
 //! The attempts that are handed over to be run: their stop flags, how each begins, and how its end is judged.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(crate) struct Attempts {
     pub(crate) link: Link,
     observers: Arc<Observers>,
     /// By run; of two attempts of one run, the newer.
-    flags: Arc<Mutex<HashMap<i64, Handed>>>,
+    flags: Arc<Mutex<BTreeMap<i64, Handed>>>,
     /// On a server: the end of the owner's lease. Set before the first attempt.
     #[cfg(feature = "postgres")]
     pub(crate) fence: Arc<std::sync::OnceLock<Arc<Fence>>>,
@@ -173,14 +173,14 @@ impl Attempts {
         HandedOver { flags: self.flags.clone(), clock: self.clock.clone() }
     }
 
-    fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {
+    fn flags(&self) -> MutexGuard<'_, BTreeMap<i64, Handed>> {
         self.flags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// [`Attempts`] for another thread than the loop. It holds no lock of the owner.
 pub(crate) struct HandedOver {
-    flags: Arc<Mutex<HashMap<i64, Handed>>>,
+    flags: Arc<Mutex<BTreeMap<i64, Handed>>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -204,7 +204,7 @@ impl HandedOver {
     }
 }
 
-fn end(flags: &mut HashMap<i64, Handed>, claim: &Arc<Claim>) {
+fn end(flags: &mut BTreeMap<i64, Handed>, claim: &Arc<Claim>) {
     if flags.get(&claim.run_id).is_some_and(|(newest, _)| Arc::ptr_eq(newest, claim)) {
         flags.remove(&claim.run_id);
     }
