@@ -314,6 +314,10 @@ impl Unrecorded {
             _ => {}
         }
     }
+
+    fn leave_out(&self, left: &BTreeSet<i64>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|run, _| !left.contains(run));
+    }
 }
 
 impl fmt::Display for Unrecorded {
@@ -459,12 +463,16 @@ impl Session<'_> {
         }
         if !self.scheduler.has_stopped() {
             let running = self.running();
-            log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
+            if self.programs.have_application() {
+                log::warn!("{running}: commands are ended, and the application is asked to end its runs");
+            } else {
+                log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
+            }
             self.scheduler.interrupt();
             let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
             let until = clock.now().monotonic + limit;
             // Of what is left to an application, nothing is heard any more.
-            let has_work = || self.commands.running() + self.programs.running() > 0 || !self.programs.have_left();
+            let has_work = || self.commands.running() + self.programs.running() > 0 || self.programs.left().is_empty();
             while !self.scheduler.has_stopped() && has_work() && clock.now().monotonic < until {
                 let _ = self.next_stop(DRAIN_POLL);
             }
@@ -483,10 +491,13 @@ impl Session<'_> {
                 thread::sleep(DRAIN_POLL);
             }
         }
-        let unfinished = stopped?.unfinished;
-        if unfinished > 0 {
+        // The runs that are left to an application go on: nothing could be recorded of them.
+        let left = self.programs.left();
+        let unrecorded = stopped?.unfinished.saturating_sub(left.len());
+        if unrecorded > 0 {
+            self.unrecorded.leave_out(&left);
             log::error!(
-                "the outcomes of {unfinished} runs could not be recorded ({}); the next scheduler recovers these runs",
+                "the outcomes of {unrecorded} runs could not be recorded ({}); the next scheduler recovers these runs",
                 self.unrecorded
             );
             return Ok(Exit::CutShort);

@@ -294,6 +294,28 @@ fn pid(number: u32) -> Option<Pid> {
     i32::try_from(number).ok().filter(|number| *number > 1).and_then(Pid::from_raw)
 }
 
+/// Returns the parent of this process; 0: one that is not visible here. Another one than before shows that the one before has ended.
+pub(crate) fn parent() -> u32 {
+    #[cfg(unix)]
+    return rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
+    #[cfg(not(unix))]
+    0
+}
+
+/// Whether the standard output of this process is a pipe, and all that was written to it has been read. `false` where the system does not
+/// report that.
+pub(crate) fn is_output_read() -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use rustix::fs::{FileType, fstat};
+        let output = io::stdout();
+        let is_pipe = fstat(&output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+        is_pipe && rustix::io::ioctl_fionread(&output).is_ok_and(|left| left == 0)
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    false
+}
+
 #[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests {
