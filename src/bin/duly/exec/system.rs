@@ -302,20 +302,6 @@ pub(crate) fn parent() -> u32 {
     0
 }
 
-/// Whether the standard output of this process is a pipe, and all that was written to it has been read. `false` where the system does not
-/// report that.
-pub(crate) fn is_output_read() -> bool {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    {
-        use rustix::fs::{FileType, fstat};
-        let output = io::stdout();
-        let is_pipe = fstat(&output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
-        is_pipe && rustix::io::ioctl_fionread(&output).is_ok_and(|left| left == 0)
-    }
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    false
-}
-
 #[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use duly::{Clock, SystemClock, duration_text};
 use crate::exec::system;
 use crate::output::units::count_of;
 use crate::workers::attempts::Ended;
-use crate::workers::leader::{LeaderOutput, Pipe};
+use crate::workers::leader::{LeaderOutput, Pipe, is_read};
 use crate::workers::options::FILE;
 use crate::workers::protocol::ToWorker;
 use crate::workers::supervisor::{LATE, Order, PIPES, Supervisor, lock, spawn, wait_for};
@@ -142,7 +142,7 @@ impl Supervisor {
                 worker.outbox.push_line(ToWorker::Ping.line());
             }
             // While it reads nothing, it may still begin what is in its pipe.
-            let reads = silent < 2 * self.times.ping || system::is_output_read();
+            let reads = silent < 2 * self.times.ping || is_read(&io::stdout());
             if let Some(id) = worker.attempts.unbegun(awake, reads.then_some(self.times.begin)) {
                 let limit = duration_text(self.times.begin);
                 let how = format!("the application had not begun run {} {limit} after it was given to it", id.run);
