@@ -30,7 +30,7 @@ use crate::engine::told::Told;
 use crate::error::{BoxError, Error, Result};
 use crate::host::guard_lock::GuardPlace;
 use crate::host::{folder, owner_lock};
-use crate::model::ended::Ending;
+use crate::model::ended::{Ending, Shutdown};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::Settings;
 use crate::model::vitals::Vitals;
@@ -40,7 +40,6 @@ use crate::store::place::Place;
 use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::text::database_name::shown;
-use crate::worker::attempt::StopReason;
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WorkerQueue};
 use crate::worker::executor::{Executor, Waker};
@@ -49,13 +48,14 @@ use crate::worker::executor_lane;
 use crate::worker::fence::OnLease;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
+use crate::worker::handed::HandedOver;
 use crate::worker::handler::{Context, Handler, Handlers};
 #[cfg(feature = "tokio")]
 use crate::worker::handler::{FutureHandler, HandlerFuture, store_result};
 #[cfg(feature = "tokio")]
 use crate::worker::job::{AsyncJob, future_handler};
 use crate::worker::job::{Job, JobHandler};
-use crate::worker::pool::{Pool, Unfinished};
+use crate::worker::pool::Pool;
 use crate::worker::progress::Waiting;
 
 /// Most problems that an application reports of its scheduler, and most characters of each.
@@ -360,7 +360,7 @@ impl Builder {
             }
             None => None,
         };
-        let stop_all = Box::new(pool.attempts().stopper());
+        let attempts = pool.attempts().handed_over();
         let event_loop = EventLoop {
             state: LoopState::new(lanes, settings.poll, now),
             poller,
@@ -376,7 +376,7 @@ impl Builder {
             #[cfg(feature = "postgres")]
             keeper,
         };
-        let (unfinished, ending) = (event_loop.pool.unfinished(), Ending::default());
+        let ending = Ending::default();
         let of_thread = ending.clone();
         let thread = thread::Builder::new()
             .name("duly-poller".into())
@@ -398,14 +398,13 @@ impl Builder {
             vitals,
             thread: Some(thread),
             ending,
-            unfinished,
+            attempts,
             told,
             place,
             handlers: names,
             executors,
             wake,
             problems,
-            stop_all,
             #[cfg(feature = "page")]
             page,
         })
@@ -453,11 +452,11 @@ fn aside(place: &Place, f: impl FnOnce() + Send + 'static) {
 pub struct Scheduler {
     client: Client,
     order: Sender<Order>,
-    reports: Receiver<usize>,
+    reports: Receiver<Shutdown>,
     vitals: Arc<Vitals>,
     thread: Option<JoinHandle<Result<()>>>,
     ending: Ending,
-    unfinished: Unfinished,
+    attempts: HandedOver,
     /// The observers of the application.
     told: Option<Told>,
     place: Place,
@@ -465,8 +464,6 @@ pub struct Scheduler {
     executors: Vec<Arc<dyn Executor>>,
     wake: Sender<()>,
     problems: Arc<Mutex<Option<Vec<String>>>>,
-    /// Asks the running handlers to stop.
-    stop_all: Box<dyn Fn(StopReason) + Send + Sync>,
     #[cfg(feature = "page")]
     page: Option<Server>,
 }

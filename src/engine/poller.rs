@@ -242,14 +242,6 @@ impl Poller {
         &self.registration.owner
     }
 
-    /// Returns how many runs are claimed and not settled. An outcome of a claim under an earlier id counts until it is written.
-    pub(crate) fn unsettled(&self) -> usize {
-        let unwritten = self.outbox.iter().chain(&self.aside);
-        self.claimed.len()
-            + self.former.strays.len()
-            + unwritten.filter(|finished| finished.claim.is_of_other(self.owner())).count()
-    }
-
     /// Returns whether outcomes are left that the next turn writes.
     pub(crate) fn writes_on(&self) -> bool {
         !self.outbox.is_empty() && self.refused.until().is_none() && self.clock.is_set

@@ -95,7 +95,7 @@ impl Scheduler {
     /// [`Failure::interrupted`](crate::Failure::interrupted).
     pub fn interrupt(&self) {
         // The loop may wait for a server that does not answer.
-        (self.stop_all)(StopReason::Shutdown);
+        self.attempts.stop_all(StopReason::Shutdown);
         let _ = self.order.send(Order::Interrupt);
     }
 
@@ -133,7 +133,7 @@ impl Scheduler {
     }
 
     fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
-        let Some(thread) = self.thread.take() else { return Ok(Shutdown { unfinished: 0 }) };
+        let Some(thread) = self.thread.take() else { return Ok(Shutdown::default()) };
         let began = instant();
         let _ = self.order.send(order);
         let mut reported = self.reports.recv_timeout(deadline);
@@ -143,12 +143,12 @@ impl Scheduler {
         }
         match reported {
             // The thread continues, with its heartbeat, for the handlers that have not returned.
-            Ok(unfinished) => Ok(Shutdown { unfinished }),
+            Ok(shutdown) => Ok(shutdown),
             // So it does when it can: the lock of another program, or code of the application, holds it.
-            Err(RecvTimeoutError::Timeout) => Ok(Shutdown { unfinished: self.unfinished.count() }),
+            Err(RecvTimeoutError::Timeout) => Ok(Shutdown::new(self.attempts.claims())),
             // The thread dropped its sender: it has stopped, in order or by itself.
             Err(RecvTimeoutError::Disconnected) => {
-                let ended = joined(thread).map(|()| Shutdown { unfinished: 0 });
+                let ended = joined(thread).map(|()| Shutdown::default());
                 self.flush(deadline.saturating_sub(began.elapsed()));
                 ended
             }

@@ -31,7 +31,7 @@ pub(crate) const LONG: Duration = Duration::from_millis(500);
 /// How long to wait before an attempt is returned that could not begin.
 pub(crate) const UNNOTED: Duration = Duration::from_secs(1);
 
-/// The attempts that are handed over and not finished, and what each of them runs with.
+/// The attempts that are handed over and whose outcomes have not returned, and what each of them runs with.
 #[derive(Clone)]
 pub(crate) struct Attempts {
     pub(crate) clock: Arc<dyn Clock>,
@@ -103,17 +103,15 @@ impl Attempts {
         Some(place)
     }
 
-    /// Returns how many attempts are handed over and have not ended.
-    pub(crate) fn handed_over(&self) -> usize {
-        self.flags().len()
-    }
-
     /// Removes an attempt that has ended.
     pub(crate) fn end(&self, claim: &Arc<Claim>) {
+        end(&mut self.flags(), claim);
+    }
+
+    /// Removes attempts that have ended.
+    pub(crate) fn end_all(&self, finished: &[Finished]) {
         let mut flags = self.flags();
-        if flags.get(&claim.run_id).is_some_and(|(newest, _)| Arc::ptr_eq(newest, claim)) {
-            flags.remove(&claim.run_id);
-        }
+        finished.iter().for_each(|finished| end(&mut flags, &finished.claim));
     }
 
     /// Returns what the rows of attempts that run for long do not show yet: the begin of those that were read ahead, and the processes of
@@ -146,22 +144,43 @@ impl Attempts {
 
     /// Asks every handler to stop: for this reason, or because its time limit had passed before.
     pub(crate) fn stop_all(&self, reason: StopReason) {
-        self.stopper()(reason);
+        self.handed_over().stop_all(reason);
     }
 
-    /// As [`Attempts::stop_all`], for another thread. It holds no lock of the owner.
-    pub(crate) fn stopper(&self) -> impl Fn(StopReason) + Send + Sync + use<> {
-        let (flags, clock) = (self.flags.clone(), self.clock.clone());
-        move |reason| {
-            for (_, flag) in flags.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                let is_late = flag.deadline().is_some_and(|at| clock.until(at).is_zero());
-                flag.raise(if is_late { StopReason::TimeUp } else { reason });
-            }
-        }
+    /// Returns what another thread may know and do.
+    pub(crate) fn handed_over(&self) -> HandedOver {
+        HandedOver { flags: self.flags.clone(), clock: self.clock.clone() }
     }
 
     fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {
         self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// [`Attempts`] for another thread than the loop. It holds no lock of the owner.
+pub(crate) struct HandedOver {
+    flags: Arc<Mutex<HashMap<i64, Handed>>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl HandedOver {
+    /// Returns the attempts that are handed over and whose outcomes have not returned to the loop.
+    pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner).values().map(|(claim, _)| claim.clone()).collect()
+    }
+
+    /// As [`Attempts::stop_all`].
+    pub(crate) fn stop_all(&self, reason: StopReason) {
+        for (_, flag) in self.flags.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            let is_late = flag.deadline().is_some_and(|at| self.clock.until(at).is_zero());
+            flag.raise(if is_late { StopReason::TimeUp } else { reason });
+        }
+    }
+}
+
+fn end(flags: &mut HashMap<i64, Handed>, claim: &Arc<Claim>) {
+    if flags.get(&claim.run_id).is_some_and(|(newest, _)| Arc::ptr_eq(newest, claim)) {
+        flags.remove(&claim.run_id);
     }
 }
 

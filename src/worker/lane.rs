@@ -121,18 +121,17 @@ impl LaneTools {
         let finished = finished.unwrap_or_else(|panic| broken(claim, now, &panic));
         span.ended(claim, &finished.outcome);
         let finished = Finished { slot: Some(place), ..self.handlers.with_backoff(finished) };
-        let (attempts, done) = (self.attempts.clone(), self.done.clone());
-        tools.with_effects_left(move |effects| report(&attempts, &done, Finished { effects, ..finished }));
+        let done = self.done.clone();
+        tools.with_effects_left(move |effects| report(&done, Finished { effects, ..finished }));
     }
 
     /// Reports the end of an attempt.
     pub(crate) fn report(&self, finished: Finished) {
-        report(&self.attempts, &self.done, finished);
+        report(&self.done, finished);
     }
 }
 
-fn report(attempts: &Attempts, done: &Sender<Finished>, finished: Finished) {
-    attempts.end(&finished.claim);
+fn report(done: &Sender<Finished>, finished: Finished) {
     // The channel holds as many as may be running. Without a loop the next scheduler recovers the run.
     let _ = done.send(finished);
 }

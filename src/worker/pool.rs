@@ -106,19 +106,6 @@ struct Worker {
     connections: ConnectionSettings,
 }
 
-/// Counts the attempts that have no outcome in the database.
-pub(crate) struct Unfinished {
-    attempts: Attempts,
-    /// Those that have ended, and wait for the loop.
-    ended: Receiver<Finished>,
-}
-
-impl Unfinished {
-    pub(crate) fn count(&self) -> usize {
-        self.attempts.handed_over() + self.ended.len()
-    }
-}
-
 impl Pool {
     /// Starts the workers. `others`: how many attempts beside those of the workers may run at once.
     pub(crate) fn start(
@@ -178,6 +165,7 @@ impl Pool {
 
     /// Records that a worker ended. [`Pool::replace_ended`] replaces it.
     pub(crate) fn ended(&mut self, worker: &WorkerEnded) {
+        worker.at_work.claim.iter().for_each(|claim| self.attempts().end(claim));
         self.missing += usize::from(!worker.replaced);
     }
 
@@ -294,15 +282,12 @@ impl Pool {
         debug_assert!(sent.is_ok(), "the workers are gone");
     }
 
-    /// Removes attempts beside the workers whose outcomes have returned. Returns the others.
+    /// Removes attempts whose outcomes have returned. Returns those of the workers. Here and not where they ended: what one thread
+    /// allocates and another frees has the two wait for each other.
     pub(crate) fn returned(&mut self, finished: &[Finished]) -> Returned {
+        self.attempts().end_all(finished);
         let mut is_beside = |finished: &Finished| self.lanes.iter_mut().any(|lane| lane.returned(&finished.claim));
         finished.iter().filter(|finished| !is_beside(finished)).fold(Returned::default(), Returned::add)
-    }
-
-    /// Returns what counts the attempts that have no outcome in the database, for another thread.
-    pub(crate) fn unfinished(&self) -> Unfinished {
-        Unfinished { attempts: self.attempts().clone(), ended: self.finished.clone() }
     }
 
     /// Returns the channel of outcomes.
@@ -463,9 +448,8 @@ impl Worker {
         (finished, self.leave(&claim))
     }
 
-    /// Forgets an attempt that has ended. Returns whether another worker has replaced the one that ran it.
+    /// Forgets the time limit of an attempt that has ended. Returns whether another worker has replaced the one that ran it.
     fn leave(&self, claim: &Arc<Claim>) -> bool {
-        self.attempts.end(claim);
         limits(&self.limited).remove(&(claim.run_id, claim.attempt)).is_some_and(|limit| limit.replaced)
     }
 }
