@@ -542,7 +542,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 }
 
 /// Checks a handler name, a task name in `on_dead`, or a key.
-pub(crate) fn check_text(field: &'static str, text: &str) -> Result<()> {
+pub fn check_text(field: &'static str, text: &str) -> Result<()> {
     let refused = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
     if (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.contains(refused) {
         return Ok(());

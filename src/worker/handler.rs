@@ -18,7 +18,7 @@ use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin, Outcome};
 use crate::model::task::MAX_DURATION;
-use crate::model::task::MAX_NAME_BYTES;
+use crate::model::task::check_text;
 use crate::worker::attempt::{Link, Notice, Reported, StopFlag, StopReason, Tools};
 use crate::worker::backoff::{Backoff, FailedAttempt};
 use crate::worker::connection::WorkerConnection;
@@ -187,8 +187,9 @@ impl Handlers {
     }
 
     fn accepts(&mut self, name: &str) -> bool {
-        if name.is_empty() || name.len() > MAX_NAME_BYTES {
-            self.refuse("handler", format!("expected 1 to {MAX_NAME_BYTES} bytes, found {name:?}"));
+        // No task can have such a handler.
+        if let Err(Error::InvalidTask { field, found, expected }) = check_text("handler", name) {
+            self.refuse(field, format!("expected {expected}, found {found:?}"));
             return false;
         }
         if self.names().contains(name) {

@@ -2,11 +2,13 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import process from "node:process";
 import test from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath, pathToFileURL } from "node:url";
 
 import { start } from "../src/index.js";
 import { withFile } from "./support/databases.js";
@@ -184,4 +186,20 @@ withProgram("an AbortSignal stops duly, also while it waits for its next start",
   abort.abort();
   await duly.stop();
   assert.equal(duly.pid, undefined);
+});
+
+test("of a program in an archive of Electron, the copy beside the archive is taken", async () => {
+  const home = realpathSync(mkdtempSync(join(tmpdir(), "duly-")));
+  try {
+    const modules = join(home, "app.asar", "node_modules");
+    cpSync(fileURLToPath(new URL("../src", import.meta.url)), join(modules, "duly", "src"), { recursive: true });
+    writeFileSync(join(modules, "duly", "package.json"), '{ "type": "module" }');
+    const bin = join("@duly", `${process.platform}-${process.arch}`, "bin");
+    mkdirSync(join(modules, bin), { recursive: true });
+    writeFileSync(join(modules, bin, "duly"), "");
+    const { findProgram } = await import(pathToFileURL(join(modules, "duly", "src", "program.js")).href);
+    assert.equal(findProgram(), join(home, "app.asar.unpacked", "node_modules", bin, "duly"));
+  } finally {
+    rmSync(home, { recursive: true });
+  }
 });
