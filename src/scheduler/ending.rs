@@ -1,9 +1,9 @@
 //! How a scheduler ends: in order, by itself, or dropped.
 
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::RecvTimeoutError;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use crate::clock::instant;
 use crate::engine::loop_state::Order;
@@ -17,9 +17,8 @@ use crate::worker::attempt::StopReason;
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long the loop may take to say what is unfinished. If it is blocked, the count is that of the workers.
 const ANSWER: Duration = Duration::from_millis(250);
-/// How long a runtime of one thread may take to poll a future. Then the caller blocks that thread.
-#[cfg(feature = "tokio")]
-const POLLED: Duration = Duration::from_millis(250);
+/// How long a runtime of one thread may take to poll a future. Then the caller blocks that thread. An application may be busy for a moment.
+const POLLED: Duration = Duration::from_secs(3);
 
 impl Scheduler {
     /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
@@ -30,9 +29,9 @@ impl Scheduler {
     /// process ends first, the attempt is lost, and counts. To have handlers return within the deadline, call
     /// [`Scheduler::interrupt`] before.
     ///
-    /// Called by one of its own handlers, it returns at once, since it would wait for that one: the scheduler ends when its handlers have
-    /// returned. On the only thread of the runtime of its async handlers, which cannot return meanwhile, it waits for all others, asks
-    /// those to stop, and returns them as unfinished: await `shutdown_async` there. Both are logged.
+    /// Called by one of its own handlers, it returns at once, since it would wait for that one: at the deadline its handlers, that one
+    /// too, are asked to stop, and the scheduler ends when they have returned. On the only thread of the runtime of its async handlers, which cannot return meanwhile, it waits for all others, asks
+    /// those to stop after some seconds, and returns them as unfinished: await `shutdown_async` there. Both are logged.
     ///
     /// ```
     /// use std::time::Duration;
@@ -62,8 +61,7 @@ impl Scheduler {
     /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is
     /// corrupt; or a newer duly has migrated its tables.
     pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
-        let order = self.draining();
-        self.end(order, deadline)
+        self.end(self.polled(), deadline)
     }
 
     /// As [`Scheduler::shutdown`], and waits without blocking a thread of the runtime, on which async handlers may have to return.
@@ -90,9 +88,9 @@ impl Scheduler {
     #[cfg(feature = "tokio")]
     pub async fn shutdown_async(mut self, deadline: Duration) -> Result<Shutdown> {
         if self.attempts.are_on_this_thread() {
-            return self.end(Order::Drain, deadline);
+            return self.end(None, deadline);
         }
-        let shutdown = tokio::task::spawn_blocking(move || self.end(Order::Drain, deadline)).await;
+        let shutdown = tokio::task::spawn_blocking(move || self.end(None, deadline)).await;
         shutdown.unwrap_or_else(|error| Err(Error::store("shut the scheduler down", error)))
     }
 
@@ -143,47 +141,78 @@ impl Scheduler {
         self.told.iter().for_each(|told| told.flush(limit));
     }
 
-    /// Returns the order of a caller that waits on this thread.
-    fn draining(&self) -> Order {
-        if self.attempts.claims().is_empty() || self.attempts.are_on_this_thread() || !self.blocks_its_runtime() {
-            return Order::Drain;
-        }
-        log::warn!(
-            "the scheduler of {} is shut down on the only thread of its async handlers, which cannot return meanwhile: they are not \
-             waited for; await `shutdown_async` instead",
-            self.place
-        );
-        Order::DrainWorkers
-    }
-
-    /// Returns whether no async handler can run while this thread is blocked. Threads for blocking calls are within the runtime, too, and
-    /// do not block it.
-    fn blocks_its_runtime(&self) -> bool {
+    /// Where this thread may be the only one of the runtime of the async handlers: returns what is told when the runtime polls. Threads
+    /// for blocking calls are within the runtime, too, and do not block it.
+    fn polled(&self) -> Option<Receiver<()>> {
         #[cfg(feature = "tokio")]
         if let Some(runtime) = &self.runtime
             && runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread
             && tokio::runtime::Handle::try_current().is_ok()
+            && !self.attempts.claims().is_empty()
         {
             let (polled, polls) = crossbeam_channel::bounded(1);
             runtime.spawn(async move { polled.send(()) });
-            return polls.recv_timeout(POLLED) == Err(RecvTimeoutError::Timeout);
+            return Some(polls);
         }
-        false
+        None
     }
 
-    fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
+    /// Waits for the report, or the end of the loop. If the runtime polls nothing, no async handler can return while this thread waits.
+    fn reported(
+        &self,
+        polled: Option<Receiver<()>>,
+        deadline: Duration,
+    ) -> std::result::Result<Shutdown, RecvTimeoutError> {
+        let began = instant();
+        if let Some(polled) = polled {
+            crossbeam_channel::select! {
+                recv(self.reports) -> report => return report.map_err(RecvTimeoutError::from),
+                recv(polled) -> _ => {}
+                default(deadline.min(POLLED)) => {
+                    log::warn!(
+                        "the scheduler of {} is shut down on the only thread of its async handlers, which cannot return meanwhile: they \
+                         are not waited for; await `shutdown_async` instead",
+                        self.place
+                    );
+                    let _ = self.order.send(Order::DrainWorkers);
+                }
+            }
+        }
+        self.reports.recv_timeout(deadline.saturating_sub(began.elapsed()))
+    }
+
+    /// Asks the running handlers to stop at the deadline, if the loop has not ended by then.
+    fn cut_at(&self, deadline: Duration) {
+        let (order, reports) = (self.order.clone(), self.reports.clone());
+        let cut = move || {
+            if reports.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
+                let _ = order.send(Order::Cut);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("duly-ending".to_owned()).spawn(cut) {
+            log::warn!(
+                "the handlers of {} are asked to stop now, since nothing can wait for the deadline: {error}",
+                self.place
+            );
+            let _ = self.order.send(Order::Cut);
+        }
+    }
+
+    /// `polled`: as [`Scheduler::polled`] returns it.
+    fn end(&mut self, polled: Option<Receiver<()>>, deadline: Duration) -> Result<Shutdown> {
         let Some(thread) = self.thread.take() else { return Ok(Shutdown::default()) };
         let began = instant();
-        let _ = self.order.send(order);
+        let _ = self.order.send(Order::Drain);
         if self.attempts.are_on_this_thread() {
             log::warn!(
                 "one of its own handlers shuts down the scheduler of {}: it ends when its handlers have returned, and this one must not \
                  wait for that",
                 self.place
             );
+            self.cut_at(deadline);
             return Ok(Shutdown::new(self.attempts.claims()));
         }
-        let mut reported = self.reports.recv_timeout(deadline);
+        let mut reported = self.reported(polled, deadline);
         if reported == Err(RecvTimeoutError::Timeout) {
             let _ = self.order.send(Order::Cut);
             reported = self.reports.recv_timeout(ANSWER);
@@ -213,8 +242,7 @@ impl Drop for Scheduler {
         if self.thread.is_none() {
             return;
         }
-        let order = self.draining();
-        if let Err(error) = self.end(order, DRAIN) {
+        if let Err(error) = self.end(self.polled(), DRAIN) {
             log::error!("the scheduler of {} had stopped: {error}", self.place);
         }
     }

@@ -295,3 +295,33 @@ fn a_handler_that_ends_its_own_scheduler_does_not_wait_for_itself() {
         db.assert_sound();
     }
 }
+
+/// So are its other handlers, which work until they are asked to stop.
+#[test]
+fn a_handler_that_ends_its_own_scheduler_is_asked_to_stop_at_the_deadline_and_so_are_the_others() {
+    let (db, own) = (TestDb::new(), Arc::new(Mutex::new(None::<Scheduler>)));
+    let (begun, begins) = channel();
+    let (taken, begun) = (own.clone(), Mutex::new(begun));
+    let listen = move |run: &Context| {
+        begun.lock().unwrap().send(())?;
+        Ok::<_, BoxError>(run.wait_cancelled(2 * patience()))
+    };
+    let quit = move |run: &Context| {
+        let scheduler = taken.lock().unwrap().take().expect("the scheduler");
+        let unfinished = scheduler.shutdown(Duration::from_millis(10))?.unfinished;
+        Ok::<_, BoxError>((unfinished, run.wait_cancelled(2 * patience())))
+    };
+    let scheduler =
+        Scheduler::builder(db.address()).handler("listen", listen).handler("quit", quit).workers(2).start().unwrap();
+    let (client, ending) = (scheduler.client().clone(), scheduler.ending());
+    own.lock().unwrap().replace(scheduler);
+    client.add(overdue("listens").handler("listen")).unwrap();
+    receive(&begins, "its begin");
+    client.add(overdue("quits").handler("quit")).unwrap();
+    assert_eq!(ending.wait_timeout(patience()), Some(Ok(())));
+    assert_eq!(
+        db.rows("SELECT status || ' ' || result FROM task_runs ORDER BY id"),
+        ["succeeded true", "succeeded [2,true]"]
+    );
+    db.assert_sound();
+}
