@@ -59,6 +59,16 @@ impl Drop for Within {
     }
 }
 
+/// Returns `f` for another thread: called there, it can be told from other callers as [`Attempts::within`] on this thread.
+#[cfg(feature = "tokio")]
+pub(crate) fn carried<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let runs_for = RUNS_FOR.get();
+    move || {
+        let _within = Within(RUNS_FOR.replace(runs_for));
+        f()
+    }
+}
+
 impl Attempts {
     /// Calls code of a handler, which then can be told from other callers on this thread.
     pub(crate) fn within<T>(&self, f: impl FnOnce() -> T) -> T {

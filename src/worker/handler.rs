@@ -17,12 +17,14 @@ use crate::host::panics;
 use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin, Outcome};
-use crate::model::task::MAX_DURATION;
-use crate::model::task::check_text;
+use crate::model::task::{MAX_DURATION, check_text};
+use crate::model::to_json::to_json;
 use crate::worker::attempt::{Link, Notice, Reported, StopFlag, StopReason, Tools};
 use crate::worker::backoff::{Backoff, FailedAttempt};
 use crate::worker::connection::WorkerConnection;
 use crate::worker::failure::Failure;
+#[cfg(feature = "tokio")]
+use crate::worker::handed::carried;
 use crate::worker::progress::LatestReports;
 
 /// Most bytes that are kept of an attempt's progress.
@@ -112,7 +114,7 @@ pub(crate) fn store_result(result: impl Serialize) -> Result<Option<String>, Box
 
 /// Returns what is stored of a handler's result.
 pub(crate) fn as_result(returned: &impl Serialize) -> serde_json::Result<Option<String>> {
-    let json = serde_json::to_string(returned)?;
+    let json = to_json(returned)?;
     // `()` is no result; storing it with every run would waste space.
     Ok((json != "null").then_some(json))
 }
@@ -529,7 +531,7 @@ impl Context {
     ) -> Result<T> {
         let turn = self.tools.gate.clone().acquire_owned().await.map_err(|error| lost(error.into()))?;
         let context = self.clone();
-        joined(tokio::task::spawn_blocking(move || f(&context, turn)).await)
+        joined(tokio::task::spawn_blocking(carried(move || f(&context, turn))).await)
     }
 
     /// As [`Context::blocking`], and `f` is called also if the future is dropped before.

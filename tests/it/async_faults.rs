@@ -285,23 +285,62 @@ fn a_blocking_shutdown_on_the_only_thread_of_the_runtime_returns_before_its_dead
     }
 }
 
-/// A handler that ends its scheduler does not wait for itself, on a runtime with other threads either.
+/// The only thread of a runtime may be busy for a moment while another shuts down: the handlers have their deadline.
+#[test]
+fn a_runtime_that_is_busy_during_a_blocking_shutdown_still_has_the_deadline() {
+    let db = TestDb::new();
+    let own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (begun, begins) = channel();
+    let (go, begun) = (Arc::new(Semaphore::new(0)), Mutex::new(begun));
+    let goes = go.clone();
+    let work = move |run: Context| {
+        let (begun, goes) = (begun.lock().unwrap().clone(), goes.clone());
+        async move {
+            begun.send(())?;
+            let _goes = goes.acquire().await?;
+            Ok::<_, BoxError>(run.stop_reason().is_none())
+        }
+    };
+    own.block_on(async {
+        let scheduler = builder(&db, &own).async_handler("work", work).start().unwrap();
+        let (client, ending) = (scheduler.client().clone(), scheduler.ending());
+        client.add(overdue("works").handler("work")).unwrap();
+        eventually_async("it runs", || begins.try_recv().is_ok()).await;
+        let (sender, shuts_down) = channel();
+        let ends = tokio::task::spawn_blocking(move || {
+            sender.send(()).unwrap();
+            scheduler.shutdown(patience())
+        });
+        receive(&shuts_down, "the shutdown");
+        // Meanwhile nothing happens: there is no event to wait for.
+        assert_eq!(ending.wait_timeout(Duration::from_millis(500)), None);
+        go.add_permits(1);
+        assert_eq!(ends.await.unwrap().unwrap().unfinished, 0);
+    });
+    assert_eq!(db.ask("SELECT status || ' ' || result FROM task_runs"), "succeeded true");
+}
+
+/// A handler that ends its scheduler does not wait for itself, on a runtime with other threads either, or in a blocking call.
 #[test]
 fn an_async_handler_that_ends_its_own_scheduler_does_not_wait_for_itself() {
-    for awaits in [true, false] {
+    for how in ["awaits", "drops", "finishes"] {
         let (db, runtime, own) = (TestDb::new(), runtime(), Arc::new(Mutex::new(None::<Scheduler>)));
         let (sender, ends) = channel();
         let (taken, sender) = (own.clone(), Arc::new(Mutex::new(sender)));
-        let quit = move |_: Context| {
+        let quit = move |run: Context| {
             let (taken, sender) = (taken.clone(), sender.clone());
             async move {
                 tokio::task::yield_now().await;
                 let scheduler = taken.lock().unwrap().take().expect("the scheduler");
                 let before = std::time::Instant::now();
-                if awaits {
-                    assert_eq!(scheduler.shutdown_async(patience()).await?.unfinished, 1);
-                } else {
-                    drop(scheduler);
+                match how {
+                    "awaits" => assert_eq!(scheduler.shutdown_async(patience()).await?.unfinished, 1),
+                    "drops" => drop(scheduler),
+                    _ => {
+                        let shut_down =
+                            move |_: &rusqlite::Transaction<'_>| Ok(scheduler.shutdown(patience())?.unfinished);
+                        assert_eq!(run.finish_async(shut_down).await?, 1);
+                    }
                 }
                 sender.lock().unwrap().send(before.elapsed()).map_err(BoxError::from)
             }
@@ -313,7 +352,8 @@ fn an_async_handler_that_ends_its_own_scheduler_does_not_wait_for_itself() {
         let took = receive(&ends, "its end");
         assert!(took < patience() / 3, "{took:?}");
         assert_eq!(ending.wait_timeout(patience()), Some(Ok(())));
-        assert_eq!(ended(&db), ["quits|succeeded|-|-"]);
+        let result = if how == "finishes" { "1" } else { "-" };
+        assert_eq!(ended(&db), [format!("quits|succeeded|{result}|-")]);
     }
 }
 
