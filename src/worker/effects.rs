@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{BoxError, Error, Result, excerpt};
 use crate::model::finished::{Finished, Recorded};
 use crate::model::run::Outcome;
+use crate::model::to_json::to_json;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::finish::finish;
 use crate::store::turn_io::Begun;
@@ -342,7 +343,7 @@ impl Context {
             let reason = format!("{reason}; it was done, and is in doubt, since that cannot be written down");
             Failure::give_up(self.invalid(key, reason))
         };
-        let json = serde_json::to_string(value).map_err(|error| invalid(error.to_string()))?;
+        let json = to_json(value).map_err(|error| invalid(error.to_string()))?;
         if json.len() > MAX_EFFECT_VALUE_BYTES {
             let found = json.len();
             return Err(invalid(format!("expected at most {MAX_EFFECT_VALUE_BYTES} bytes of JSON, found {found}")));

@@ -267,6 +267,18 @@ fn an_effect_that_cannot_be_recorded_is_in_doubt() {
     assert!(error.unwrap().contains("is in doubt"));
 }
 
+/// JSON has no such number: a later attempt would read `null`.
+#[test]
+fn an_effect_whose_value_json_cannot_hold_says_so_at_once() {
+    let db = TestDb::new();
+    let mut stepper = stepper_with(&db, |run| run.effect("weigh", || Ok(f64::NAN)).map(|weight| weight.to_string()));
+    stepper.run_until(at(END)).unwrap();
+    let (status, _, error) = run_outcome(&db, 1);
+    assert_eq!((status, db.run(1).attempt), (RunStatus::Dead, 1));
+    let error = error.unwrap();
+    assert!(error.contains("NaN is no number of JSON; it was done, and is in doubt"), "{error}");
+}
+
 /// When the run is taken from its owner.
 #[derive(Clone, Copy, Debug)]
 enum Taken {

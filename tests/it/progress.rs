@@ -199,12 +199,14 @@ fn a_result_that_is_no_json_is_reported_and_the_run_is_not_repeated() {
     let db = TestDb::new();
     let mut stepper = db
         .builder(NOON)
-        .handler("work", |_: &Context| Ok::<_, BoxError>(BTreeMap::from([((1, 2), 3)])))
+        .handler("pairs", |_: &Context| Ok::<_, BoxError>(BTreeMap::from([((1, 2), 3)])))
+        .handler("weigh", |_: &Context| Ok::<_, BoxError>(Some(f64::NAN)))
         .start()
         .unwrap();
-    stepper.client().add(once("pairs")).unwrap();
-    assert_eq!(stepper.run_until(at("2027-03-14T12:30:00Z")).unwrap().len(), 1, "one attempt");
-    let error = "what it returned cannot be stored: key must be a string";
-    assert_eq!(db.rows("SELECT status, attempt, error FROM task_runs"), [format!("dead|1|{error}")]);
+    stepper.client().add_all(["pairs", "weigh"].map(|name| once(name).handler(name))).unwrap();
+    assert_eq!(stepper.run_until(at("2027-03-14T12:30:00Z")).unwrap().len(), 2, "one attempt each");
+    let errors = ["key must be a string", "NaN is no number of JSON"]
+        .map(|error| format!("dead|1|what it returned cannot be stored: {error}"));
+    assert_eq!(db.rows("SELECT status, attempt, error FROM task_runs ORDER BY id"), errors);
     db.assert_sound();
 }
