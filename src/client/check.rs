@@ -297,9 +297,9 @@ impl<'a> Check<'a> {
             let text = format!("runs of handler {handler} that may start: {count}, for {}", self.ago(waiting.since));
             let (kind, advice) = if living == 0 {
                 (ProblemKind::Overdue, "start a scheduler that has this handler".to_owned())
-            } else if self.is_hindered() {
-                let advice =
-                    "a scheduler that is alive reports why it starts nothing: remove the cause, and restart it";
+            } else if self.is_hindered(&waiting.running) {
+                let advice = "a scheduler that is alive reports why it starts nothing: remove the cause, and restart it; if it does not \
+                              have this handler, start one that does";
                 (ProblemKind::Overdue, advice.to_owned())
             } else if busy == 0 && self.living().any(|(one, _)| waiting.running.contains(&one.id)) {
                 let advice = "a scheduler that is alive runs others of them: all workers busy; give it more workers";

@@ -500,9 +500,21 @@ fn a_runtime_that_has_shut_down_is_a_problem_at_once() {
     let (kind, waits) = &found[0];
     assert_eq!(*kind, ProblemKind::Overdue, "{waits}");
     assert!(
-        waits.ends_with("a scheduler that is alive reports why it starts nothing: remove the cause, and restart it"),
+        waits.contains("a scheduler that is alive reports why it starts nothing: remove the cause, and restart it"),
         "{waits}"
     );
+    // That is not why runs wait that another scheduler runs.
+    let (open, gate) = crossbeam_channel::bounded::<()>(0);
+    let hold = move |_: &Context| Ok::<_, BoxError>(held(&gate).is_err());
+    let other = Scheduler::builder(db.address()).workers(1).handler("hold", hold).start().unwrap();
+    other.add_all((0..3).map(|n| overdue(&format!("holds-{n}")).handler("hold"))).unwrap();
+    let waits_for_workers = "runs of handler hold that may start: 2";
+    eventually("one runs", || self::found(&scheduler).iter().any(|(_, text)| text.contains(waits_for_workers)));
+    let found = self::found(&scheduler);
+    let busy = "schedulers with all workers busy: 1 of 2; give them more workers";
+    assert!(found.iter().any(|(_, text)| text.contains(waits_for_workers) && text.ends_with(busy)), "{found:?}");
+    drop(open);
+    assert_eq!(other.shutdown(patience()).unwrap().unfinished, 0);
     assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
 }
 

@@ -1,5 +1,7 @@
 //! What schedulers report of themselves, and their applications of them.
 
+use std::collections::BTreeSet;
+
 use crate::client::check::{Check, ProblemKind, pid_of, problem};
 use crate::error::excerpt;
 use crate::model::health::{CANNOT_START, RUNTIME_BLOCKED, RUNTIME_GONE};
@@ -31,11 +33,14 @@ impl Check<'_> {
         }
     }
 
-    /// Returns whether a living scheduler reports that it cannot start some or all runs.
-    pub(super) fn is_hindered(&self) -> bool {
+    /// Returns whether a living scheduler reports that it cannot start some or all runs, which may be why runs of a handler wait, unless
+    /// another one without such a report runs others of them. `running`: the schedulers that do.
+    pub(super) fn is_hindered(&self, running: &BTreeSet<String>) -> bool {
         let starts_nothing =
             |text: &str| text.starts_with(CANNOT_START) || [RUNTIME_GONE, RUNTIME_BLOCKED].contains(&text);
-        let mut hindered = self.health.problems.iter().filter(|(_, text)| starts_nothing(text));
-        hindered.any(|(owner, _)| self.living().any(|(one, _)| one.id == *owner))
+        let problems = &self.health.problems;
+        let reports = |id: &str| problems.iter().any(|(owner, text)| owner == id && starts_nothing(text));
+        let (hindered, others): (Vec<_>, Vec<_>) = self.living().map(|(one, _)| &one.id).partition(|id| reports(id));
+        !hindered.is_empty() && !others.into_iter().any(|id| running.contains(id))
     }
 }
