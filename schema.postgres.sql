@@ -347,9 +347,9 @@ CREATE TABLE scheduler_alarm_channels (
 -- program and schema_version: mark these tables as duly's, and their version. probe: for the triggers of schema.sql.
 -- stamp: counts heartbeats. If it decreases, the database is an older copy, and the scheduler stops; do not change it.
 -- zone_data: of the scheduler that started last. zone_rules:Europe/Rome: a digest of the rules by which the tasks of this time zone are
--- planned, and those of running schedulers with other rules. zone_mark:Europe/Rome: the last of these tasks that is planned again by the
--- first of these rules, and since when. misplanned: rows that a wrong clock has planned and that could not be written since, and the time
--- from which they are planned again.
+-- planned, and those of running schedulers with other rules, each with @ and its id. zone_mark:Europe/Rome: the last of these tasks that
+-- is planned again by the first of these rules, and since when. misplanned: rows that a wrong clock has planned and that could not be
+-- written since, and the time from which they are planned again.
 CREATE TABLE scheduler_meta (
     key              text COLLATE "C" PRIMARY KEY,
     value            text COLLATE "C" NOT NULL

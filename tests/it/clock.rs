@@ -332,7 +332,8 @@ fn a_plan_of_a_scheduler_with_other_zone_data_is_checked_when_it_is_due() {
     stepper.client().add_all(tasks).expect("tasks");
     stepper.step().expect("a step");
     // As the other one records it, if it has other rules.
-    db.execute("UPDATE scheduler_meta SET value = value || ' other' WHERE key = 'zone_rules:Europe/Rome'");
+    let rules = format!("value || ' other@{}'", other.owner());
+    db.execute(&format!("UPDATE scheduler_meta SET value = {rules} WHERE key = 'zone_rules:Europe/Rome'"));
     let plan = |name: &str, next: &str| {
         let next = at(next).as_millis();
         db.execute(&format!("UPDATE scheduled_tasks SET next_run = {next} WHERE name = '{name}'"));
@@ -370,10 +371,10 @@ fn a_plan_of_a_scheduler_with_other_zone_data_is_checked_when_it_is_due() {
 fn schedulers_with_other_rules_do_not_plan_to_and_fro() {
     let db = TestDb::new();
     let (mut stepper, _) = db.stepper_with_events(NOON);
-    let (other, _) = db.stepper_with_events(NOON);
+    let ((mut third, _), (other, _)) = (db.stepper_with_events(NOON), db.stepper_with_events(NOON));
     let client = stepper.client().clone();
     client.add(NewTask::cron("noon", "0 12 * * *").time_zone("Europe/Rome").handler("work")).expect("a task");
-    step(&mut stepper, 0);
+    work_off(&mut stepper);
     let rules = || db.ask("SELECT value FROM scheduler_meta WHERE key = 'zone_rules:Europe/Rome'");
     let warnings = || {
         let found = client.check(&Limits::default()).expect("a check").into_iter();
@@ -385,13 +386,24 @@ fn schedulers_with_other_rules_do_not_plan_to_and_fro() {
     db.execute("UPDATE scheduled_tasks SET next_run = next_run - 3600000");
     let planned = db.rows("SELECT * FROM scheduled_tasks");
     for _ in 0..5 {
-        stepper.clock().advance(minutes(1));
-        step(&mut stepper, 0);
-        assert_eq!((rules(), db.rows("SELECT * FROM scheduled_tasks")), (format!("other {mine}"), planned.clone()));
-        assert!(stepper.sleeps() > seconds(0), "turns without end");
+        for scheduler in [&mut stepper, &mut third] {
+            scheduler.clock().advance(minutes(1));
+            step(scheduler, 0);
+            assert!(scheduler.sleeps() > seconds(0), "turns without end");
+            assert!(rules().contains(&format!(" {mine}@{}", scheduler.owner())), "{}", rules());
+        }
+        assert!(rules().starts_with("other ") && rules().matches('@').count() == 2, "{}", rules());
+        assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), planned);
     }
     assert_eq!(warnings(), ["noon was planned by other rules of Europe/Rome than those of this process"]);
+    // The third one still runs, and has the rules of this one.
     other.stop().expect("it leaves");
+    stepper.clock().advance(minutes(1));
+    work_off(&mut stepper);
+    assert_eq!((rules(), db.next("noon")), (mine.clone(), "2027-03-15 11:00:00 active".to_owned()));
+    // One that had other rules is killed: what it has planned is planned again.
+    db.execute("UPDATE scheduler_meta SET value = value || ' other@gone' WHERE key = 'zone_rules:Europe/Rome'");
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run - 3600000");
     stepper.clock().advance(minutes(1));
     work_off(&mut stepper);
     assert_eq!((rules(), db.next("noon")), (mine, "2027-03-15 11:00:00 active".to_owned()));

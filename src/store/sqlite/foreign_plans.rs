@@ -15,7 +15,8 @@ use crate::store::sqlite::sql::sql;
 
 const ZONE_RULES: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_rules:' || :zone";
 
-/// Returns by which rules the tasks of a zone are planned: a digest, and after it those of other running schedulers with other rules.
+/// Returns by which rules the tasks of a zone are planned: a digest, and after it those of other running
+/// schedulers with other rules, each with its owner.
 pub(crate) fn recorded(tx: &Transaction<'_>, zone: &str) -> rusqlite::Result<Option<String>> {
     let shown = |row: &rusqlite::Row<'_>| row::shown(row, 0);
     tx.prepare_cached(ZONE_RULES)?.query_row(named_params! { ":zone": zone }, shown).optional()

@@ -72,7 +72,7 @@ fn registered(
     // Here, because a scheduler that always crashes early takes no turn in which retention has a part.
     prune::instances(tx, Timestamp::MIN)?;
     let (others, not_stopped) = (owners::others(tx, &new.owner)?, owners::not_stopped(tx, &new.owner)?);
-    let zone_data_changed = replan::record_zone_data(tx, &new.zone_data, now)?;
+    let zone_data_changed = replan::record_zone_data(tx, &new.owner, &new.zone_data, now)?;
     let registered = Registered { others, not_stopped, cookie, newest_seen, zone_data_changed };
     Ok((registered, replan::misplanned(tx)?))
 }

@@ -309,30 +309,41 @@ WITH RECURSIVE used (zone) AS ({zones_in_use}) SELECT zone FROM used WHERE zone 
 
 const ZONE_DATA: &str = "SELECT value FROM scheduler_meta WHERE key = 'zone_data'";
 
-/// Compares the rules of each time zone in use with those by which its tasks are planned. If they differ, this process takes the zone over
-/// and marks its tasks, or leaves it to `others` that run, and records that it has other rules. Rules that cannot be read are unknown, and
-/// change nothing. Returns an event, if rules have changed.
-pub(crate) fn compare_rules(tx: &Transaction<'_>, others: &[Other], now: Timestamp) -> rusqlite::Result<Option<Event>> {
+/// Forgets the rules and the mark of a zone that no task is in any more.
+const FORGET_ZONES: &str = sql! {"
+    DELETE FROM scheduler_meta
+     WHERE key > 'zone_mark:' AND key < 'zone_rules;'
+       AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE {zoned} AND time_zone = substr(key, instr(key, ':') + 1))"};
+
+/// Compares the rules of each time zone in use with those by which its tasks are planned. Where they differ, this scheduler takes the zone
+/// over and marks its tasks, or leaves it to one of `others`, which are running, and records that it has other rules. Rules that cannot be
+/// read are unknown, and change nothing. Returns an event, if rules have changed.
+pub(crate) fn compare_rules(
+    tx: &Transaction<'_>,
+    owner: &str,
+    others: &[Other],
+    now: Timestamp,
+) -> rusqlite::Result<Option<Event>> {
+    tx.prepare_cached(FORGET_ZONES)?.execute([])?;
     let mut zones = tx.prepare_cached(ZONES_IN_USE)?;
     let zones = zones.query_map([], |row| row::shown(row, 0))?.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut changed = Vec::new();
     for zone in zones {
         let Some(rules) = rules_of(&zone) else { continue };
-        let key = format!("zone_rules:{zone}");
-        match foreign_plans::recorded(tx, &zone)? {
-            Some(recorded) if recorded == rules => {}
-            // Another one has planned the zone since this one started. Were it planned again now, neither would ever end.
-            Some(recorded) if !others.is_empty() => {
-                if !recorded.split(' ').any(|known| known == rules) {
-                    set_meta(tx, &key, &format!("{recorded} {rules}"))?;
-                }
-            }
-            recorded => {
-                set_meta(tx, &key, &rules)?;
-                set_zone_mark(tx, &zone, Some(ZoneMark { after: 0, since: now.as_millis() }))?;
-                if recorded.is_some_and(|recorded| !foreign_plans::is_first(&recorded, &rules)) {
-                    changed.push(zone);
-                }
+        let recorded = foreign_plans::recorded(tx, &zone)?;
+        if recorded.as_ref() == Some(&rules) {
+            continue;
+        }
+        let next = recorded.as_deref().and_then(|recorded| left_to(recorded, &rules, owner, others));
+        let takes_over = next.is_none();
+        let next = next.unwrap_or_else(|| rules.clone());
+        if recorded.as_ref() != Some(&next) {
+            set_meta(tx, &format!("zone_rules:{zone}"), &next)?;
+        }
+        if takes_over {
+            set_zone_mark(tx, &zone, Some(ZoneMark { after: 0, since: now.as_millis() }))?;
+            if recorded.is_some_and(|recorded| !foreign_plans::is_first(&recorded, &rules)) {
+                changed.push(zone);
             }
         }
     }
@@ -345,9 +356,32 @@ pub(crate) fn compare_rules(tx: &Transaction<'_>, others: &[Other], now: Timesta
     Ok(Some(Event::ZoneDataChanged { before, now: now_by, zones }))
 }
 
+/// Returns what is recorded of a zone that a scheduler with these rules leaves as it is planned; `None`: it takes the zone over, since no
+/// scheduler goes on that has the recorded rules, or because one with other rules has ended. If it did so while others go on, they would
+/// plan to and fro.
+fn left_to(recorded: &str, rules: &str, owner: &str, others: &[Other]) -> Option<String> {
+    let mut parts = recorded.split(' ');
+    let planned_by = parts.next()?;
+    let own = format!("{rules}@{owner}");
+    let parts: Vec<&str> = parts.filter(|part| *part != own).collect();
+    let is_of = |part: &str, other: &Other| part.split_once('@').is_some_and(|(_, owner)| owner == other.owner);
+    let going_on = parts.iter().filter(|part| others.iter().any(|other| is_of(part, other)));
+    let going_on: Vec<&str> = going_on.copied().collect();
+    if planned_by == rules {
+        return (going_on.len() == parts.len()).then(|| [&[planned_by], &going_on[..]].concat().join(" "));
+    }
+    let agrees = |other: &Other| going_on.iter().any(|part| is_of(part, other) && part.starts_with(rules));
+    (!others.iter().all(agrees)).then(|| [&[planned_by], &going_on[..], &[&own]].concat().join(" "))
+}
+
 /// Records the zone data of a scheduler that starts, which plans local times from then on. Returns an event, if rules have changed.
-pub(crate) fn record_zone_data(tx: &Transaction<'_>, version: &str, now: Timestamp) -> rusqlite::Result<Option<Event>> {
-    let changed = compare_rules(tx, &[], now)?;
+pub(crate) fn record_zone_data(
+    tx: &Transaction<'_>,
+    owner: &str,
+    version: &str,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Event>> {
+    let changed = compare_rules(tx, owner, &[], now)?;
     set_meta(tx, "zone_data", version)?;
     Ok(changed)
 }

@@ -47,7 +47,8 @@ impl Turning<'_> {
         self.budget = self.budget.saturating_sub(tasks.len());
         let any_left = self.plan_again(&marks, &tasks)?;
         if self.work.full {
-            self.written.events.extend(replan::compare_rules(self.tx, &self.done.not_stopped, self.work.now)?);
+            let (owner, others) = (self.work.owner, &self.done.not_stopped);
+            self.written.events.extend(replan::compare_rules(self.tx, owner, others, self.work.now)?);
         }
         Ok(any_left)
     }
