@@ -224,20 +224,22 @@ fn local_tasks_are_planned_again_in_parts_and_none_starts_by_the_old_plan() {
     let record = |rules: &str| {
         db.execute(&format!("UPDATE scheduler_meta SET value = '{rules}' WHERE key = 'zone_rules:Europe/Rome'"));
     };
+    let other = db.stepper(NOON);
     record("other");
     count_changes(&db);
     let mark = "SELECT count(*) FROM scheduler_meta WHERE key = 'zone_mark:Europe/Rome'";
     let mut stepper = db.stepper(NOON);
     let old =
         format!("SELECT count(*) FROM scheduled_tasks WHERE next_run = {}", at("2027-03-15T05:30:00Z").as_millis());
-    assert_eq!((db.number::<usize>(&old), db.ask(mark)), (600, "1".to_owned()));
+    // A file is planned again from the start on, a server by turns. In a file, a plan is written in two steps.
+    assert!(changes(&db) <= 2 * BATCH);
+    assert!(db.number::<usize>(&old) >= 600 - BATCH && db.ask(mark) == "1");
     // While another scheduler has planned the zone by other rules, this one leaves the tasks as they are.
-    let other = db.stepper(NOON);
     record("other");
     for _ in 1..=2 {
         assert!(stepper.step().expect("a turn").is_empty());
     }
-    assert_eq!((changes(&db), db.ask(mark)), (0, "1".to_owned()), "at the start of a scheduler, and in its turns");
+    assert_eq!((changes(&db), db.ask(mark)), (0, "1".to_owned()));
     assert!(stepper.sleeps() > seconds(0), "turns without end");
     other.stop().expect("an end");
     record(&recorded);

@@ -41,10 +41,18 @@ pub(crate) fn register(
     now: Timestamp,
 ) -> Result<Registered> {
     store.reset(random);
+    // On a server, only turns read the tasks that are planned again.
+    let most = if store.is_in_memory() { 0 } else { replan::AT_ONCE };
     let (owner, no_claims) = (new.owner.as_str(), Claims::new());
     let registered = store.check_writable().and_then(|()| {
-        store.try_write_items(Some((owner, &no_claims)), |tx, _, _, beginning| {
-            registered(tx, new, beginning.map(|beginning| beginning.cookie), now)
+        store.try_write_items(Some((owner, &no_claims)), |tx, schedules, _, beginning| {
+            let registered = registered(tx, new, beginning.map(|beginning| beginning.cookie), now)?;
+            if most > 0 {
+                let (marks, tasks) = replan::pass_marks(tx, most, most)?;
+                // The first turn examines the rows that cannot be planned.
+                replan::plan_again(tx, schedules, &marks, &tasks)?;
+            }
+            Ok(registered)
         })
     });
     let (registered, misplanned) = registered.map_err(|fault| store.error(fault, "register the scheduler"))?;

@@ -374,6 +374,9 @@ fn left_to(recorded: &str, rules: &str, owner: &str, others: &[Other]) -> Option
     (!others.iter().all(agrees)).then(|| [&[planned_by], &going_on[..], &[&own]].concat().join(" "))
 }
 
+/// Most tasks that a registration plans again. Turns go on with the others.
+pub(crate) const AT_ONCE: usize = 250;
+
 /// Records the zone data of a scheduler that starts, which plans local times from then on. Returns an event, if rules have changed.
 pub(crate) fn record_zone_data(
     tx: &Transaction<'_>,
@@ -383,5 +386,9 @@ pub(crate) fn record_zone_data(
 ) -> rusqlite::Result<Option<Event>> {
     let changed = compare_rules(tx, owner, &[], now)?;
     set_meta(tx, "zone_data", version)?;
+    // What another scheduler has marked and not planned: what fell due since it ended is resolved as it was planned, or set by SQL.
+    for (zone, mark) in zone_marks(tx)? {
+        set_zone_mark(tx, &zone, Some(ZoneMark { since: now.as_millis(), ..mark }))?;
+    }
     Ok(changed)
 }

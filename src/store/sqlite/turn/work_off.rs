@@ -41,14 +41,22 @@ impl Turning<'_> {
 
     /// Plans the next tasks again that other rules had planned. Returns whether the next turn must examine one of them.
     ///
-    /// A full turn then compares the rules: on a server, it has not read the tasks of a zone that it marks.
+    /// A full turn compares the rules; on a server afterwards, since it has not read the tasks of a zone that it marks.
     pub(super) fn replan_local(&mut self) -> Result<bool, Fault> {
-        let (marks, tasks) = replan::pass_marks(self.tx, self.work.derived, self.budget / 2)?;
+        let (tx, now, is_file) = (self.tx, self.work.now, self.backing.is_none());
+        let compare = |turn: &mut Self| -> Result<(), Fault> {
+            let (owner, others) = (turn.work.owner, &turn.done.not_stopped);
+            turn.written.events.extend(replan::compare_rules(tx, owner, others, now)?);
+            Ok(())
+        };
+        if self.work.full && is_file {
+            compare(self)?;
+        }
+        let (marks, tasks) = replan::pass_marks(tx, self.work.derived, self.budget / 2)?;
         self.budget = self.budget.saturating_sub(tasks.len());
         let any_left = self.plan_again(&marks, &tasks)?;
-        if self.work.full {
-            let (owner, others) = (self.work.owner, &self.done.not_stopped);
-            self.written.events.extend(replan::compare_rules(self.tx, owner, others, self.work.now)?);
+        if self.work.full && !is_file {
+            compare(self)?;
         }
         Ok(any_left)
     }
