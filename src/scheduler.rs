@@ -30,7 +30,7 @@ use crate::engine::told::Told;
 use crate::error::{BoxError, Error, Result};
 use crate::host::guard_lock::GuardPlace;
 use crate::host::{folder, owner_lock};
-use crate::model::ended::Ending;
+use crate::model::ended::{Ending, Shutdown};
 use crate::model::event::{Event, Observer};
 use crate::model::settings::Settings;
 use crate::model::vitals::Vitals;
@@ -40,7 +40,6 @@ use crate::store::place::Place;
 use crate::store::sqlite::connection::Prepare;
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::text::database_name::shown;
-use crate::worker::attempt::StopReason;
 use crate::worker::backoff::FailedAttempt;
 use crate::worker::connection::{ConnectionSettings, WorkerQueue};
 use crate::worker::executor::{Executor, Waker};
@@ -49,13 +48,14 @@ use crate::worker::executor_lane;
 use crate::worker::fence::OnLease;
 #[cfg(feature = "tokio")]
 use crate::worker::futures::Runtime;
+use crate::worker::handed::HandedOver;
 use crate::worker::handler::{Context, Handler, Handlers};
 #[cfg(feature = "tokio")]
 use crate::worker::handler::{FutureHandler, HandlerFuture, store_result};
 #[cfg(feature = "tokio")]
 use crate::worker::job::{AsyncJob, future_handler};
 use crate::worker::job::{Job, JobHandler};
-use crate::worker::pool::{Pool, Unfinished};
+use crate::worker::pool::Pool;
 use crate::worker::progress::Waiting;
 
 /// Most problems that an application reports of its scheduler, and most characters of each.
@@ -143,8 +143,8 @@ impl Builder {
     /// exceeded time limit, while an attempt is left. `None`: the backoff of the task. A [`Failure`](crate::Failure) takes
     /// precedence, and an interruption waits the backoff of the task.
     ///
-    /// The function is called on the thread of the attempt, outside of any transaction; keep it fast. If it panics, that is logged,
-    /// and the backoff of the task applies. An attempt whose scheduler died is retried after the backoff of the task: the scheduler
+    /// The function is called on the thread of the attempt, outside of any transaction; keep it fast. If it panics, the error of the
+    /// attempt says so, in its row and its event, and the backoff of the task applies. An attempt whose scheduler died is retried after the backoff of the task: the scheduler
     /// that recovers the run may not have this function.
     ///
     /// ```
@@ -301,7 +301,7 @@ impl Builder {
         #[cfg(feature = "tokio")]
         let runtime = runtime?;
         #[cfg(feature = "tokio")]
-        let others = runtime.as_ref().map_or(others, |runtime| runtime.limit);
+        let (others, handle) = runtime.as_ref().map_or((others, None), |one| (one.limit, Some(one.handle.clone())));
         let told = (!observers.is_empty()).then(|| Told::start(std::mem::take(&mut observers))).transpose()?;
         observers.extend(told.iter().map(|told| Arc::new(told.clone()) as Arc<dyn Observer>));
         #[cfg(feature = "page")]
@@ -360,7 +360,7 @@ impl Builder {
             }
             None => None,
         };
-        let stop_all = Box::new(pool.attempts().stopper());
+        let attempts = pool.attempts().handed_over();
         let event_loop = EventLoop {
             state: LoopState::new(lanes, settings.poll, now),
             poller,
@@ -376,7 +376,7 @@ impl Builder {
             #[cfg(feature = "postgres")]
             keeper,
         };
-        let (unfinished, ending) = (event_loop.pool.unfinished(), Ending::default());
+        let ending = Ending::default();
         let of_thread = ending.clone();
         let thread = thread::Builder::new()
             .name("duly-poller".into())
@@ -398,14 +398,15 @@ impl Builder {
             vitals,
             thread: Some(thread),
             ending,
-            unfinished,
+            attempts,
             told,
             place,
             handlers: names,
             executors,
             wake,
             problems,
-            stop_all,
+            #[cfg(feature = "tokio")]
+            runtime: handle,
             #[cfg(feature = "page")]
             page,
         })
@@ -448,16 +449,17 @@ fn aside(place: &Place, f: impl FnOnce() + Send + 'static) {
 /// # Dropping
 /// A scheduler that is dropped shuts down, and waits up to 30 seconds for its handlers. Within an async runtime, await
 /// `shutdown_async` instead. On a runtime of one thread, async handlers cannot return while it is blocked: they are asked to stop as
-/// soon as no closure and no attempt of an [`Executor`] runs, and the drop does not wait for them.
+/// soon as no closure and no attempt of an [`Executor`] runs, and the drop does not wait for them. A handler that drops its own scheduler
+/// does not wait, either: the scheduler ends when its handlers have returned.
 #[must_use = "a scheduler that is dropped shuts down"]
 pub struct Scheduler {
     client: Client,
     order: Sender<Order>,
-    reports: Receiver<usize>,
+    reports: Receiver<Shutdown>,
     vitals: Arc<Vitals>,
     thread: Option<JoinHandle<Result<()>>>,
     ending: Ending,
-    unfinished: Unfinished,
+    attempts: HandedOver,
     /// The observers of the application.
     told: Option<Told>,
     place: Place,
@@ -465,8 +467,9 @@ pub struct Scheduler {
     executors: Vec<Arc<dyn Executor>>,
     wake: Sender<()>,
     problems: Arc<Mutex<Option<Vec<String>>>>,
-    /// Asks the running handlers to stop.
-    stop_all: Box<dyn Fn(StopReason) + Send + Sync>,
+    /// That of the async handlers.
+    #[cfg(feature = "tokio")]
+    runtime: Option<tokio::runtime::Handle>,
     #[cfg(feature = "page")]
     page: Option<Server>,
 }

@@ -14,6 +14,7 @@ use crate::engine::keeper::Keeper;
 use crate::engine::loop_state::{Act, LoopState, Order};
 use crate::engine::poller::Poller;
 use crate::error::Result;
+use crate::model::ended::Shutdown;
 use crate::model::event::Event;
 use crate::model::vitals::Vitals;
 use crate::store::turn_io::MAX_OUTCOMES;
@@ -30,7 +31,7 @@ pub(crate) struct EventLoop {
     pub(crate) wake: Sender<()>,
     pub(crate) woken: Receiver<()>,
     pub(crate) orders: Receiver<Order>,
-    pub(crate) unfinished: Sender<usize>,
+    pub(crate) unfinished: Sender<Shutdown>,
     pub(crate) vitals: Arc<Vitals>,
     /// Reports of running attempts that are not due to be written yet.
     pub(crate) reports: Waiting,
@@ -89,7 +90,11 @@ impl EventLoop {
                 Act::CarryOut(given) => self.carry_out(given),
                 Act::CompareClock(newest) => self.poller.compare_clock(Some(newest), sight.now),
                 Act::StopAll => self.pool.stop_all(StopReason::Shutdown),
-                Act::Report(unfinished) => _ = self.unfinished.try_send(unfinished),
+                Act::Report(unfinished) => {
+                    let attempts = self.pool.attempts().handed_over().claims().into_iter();
+                    let known = Shutdown::new(attempts.chain(self.poller.unwritten().cloned()).collect());
+                    let _ = self.unfinished.try_send(Shutdown { unfinished, ..known });
+                }
                 Act::Wait(until) => self.wait(until),
                 Act::End => return Ok(()),
             }

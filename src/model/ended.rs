@@ -4,6 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::model::run::Claim;
 
 /// The result of a shutdown.
 ///
@@ -17,12 +18,21 @@ use crate::error::{Error, Result};
 /// assert_eq!(scheduler.shutdown(Duration::from_secs(30))?.unfinished, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Shutdown {
     /// Runs whose handler had not returned by the deadline, or whose end could not be recorded. Each is still recorded when
     /// that is possible; if the process ends before, the next scheduler recovers the run.
     pub unfinished: usize,
+    /// Their attempts, in the order of the runs.
+    pub attempts: Vec<Arc<Claim>>,
+}
+
+impl Shutdown {
+    pub(crate) fn new(mut attempts: Vec<Arc<Claim>>) -> Self {
+        attempts.sort_unstable_by_key(|claim| (claim.run_id, claim.attempt));
+        Shutdown { unfinished: attempts.len(), attempts }
+    }
 }
 
 /// Waits for the end of a scheduler, on any thread, also while another thread shuts it down. Cheap to clone.

@@ -61,6 +61,11 @@ pub(crate) trait Lane: Send {
     /// Returns when [`Lane::recall`] or [`Lane::expire`] has something to do, or attempts may begin again, by the monotonic clock.
     fn next(&self, now: Duration) -> Option<Duration>;
 
+    /// Returns why it starts nothing, if something is wrong.
+    fn trouble(&self, _now: Duration) -> Option<&'static str> {
+        None
+    }
+
     /// Returns what ends the commands that dead schedulers left, if something does.
     fn end_orphan(&self) -> Option<EndOrphan> {
         None
@@ -121,18 +126,18 @@ impl LaneTools {
         let finished = finished.unwrap_or_else(|panic| broken(claim, now, &panic));
         span.ended(claim, &finished.outcome);
         let finished = Finished { slot: Some(place), ..self.handlers.with_backoff(finished) };
-        let (attempts, done) = (self.attempts.clone(), self.done.clone());
-        tools.with_effects_left(move |effects| report(&attempts, &done, Finished { effects, ..finished }));
+        let done = self.done.clone();
+        context.stop_copies();
+        tools.with_left(move |left| report(&done, left.of(finished)));
     }
 
     /// Reports the end of an attempt.
     pub(crate) fn report(&self, finished: Finished) {
-        report(&self.attempts, &self.done, finished);
+        report(&self.done, finished);
     }
 }
 
-fn report(attempts: &Attempts, done: &Sender<Finished>, finished: Finished) {
-    attempts.end(&finished.claim);
+fn report(done: &Sender<Finished>, finished: Finished) {
     // The channel holds as many as may be running. Without a loop the next scheduler recovers the run.
     let _ = done.send(finished);
 }

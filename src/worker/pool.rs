@@ -106,19 +106,6 @@ struct Worker {
     connections: ConnectionSettings,
 }
 
-/// Counts the attempts that have no outcome in the database.
-pub(crate) struct Unfinished {
-    attempts: Attempts,
-    /// Those that have ended, and wait for the loop.
-    ended: Receiver<Finished>,
-}
-
-impl Unfinished {
-    pub(crate) fn count(&self) -> usize {
-        self.attempts.handed_over() + self.ended.len()
-    }
-}
-
 impl Pool {
     /// Starts the workers. `others`: how many attempts beside those of the workers may run at once.
     pub(crate) fn start(
@@ -178,6 +165,7 @@ impl Pool {
 
     /// Records that a worker ended. [`Pool::replace_ended`] replaces it.
     pub(crate) fn ended(&mut self, worker: &WorkerEnded) {
+        worker.at_work.claim.iter().for_each(|claim| self.attempts().end(claim));
         self.missing += usize::from(!worker.replaced);
     }
 
@@ -276,6 +264,11 @@ impl Pool {
         self.lanes.iter_mut().flat_map(|lane| lane.recall(now, recall_all)).collect()
     }
 
+    /// Returns why a lane beside the workers starts nothing, if something is wrong.
+    pub(crate) fn trouble(&self, now: Duration) -> Option<&'static str> {
+        self.lanes.iter().find_map(|lane| lane.trouble(now))
+    }
+
     /// Returns when [`Pool::check_lanes`] has something to do, by the monotonic clock.
     pub(crate) fn next_check(&self, now: Duration) -> Option<Duration> {
         self.lanes.iter().filter_map(|lane| lane.next(now)).min()
@@ -294,15 +287,12 @@ impl Pool {
         debug_assert!(sent.is_ok(), "the workers are gone");
     }
 
-    /// Removes attempts beside the workers whose outcomes have returned. Returns the others.
+    /// Removes attempts whose outcomes have returned. Returns those of the workers. Here and not where they ended: what one thread
+    /// allocates and another frees has the two wait for each other.
     pub(crate) fn returned(&mut self, finished: &[Finished]) -> Returned {
+        self.attempts().end_all(finished);
         let mut is_beside = |finished: &Finished| self.lanes.iter_mut().any(|lane| lane.returned(&finished.claim));
         finished.iter().filter(|finished| !is_beside(finished)).fold(Returned::default(), Returned::add)
-    }
-
-    /// Returns what counts the attempts that have no outcome in the database, for another thread.
-    pub(crate) fn unfinished(&self) -> Unfinished {
-        Unfinished { attempts: self.attempts().clone(), ended: self.finished.clone() }
     }
 
     /// Returns the channel of outcomes.
@@ -449,8 +439,10 @@ impl Worker {
                 Some(place) => {
                     at_work.began = Some((now, place));
                     let tools = Tools::new(connection, Some(self.attempts.link.clone()));
-                    let ended = attempt(&**handler, &claim, now, self.attempts.clock.clone(), flag, tools, begins);
-                    Finished { slot: Some(place), ..self.handlers.with_backoff(ended) }
+                    let clock = self.attempts.clock.clone();
+                    let run =
+                        || self.handlers.with_backoff(attempt(&**handler, &claim, now, clock, flag, tools, begins));
+                    Finished { slot: Some(place), ..self.attempts.within(run) }
                 }
                 None => {
                     flag.wait(UNNOTED);
@@ -463,9 +455,8 @@ impl Worker {
         (finished, self.leave(&claim))
     }
 
-    /// Forgets an attempt that has ended. Returns whether another worker has replaced the one that ran it.
+    /// Forgets the time limit of an attempt that has ended. Returns whether another worker has replaced the one that ran it.
     fn leave(&self, claim: &Arc<Claim>) -> bool {
-        self.attempts.end(claim);
         limits(&self.limited).remove(&(claim.run_id, claim.attempt)).is_some_and(|limit| limit.replaced)
     }
 }

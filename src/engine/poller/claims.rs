@@ -9,6 +9,17 @@ use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome, Run};
 
 impl Poller {
+    /// Returns how many runs are claimed and not settled. An outcome of a claim under an earlier id counts until it is written.
+    pub(crate) fn unsettled(&self) -> usize {
+        let of_other = self.unwritten().filter(|claim| claim.is_of_other(self.owner()));
+        self.claimed.len() + self.former.strays.len() + of_other.count()
+    }
+
+    /// Returns the attempts whose outcomes are not written.
+    pub(crate) fn unwritten(&self) -> impl Iterator<Item = &Arc<Claim>> {
+        self.outbox.iter().chain(&self.aside).map(|finished| &finished.claim)
+    }
+
     /// Forgets the claim of an attempt whose outcome is stored.
     pub(super) fn forget(&mut self, claim: &Claim) {
         #[cfg(feature = "postgres")]

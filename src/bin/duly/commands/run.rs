@@ -1,20 +1,19 @@
 //! `run`: runs the scheduler until a signal, or until it is idle.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 #[cfg(feature = "page")]
 use duly::page::Page;
 use duly::text::database_name::{is_address, shown};
-use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, SystemClock, duration_text};
+use duly::{Apply, Client, Clock, Error, Event, Progress, Scheduler, Shutdown, SystemClock, duration_text};
 
 use crate::alarms::Alarms;
 use crate::cli::args::RunArgs;
@@ -152,9 +151,6 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         // If the channel is full, a notice is pending already.
         builder = builder.observe(move |_: &Event| drop(notify.try_send(Notice::Change)));
     }
-    let unrecorded = Unrecorded::default();
-    let followed = unrecorded.clone();
-    builder = builder.observe(move |event: &Event| followed.follow(event));
     #[cfg(feature = "page")]
     if let Some(page) = page(args) {
         builder = builder.page(page);
@@ -195,7 +191,6 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
         guard: guard.clone(),
         is_on_server: is_address(file),
         last_resort,
-        unrecorded,
     };
     let (database, of_alarms) = (file.to_owned(), guard.clone());
     let alarms = session.unless_stopped(move || Alarms::start(&database, alarms, started, &of_alarms));
@@ -295,34 +290,6 @@ struct Session<'a> {
     guard: Guard,
     is_on_server: bool,
     last_resort: Arc<LastResort>,
-    unrecorded: Unrecorded,
-}
-
-/// The runs that have begun here and whose outcomes are not recorded: the names of their tasks.
-#[derive(Clone, Default)]
-struct Unrecorded(Arc<Mutex<BTreeMap<i64, String>>>);
-
-impl Unrecorded {
-    fn follow(&self, event: &Event) {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match event {
-            Event::Started { claim } => _ = runs.insert(claim.run_id, claim.task.clone()),
-            Event::Finished { claim, .. }
-            | Event::Snoozed { claim, .. }
-            | Event::Interrupted { claim, .. }
-            | Event::Superseded { claim } => _ = runs.remove(&claim.run_id),
-            _ => {}
-        }
-    }
-}
-
-impl fmt::Display for Unrecorded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = runs.iter().take(RUNS_NAMED).map(|(run, task)| format!("run {run} of {task:?}"));
-        f.write_str(&named.collect::<Vec<_>>().join(", "))?;
-        if runs.len() > RUNS_NAMED { write!(f, " and {} more", runs.len() - RUNS_NAMED) } else { Ok(()) }
-    }
 }
 
 impl Session<'_> {
@@ -459,12 +426,16 @@ impl Session<'_> {
         }
         if !self.scheduler.has_stopped() {
             let running = self.running();
-            log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
+            if self.programs.have_application() {
+                log::warn!("{running}: commands are ended, and the application is asked to end its runs");
+            } else {
+                log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
+            }
             self.scheduler.interrupt();
             let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
             let until = clock.now().monotonic + limit;
             // Of what is left to an application, nothing is heard any more.
-            let has_work = || self.commands.running() + self.programs.running() > 0 || !self.programs.have_left();
+            let has_work = || self.commands.running() + self.programs.running() > 0 || self.programs.left().is_empty();
             while !self.scheduler.has_stopped() && has_work() && clock.now().monotonic < until {
                 let _ = self.next_stop(DRAIN_POLL);
             }
@@ -483,11 +454,22 @@ impl Session<'_> {
                 thread::sleep(DRAIN_POLL);
             }
         }
-        let unfinished = stopped?.unfinished;
-        if unfinished > 0 {
+        let Shutdown { unfinished, mut attempts, .. } = stopped?;
+        // The runs that are left to an application go on: nothing could be recorded of them.
+        let left = self.programs.left();
+        attempts.retain(|claim| !left.contains(&claim.run_id));
+        let unrecorded = unfinished.saturating_sub(left.len());
+        if unrecorded > 0 {
+            let named =
+                attempts.iter().take(RUNS_NAMED).map(|claim| format!("run {} of {:?}", claim.run_id, claim.task));
+            let named = named.collect::<Vec<_>>().join(", ");
+            let more = match attempts.len().saturating_sub(RUNS_NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
             log::error!(
-                "the outcomes of {unfinished} runs could not be recorded ({}); the next scheduler recovers these runs",
-                self.unrecorded
+                "the outcomes of {unrecorded} runs could not be recorded ({named}{more}); the next scheduler recovers \
+                 these runs"
             );
             return Ok(Exit::CutShort);
         }

@@ -79,7 +79,7 @@ impl Request {
             | Request::Matching { .. }
             | Request::Claim { .. }
             | Request::Finish { .. }
-            | Request::Register { .. }
+            | Request::Register
             | Request::Rewind { .. }
             | Request::Stop { .. }
             | Request::Record => Vec::new(),
