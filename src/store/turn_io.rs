@@ -46,8 +46,8 @@ pub(crate) struct Registered {
     pub(crate) cookie: Option<i64>,
     /// The newest heartbeat of any owner before this one.
     pub(crate) newest_seen: Option<Timestamp>,
-    /// The zone data by which local times were planned before, if it differs: they are planned anew.
-    pub(crate) other_zone_data: Option<String>,
+    /// The event, if local times were planned by other rules: they are planned anew.
+    pub(crate) zone_data_changed: Option<Event>,
 }
 
 /// The owners and attempts that the tables know: files of others are left over.

@@ -167,9 +167,7 @@ pub(crate) fn resolve_before_a_change(
             Err(fault) => return Err(fault),
         }
     }
-    if let Some(mark) = replan::zone_mark(tx)? {
-        replan::plan_again(tx, schedules, mark, &[task.id])?;
-    }
+    replan::plan_again(tx, schedules, &replan::zone_marks(tx)?, &[task.id])?;
     let mut written = Written::default();
     let due = due::due(tx, schedules, &[task.id], now)?;
     let mut cx = Change { tx, now, schedules, written: &mut written };

@@ -492,9 +492,10 @@ impl<'a> Turning<'a> {
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
         let mut chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
-        // What other zone data had planned is planned again first: it may not be due.
-        if let Some(mark) = replan::zone_mark(tx)? {
-            let left = self.plan_again(mark, &chosen)?;
+        // What other rules had planned is planned again first: it may not be due.
+        let marks = replan::zone_marks(tx)?;
+        if !marks.is_empty() {
+            let left = self.plan_again(&marks, &chosen)?;
             self.done.more_due |= left;
             chosen.retain(|task| !self.memory.aside.contains(&Item::Task(*task)));
         }
@@ -556,7 +557,7 @@ pub(crate) fn look(
         done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty()
             || !tasks::unplanned(tx, 1)?.is_empty()
             || marks::any(tx)?
-            || replan::zone_mark(tx)?.is_some();
+            || !replan::zone_marks(tx)?.is_empty();
         done.more_due = done.more_unplanned;
         Ok(Some(done))
     })

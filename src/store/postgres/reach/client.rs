@@ -5,7 +5,6 @@ use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
 use crate::store::postgres::sheets::Sheets;
-use crate::store::sqlite::replan;
 use crate::store::sqlite::sql::sql;
 
 /// A request, with what it names.
@@ -39,8 +38,8 @@ pub(crate) enum Request {
     Claim { run: i64 },
     /// The end of a running run that succeeded.
     Finish { run: i64, key: Option<String> },
-    /// The start of a scheduler: `other_zone_data` reads the tasks that are planned again with the zone data of this process.
-    Register { zone_data: String },
+    /// The start of a scheduler.
+    Register,
     /// All that a wrong clock has planned beyond this time.
     Rewind { now: i64 },
     /// The end of a scheduler.
@@ -80,7 +79,7 @@ impl Request {
             | Request::Matching { .. }
             | Request::Claim { .. }
             | Request::Finish { .. }
-            | Request::Register { .. }
+            | Request::Register
             | Request::Rewind { .. }
             | Request::Stop { .. }
             | Request::Record => Vec::new(),
@@ -125,7 +124,7 @@ impl Request {
             }
             Request::Claim { run } => around::runs(bench, &[*run]),
             Request::Finish { run, key } => finish(bench, *run, key.as_deref()),
-            Request::Register { zone_data } => register(bench, zone_data),
+            Request::Register => register(bench),
             Request::Rewind { now } => rewind(bench, *now),
             Request::Stop { owner } => bench.read("scheduler_instances", "WHERE t.id = $1", &[owner]).map(|_| ()),
             Request::Record => Ok(()),
@@ -282,17 +281,16 @@ fn limit(bench: &mut Sheets, on: &LimitOn) -> Result<(), Fault> {
     around::limits(bench, std::slice::from_ref(on))
 }
 
-/// The first tasks, one more than a registration plans again if the zone data of this process is not the recorded one.
-const OTHER_ZONES: &str = "
+/// The first task of each time zone in use, whose rules are compared.
+const ZONES_IN_USE: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
-        SELECT s.id FROM scheduled_tasks s
-         WHERE (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') IS DISTINCT FROM $1
-         ORDER BY s.id LIMIT $2))";
+        WITH RECURSIVE used (zone) AS ({zones_in_use})
+        SELECT (SELECT min(id) FROM scheduled_tasks WHERE {zoned} AND time_zone = zone) FROM used
+         WHERE zone IS NOT NULL LIMIT {zones}))"};
 
-fn register(bench: &mut Sheets, zone_data: &String) -> Result<(), Fault> {
+fn register(bench: &mut Sheets) -> Result<(), Fault> {
     bench.read("scheduler_meta", "", &[])?;
     bench.read("scheduler_instances", "", &[])?;
     bench.read("task_runs", "WHERE t.status = 'running'", &[])?;
-    let most = around::bound(replan::AT_ONCE + 1);
-    bench.read("scheduled_tasks", OTHER_ZONES, &[zone_data, &most]).map(|_| ())
+    bench.read("scheduled_tasks", ZONES_IN_USE, &[]).map(|_| ())
 }

@@ -28,13 +28,23 @@ derived AS MATERIALIZED (
            ORDER BY {unscheduled_case} LIMIT $20::bigint)) r
      ORDER BY m.id, r.phase, r.place LIMIT $20::bigint
 ),
--- The next tasks that other zone data had planned.
+-- The next tasks of marked time zones; and the first of each time zone in use, whose rules a full turn compares.
+zone_mark AS MATERIALIZED (
+    SELECT substr(key, 11) AS zone,
+           CASE WHEN value ~ '^[0-9]+ -?[0-9]+$' AND length(split_part(value, ' ', 1)) < 19
+                THEN split_part(value, ' ', 1)::bigint END AS after
+      FROM scheduler_meta WHERE key > 'zone_mark:' AND key < 'zone_mark;' ORDER BY key LIMIT {zone_marks}
+),
+used (zone) AS (
+    {zones_in_use}
+),
 zoned AS MATERIALIZED (
-    SELECT id FROM scheduled_tasks
-     WHERE id > (SELECT CASE WHEN value ~ '^-?[0-9]+ [0-9]+$' AND length(split_part(value, ' ', 1)) < 19
-                          THEN split_part(value, ' ', 1)::bigint END
-                   FROM scheduler_meta WHERE key = 'zone_mark')
-     ORDER BY id LIMIT $20::bigint
+    SELECT t.id FROM zone_mark m
+     CROSS JOIN LATERAL (
+         SELECT id FROM scheduled_tasks WHERE {zoned} AND time_zone = m.zone AND id > m.after ORDER BY id LIMIT $20::bigint) t
+    UNION ALL
+    (SELECT (SELECT min(id) FROM scheduled_tasks WHERE {zoned} AND time_zone = zone) FROM used
+      WHERE zone IS NOT NULL AND $11::boolean LIMIT {zones})
 ),
 -- Runs that the turn may end.
 ending AS MATERIALIZED (
