@@ -346,8 +346,9 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- program and schema_version: mark these tables as duly's, and their version. probe: for the triggers of schema.sql.
 -- stamp: counts heartbeats. If it decreases, the database is an older copy, and the scheduler stops; do not change it.
--- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
--- that a wrong clock has planned and that could not be written since, and the time from which they are planned again.
+-- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. clock_mark:
+-- since when a wrong clock is known, and the last task and the last run that were planned again since. misplanned: of these, rows that
+-- could not be written, and the time from which they are planned again.
 CREATE TABLE scheduler_meta (
     key              text COLLATE "C" PRIMARY KEY,
     value            text COLLATE "C" NOT NULL
