@@ -152,6 +152,9 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
          SELECT 1, 'nowhere', {0} + i, CASE WHEN i % 3 = 0 THEN 'schedule' ELSE 'on_dead' END, 'queued', {0} + i + 60000 FROM n",
         ahead.as_millis()
     ));
+    // The mark comes to it at last.
+    client.add(NewTask::interval("rests", minutes(10)).handler("nowhere")).expect("a task");
+    client.pause("rests").expect("a pause");
     stepper.clock().set_wall(ahead);
     step(&mut stepper, 0);
     marks::count_changes(&db);
@@ -168,6 +171,7 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
             3 => {
                 stepper.clock().advance(minutes(15));
                 client.add(NewTask::interval("new", minutes(10)).handler("nowhere")).expect("a task");
+                client.resume("rests").expect("a resumption");
                 client.pause("last").expect("a pause");
                 client.resume("last").expect("a resumption");
                 marks::changes(&db);
@@ -189,6 +193,9 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
     assert_eq!(db.ask(clock_mark), "0");
     // Others are planned from the time at which the clock was found wrong: 12:10 is resolved.
     assert_eq!(db.next("new"), "2027-03-14 12:25:00 active");
+    for task in ["new", "rests"] {
+        db.assert_history(task, &[]);
+    }
     assert_eq!(db.next("last"), "2027-03-14 12:20:00 active");
     assert_eq!(db.next("t1"), "2027-03-14 12:20:00 active");
     let by_the_wrong_clock =

@@ -210,11 +210,11 @@ impl<'a> Turning<'a> {
         }
         if !self.work.newer {
             self.move_starts()?;
+            self.rewind_marked()?;
         }
         if self.work.newer {
             return self.outlive();
         }
-        self.rewind_marked()?;
         if self.work.draining {
             return self.drain();
         }
