@@ -188,6 +188,10 @@ impl<'a> Turning<'a> {
                 return Ok(());
             }
         }
+        if !self.work.newer {
+            // Before any run ends: a server has read the first unfinished runs.
+            self.rewind_marked()?;
+        }
         if self.work.full && !self.work.newer {
             self.rewind_again()?;
         }
@@ -210,7 +214,6 @@ impl<'a> Turning<'a> {
         }
         if !self.work.newer {
             self.move_starts()?;
-            self.rewind_marked()?;
         }
         if self.work.newer {
             return self.outlive();
