@@ -348,8 +348,9 @@ CREATE TABLE scheduler_alarm_channels (
 -- stamp: counts heartbeats. If it decreases, the database is an older copy, and the scheduler stops; do not change it.
 -- zone_data: of the scheduler that started last. zone_rules:Europe/Rome: a digest of the rules by which the tasks of this time zone are
 -- planned, and those of running schedulers with other rules, each with @ and its id. zone_mark:Europe/Rome: the last of these tasks that
--- is planned again by the first of these rules, and since when. misplanned: rows that a wrong clock has planned and that could not be
--- written since, and the time from which they are planned again.
+-- is planned again by the first of these rules, and since when. clock_mark: since when a wrong clock is known, and the last task and the
+-- last run that were planned again since. misplanned: of these, rows that could not be written, and the time from which they are planned
+-- again.
 CREATE TABLE scheduler_meta (
     key              text COLLATE "C" PRIMARY KEY,
     value            text COLLATE "C" NOT NULL

@@ -27,7 +27,7 @@ fn crowd(db: &TestDb, client: &Client, runs: usize) {
 }
 
 /// Counts the changes of rows from now on.
-fn count_changes(db: &TestDb) {
+pub(crate) fn count_changes(db: &TestDb) {
     for table in ["scheduled_tasks", "task_runs"] {
         db.execute(&format!(
             "CREATE TRIGGER touched_{table} AFTER UPDATE ON {table}
@@ -38,7 +38,7 @@ fn count_changes(db: &TestDb) {
 }
 
 /// Returns how many rows were changed since the last call.
-fn changes(db: &TestDb) -> usize {
+pub(crate) fn changes(db: &TestDb) -> usize {
     db.execute("DELETE FROM scheduler_events WHERE kind = 'touched'")
 }
 

@@ -15,19 +15,25 @@ use crate::store::sqlite::sql::{number, sql};
 use crate::store::sqlite::{foreign_plans, owners, row};
 use crate::store::turn_io::Other;
 
-/// A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a user has set since the step back
-/// is not resolved. The grid of an interval may begin at created_at.
+/// Plans tasks again from `:now`, when the clock was found wrong. What is not ahead of `:wall`, the clock as it is now, was written by
+/// the clock as it should be, and stays. A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a
+/// user has set since the step back is not resolved. The grid of an interval may begin at created_at.
 const TASKS: &str = "
     UPDATE scheduled_tasks
        SET planned = 0, next_run = iif(schedule_type = 'once', next_run, NULL),
-           resolved_until = iif(schedule_type = 'once', min(resolved_until, :now, ifnull(next_run - 1, :now)), :now),
-           active_since = min(active_since, :now), created_at = min(created_at, :now)
+           resolved_until = CASE WHEN schedule_type = 'once' THEN min(resolved_until, :now, ifnull(next_run - 1, :now))
+                                 WHEN resolved_until BETWEEN :now AND :wall THEN resolved_until
+                                 ELSE :now END,
+           active_since = iif(active_since > :wall, :now, active_since), created_at = iif(created_at > :wall, :now, created_at)
      WHERE ((status = 'active' AND schedule_type <> 'once')
-            OR active_since > :now OR created_at > :now OR resolved_until > :now
-            OR (schedule_type = 'once' AND next_run <= resolved_until))";
+            OR active_since > :wall OR created_at > :wall OR resolved_until > :wall
+            OR (schedule_type = 'once' AND next_run <= resolved_until))
+       AND id IN (SELECT value FROM json_each(:rows))";
 
 /// Otherwise no later run would be the newest of its task.
-const LAST_RUNS: &str = "UPDATE scheduled_tasks SET last_run = :now WHERE last_run > :now";
+const LAST_RUNS: &str = "
+    UPDATE scheduled_tasks SET last_run = :now
+     WHERE last_run > :wall AND id IN (SELECT value FROM json_each(:rows))";
 
 /// Tasks that the wrong clock completed become active again, within their bounds; a task that has really ended completes again
 /// when it is planned. A completed `once` task has run. If active_since stayed the same, a trigger would set it from SQLite's
@@ -35,20 +41,23 @@ const LAST_RUNS: &str = "UPDATE scheduled_tasks SET last_run = :now WHERE last_r
 const ENDED: &str = "
     UPDATE scheduled_tasks
        SET status = 'active', planned = 0, next_run = NULL, resolved_until = :now,
-           active_since = :now + (active_since = :now), created_at = min(created_at, :now)
-     WHERE status = 'completed' AND schedule_type <> 'once' AND (ends_at IS NULL OR ends_at > :now)";
+           active_since = :now + (active_since = :now), created_at = iif(created_at > :wall, :now, created_at)
+     WHERE status = 'completed' AND schedule_type <> 'once' AND (ends_at IS NULL OR ends_at > :now)
+       AND id IN (SELECT value FROM json_each(:rows))";
 
 /// A run_at that was computed from the wrong clock is computed again from now, with the same wait: the backoff of a retry, the
 /// jitter of an occurrence. A run that was claimed and returned has waited already. A run_at computed from an earlier time stays.
-/// If the wrong clock recorded the end, and a later clock computed the run_at, the wait is at most the longest backoff.
+/// If the wrong clock recorded the end, and a later clock computed the run_at, the wait is at most the longest backoff. A run that waits
+/// since before its occurrence is computed already.
 const WAITING: &str = sql! {"
     UPDATE task_runs
        SET run_at = CASE WHEN status = 'queued' THEN :now + iif(attempt = 0, max(run_at - scheduled_for, 0), 0)
                          WHEN run_at >= finished_at THEN :now + run_at - finished_at
                          ELSE min(run_at, :now + (SELECT backoff_cap_ms FROM scheduled_tasks t WHERE t.id = task_id))
                      END
-     WHERE {waiting} AND run_at > :now
-       AND CASE WHEN status = 'failed' THEN finished_at WHEN attempt = 0 THEN scheduled_for ELSE run_at END > :now"};
+     WHERE {waiting} AND run_at > :wall
+       AND CASE WHEN status = 'failed' THEN finished_at WHEN attempt = 0 THEN min(scheduled_for, run_at) ELSE run_at END > :wall
+       AND id IN (SELECT value FROM json_each(:rows))"};
 
 /// Otherwise the next start would take the clock for wrong again.
 const INSTANCES: &str = "
@@ -59,52 +68,42 @@ const INSTANCES: &str = "
 /// Otherwise a start in the future would count until the clock has reached it.
 const STARTS: &str = "UPDATE rate_limit_starts SET started_at = :now WHERE started_at > :now";
 
-/// Limits a statement to these rows.
-const OF_ROWS: &str = "AND id IN (SELECT value FROM json_each(:rows))";
-
 /// Returns whether a heartbeat is ahead of the clock. If not, another scheduler has planned all again already: occurrences that
 /// became due since would be lost.
 pub(crate) fn is_ahead(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {
     Ok(owners::newest_seen(tx)?.is_some_and(|newest| newest > now))
 }
 
-/// Plans all tasks and waiting runs again from now on.
-pub(crate) fn rewind_all(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
-    for statement in [ENDED, TASKS, LAST_RUNS, WAITING] {
-        tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
-    }
-    Ok(())
+/// Plans tasks again, without their runs, that a clock ahead of `wall` has planned: as from `since`, when it was found wrong.
+pub(crate) fn rewind_tasks(
+    tx: &Transaction<'_>,
+    tasks: &[i64],
+    since: Timestamp,
+    wall: Timestamp,
+) -> rusqlite::Result<()> {
+    [ENDED, TASKS, LAST_RUNS].iter().try_for_each(|statement| rewind_rows(tx, statement, tasks, since, wall))
 }
 
-/// As [`rewind_all`], for these tasks, without their runs.
-pub(crate) fn rewind_tasks(tx: &Transaction<'_>, tasks: &[i64], now: Timestamp) -> rusqlite::Result<()> {
-    [ENDED, TASKS, LAST_RUNS].iter().try_for_each(|statement| rewind_rows(tx, statement, tasks, now))
+/// As [`rewind_tasks`], for waiting runs.
+pub(crate) fn rewind_runs(
+    tx: &Transaction<'_>,
+    runs: &[i64],
+    since: Timestamp,
+    wall: Timestamp,
+) -> rusqlite::Result<()> {
+    rewind_rows(tx, WAITING, runs, since, wall)
 }
 
-/// As [`rewind_all`], for these runs.
-pub(crate) fn rewind_runs(tx: &Transaction<'_>, runs: &[i64], now: Timestamp) -> rusqlite::Result<()> {
-    rewind_rows(tx, WAITING, runs, now)
-}
-
-fn rewind_rows(tx: &Transaction<'_>, statement: &str, rows: &[i64], now: Timestamp) -> rusqlite::Result<()> {
+fn rewind_rows(
+    tx: &Transaction<'_>,
+    statement: &str,
+    rows: &[i64],
+    since: Timestamp,
+    wall: Timestamp,
+) -> rusqlite::Result<()> {
     let rows = serde_json::Value::from(rows).to_string();
-    let statement = format!("{statement} {OF_ROWS}");
-    tx.prepare_cached(&statement)?.execute(named_params! { ":now": now, ":rows": rows })?;
-    Ok(())
-}
-
-const ALL_TASKS: &str = "SELECT id FROM scheduled_tasks";
-
-/// Returns all tasks.
-pub(crate) fn all_tasks(tx: &Transaction<'_>) -> rusqlite::Result<Vec<i64>> {
-    tx.prepare_cached(ALL_TASKS)?.query_map([], |row| row.get(0))?.collect()
-}
-
-const LATER: &str = sql! {"SELECT id FROM task_runs WHERE {waiting} AND run_at > :now"};
-
-/// Returns the waiting runs that are due later.
-pub(crate) fn later_runs(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<Vec<i64>> {
-    tx.prepare_cached(LATER)?.query_map(named_params! { ":now": now }, |row| row.get(0))?.collect()
+    let params = named_params! { ":now": since.min(wall), ":wall": wall, ":rows": rows };
+    tx.prepare_cached(statement)?.execute(params).map(drop)
 }
 
 /// Corrects the starts of rate limits and the heartbeats, and records the skipped time in an event.
@@ -116,8 +115,8 @@ pub(crate) fn rewound(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp)
     owners::record(tx, now, "clock_wrong", None, None, Some(&detail))
 }
 
-/// Tasks and runs that a wrong clock has planned and that could not be written yet, and the time from which they are planned again. The
-/// tables keep them: a scheduler may end before it could write them.
+/// Tasks and runs that a wrong clock has planned and that could not be written when the mark came to them, and the time from which they are
+/// planned again. The tables keep them: a scheduler may end before it could write them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Misplanned {
     pub(crate) tasks: BTreeMap<i64, Timestamp>,
@@ -132,6 +131,9 @@ pub(crate) fn misplanned(tx: &Transaction<'_>) -> rusqlite::Result<Misplanned> {
     // Something that another program wrote counts as nothing.
     Ok(value.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default())
 }
+
+/// Most rows that wait for being planned again beside a mark. If there are more, the mark waits.
+pub(crate) const MOST_MISPLANNED: usize = 250;
 
 /// Records what still has to be planned again.
 pub(crate) fn set_misplanned(tx: &Transaction<'_>, rows: &Misplanned) -> rusqlite::Result<()> {

@@ -5,7 +5,7 @@
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 22] = [
+pub(crate) const SHARED: [(&str, &str); 23] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -76,6 +76,8 @@ pub(crate) const SHARED: [(&str, &str); 22] = [
     ("zone_marks", "8"),
     // Of how many time zones the rules are compared: there are some 600 names.
     ("zones", "800"),
+    // How many tasks and runs that a wrong clock had planned one turn looks at.
+    ("misplanned", "250"),
     // Numbers of starts from here on are refused by a CHECK, and ignored.
     ("most_starts", "9000000000000000"),
 ];
