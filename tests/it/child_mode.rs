@@ -405,3 +405,26 @@ fn the_end_of_the_application_is_the_end_of_duly_although_its_fork_holds_pipe_an
         other.terminate();
     }
 }
+
+#[test]
+fn an_application_that_ends_before_duly_serves_it_is_the_end_of_duly() {
+    let (db, client) = TestDb::with_client();
+    drop(client);
+    // duly waits for the database.
+    let other = db.plain();
+    other.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE other(x)").expect("the lock");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", FORKS, "sh"]).arg(db.home()).arg(env!("CARGO_BIN_EXE_duly")).arg(db.file()).arg("early");
+    let mut application = Process::spawn(shell.stdin(Stdio::piped()));
+    let _fork = application.0.stdin.take().expect("a pipe");
+    eventually("it has forked", || db.home().join("ready").exists());
+    let read = |name: &str| std::fs::read_to_string(db.home().join(name)).expect("a file");
+    let duly: u32 = read("pid").trim().parse().expect("a pid");
+    let opened = |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
+    let files = || std::fs::read_dir(format!("/proc/{duly}/fd")).expect("its files").filter_map(opened);
+    eventually("duly opens the database", || files().any(|file| file == db.file()));
+    application.kill();
+    drop(other);
+    eventually("duly has ended", || !is_alive(duly));
+    assert!(read("log").contains("application: it has ended"), "{}", read("log"));
+}
