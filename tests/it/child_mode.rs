@@ -282,26 +282,60 @@ fn an_application_without_a_lock_is_refused() {
 }
 
 #[test]
-fn a_run_that_an_application_has_read_and_not_begun_is_taken_back() {
+fn a_run_that_an_application_has_read_and_not_begun_is_taken_back_when_it_answers_so() {
     let (db, client) = TestDb::with_client();
-    client.add(task("t").max_attempts(1)).unwrap();
-    let mut application = Application::start(&db, &["--worker-times", "hello=20s,begin=300ms"]);
-    let lost = application.next("run");
-    let again = application.next("run");
-    assert_eq!((&again["run"], &again["attempt"]), (&lost["run"], &json!(2)));
-    // What it says of the first attempt now is late, and its handler is asked to stop.
-    application.answer(&lost, "begin", json!({}));
+    client.add(task("t").at_most_once()).unwrap();
+    let mut application = Application::spawn(&db, Reads::Now, &["--worker-times", "hello=20s,begin=300ms"]);
+    application.say(json!({"type": "hello", "protocol": 1, "handlers": ["work"], "concurrency": 1}));
+    let late = application.next("run");
+    client.add(task("second").at_most_once()).unwrap();
     let cancel = application.next("cancel");
-    assert_eq!((&cancel["attempt"], &cancel["reason"]), (&json!(1), &json!("asked")));
-    application.answer(&lost, "done", json!({"result": "late"}));
-    application.answer(&again, "begin", json!({}));
+    assert_eq!((&cancel["run"], &cancel["attempt"], &cancel["reason"]), (&late["run"], &json!(1), &json!("asked")));
+    let check = || String::from_utf8(db.duly(&["check"]).output().expect("check").stdout).expect("text");
+    let problem = "run 1 of the application has not begun 300ms after it was given to it; it is waited for";
+    eventually("check reports it", || check().contains(problem));
+    // It was blocked, and begins the run after all: its slot was kept, and nothing else was started.
+    application.answer(&late, "begin", json!({}));
+    application.answer(&late, "done", json!({"result": "late"}));
+    wait_for_status(&client, "t", RunStatus::Succeeded);
+    assert_eq!(attempts(&client, "t"), (RunStatus::Succeeded, 1, Some("\"late\"".to_owned())));
+    let lost = application.next("run");
+    assert_eq!((&lost["task"], &lost["attempt"]), (&json!("second"), &json!(1)));
+    application.next("cancel");
+    application.answer(&lost, "failed", json!({"error": "cancelled before it began"}));
+    let again = application.begin();
+    assert_eq!((&again["run"], &again["attempt"]), (&lost["run"], &json!(2)));
     application.answer(&again, "done", json!({"result": "again"}));
-    let run = wait_for_status(&client, "t", RunStatus::Succeeded);
+    let run = wait_for_status(&client, "second", RunStatus::Succeeded);
     assert_eq!((run.attempt, run.forgiven, run.result.as_deref()), (2, 1, Some("\"again\"")));
-    let expected = "the application had not begun run 1 300ms after it was given to it: the run is taken back";
-    assert!(application.log().contains(expected), "{}", application.log());
+    assert!(application.log().contains(problem), "{}", application.log());
     application.input = None;
     assert_eq!(application.end().code(), Some(0), "{}", application.log());
+}
+
+#[test]
+fn what_the_application_wrote_before_its_end_counts_although_the_database_is_busy() {
+    let (db, client) = TestDb::with_client();
+    for name in ["a", "b"] {
+        client.add(task(name).at_most_once()).unwrap();
+    }
+    let mut application = Application::start(&db, &[]);
+    let runs = [application.begin(), application.begin()];
+    application.answer(&runs[0], "effect_begin", json!({"key": "k"}));
+    application.next("effect");
+    let other = db.plain();
+    other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+    application.answer(&runs[0], "effect_done", json!({"key": "k", "value": 1}));
+    runs.iter().for_each(|run| application.answer(run, "done", json!({})));
+    application.lock = None;
+    application.input = None;
+    // The database is waited for in vain, for longer than a pipe is.
+    assert_eq!(application.next("effect")["state"], "refused");
+    other.execute_batch("ROLLBACK").expect("the lock is free");
+    assert_eq!(application.end().code(), Some(0), "{}", application.log());
+    for name in ["a", "b"] {
+        assert_eq!(attempts(&client, name), (RunStatus::Succeeded, 1, None), "{}", application.log());
+    }
 }
 
 #[test]
@@ -318,6 +352,9 @@ fn a_run_that_a_busy_application_has_not_read_stays_with_it() {
     application.answer(&run, "done", json!({"result": "first"}));
     wait_for_status(&client, "t", RunStatus::Succeeded);
     assert_eq!(attempts(&client, "t"), (RunStatus::Succeeded, 1, Some("\"first\"".to_owned())));
+    application.input = None;
+    application.end();
+    assert!(application.messages.iter().all(|message| message["type"] != "cancel"), "it was not asked for its return");
 }
 
 /// An application that has forked a process, which holds its pipe and its lock. The process waits for a line of this test, writes the end of
@@ -329,8 +366,8 @@ echo $! >pid
 exec 3>to 4<from
 await() { while read -r line <&4; do case $line in *"\"type\":\"$1\""*) return;; esac; done; }
 echo '{"type":"hello","protocol":1,"handlers":["work"],"concurrency":1}' >&3
-await welcome
-[ "$4" = idle ] || { await run; echo '{"type":"begin","run":1,"attempt":1}' >&3; }
+[ "$4" = early ] || await welcome
+[ "$4" != busy ] || { await run; echo '{"type":"begin","run":1,"attempt":1}' >&3; }
 (trap '' PIPE; read -r go <&5; echo '{"type":"done","run":1,"attempt":1}' >&3; read -r go <&5) 2>/dev/null &
 touch ready
 wait
@@ -367,4 +404,27 @@ fn the_end_of_the_application_is_the_end_of_duly_although_its_fork_holds_pipe_an
         assert_eq!(attempts(&client, "t"), (RunStatus::Succeeded, 2, Some("\"elsewhere\"".to_owned())));
         other.terminate();
     }
+}
+
+#[test]
+fn an_application_that_ends_before_duly_serves_it_is_the_end_of_duly() {
+    let (db, client) = TestDb::with_client();
+    drop(client);
+    // duly waits for the database.
+    let other = db.plain();
+    other.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE other(x)").expect("the lock");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", FORKS, "sh"]).arg(db.home()).arg(env!("CARGO_BIN_EXE_duly")).arg(db.file()).arg("early");
+    let mut application = Process::spawn(shell.stdin(Stdio::piped()));
+    let _fork = application.0.stdin.take().expect("a pipe");
+    eventually("it has forked", || db.home().join("ready").exists());
+    let read = |name: &str| std::fs::read_to_string(db.home().join(name)).expect("a file");
+    let duly: u32 = read("pid").trim().parse().expect("a pid");
+    let opened = |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
+    let files = || std::fs::read_dir(format!("/proc/{duly}/fd")).expect("its files").filter_map(opened);
+    eventually("duly opens the database", || files().any(|file| file == db.file()));
+    application.kill();
+    drop(other);
+    eventually("duly has ended", || !is_alive(duly));
+    assert!(read("log").contains("application: it has ended"), "{}", read("log"));
 }

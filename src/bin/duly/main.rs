@@ -58,6 +58,8 @@ use crate::selftest::child::Role;
 const OTHER_WIDTH: u16 = 80;
 
 fn main() -> ExitCode {
+    // An application that starts this program may end at any time.
+    exec::system::first_parent();
     cli::signals::unblock();
     if let Some((error, code)) = user::become_user(std::env::args_os()) {
         print_error(&format!("duly: {}", escape::one_line(&error)));

@@ -10,6 +10,7 @@
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 #[cfg(unix)]
@@ -292,6 +293,12 @@ fn signal(group: u32, signal: Signal) {
 fn pid(number: u32) -> Option<Pid> {
     // A group ID of 1 would signal every process.
     i32::try_from(number).ok().filter(|number| *number > 1).and_then(Pid::from_raw)
+}
+
+/// Returns the parent that this process had at the first call, which `main` makes.
+pub(crate) fn first_parent() -> u32 {
+    static FIRST: OnceLock<u32> = OnceLock::new();
+    *FIRST.get_or_init(parent)
 }
 
 /// Returns the parent of this process; 0: one that is not visible here. Another one than before shows that the one before has ended.

@@ -82,6 +82,8 @@ pub(crate) struct Attempt {
     stage: Stage,
     /// When the supervisor first saw that it was handed over.
     sent_seen: Option<Duration>,
+    /// The worker was asked to return it, unless it begins it.
+    is_recalled: bool,
     pub(crate) stop: Option<StopReason>,
     /// When the supervisor first saw that it is to stop.
     stop_seen: Option<Duration>,
@@ -156,8 +158,14 @@ impl Attempts {
         if state.phase != Phase::Ready || state.attempts.len() >= state.concurrency {
             return Err(delegated);
         }
-        let attempt =
-            Attempt { delegated: Some(delegated), stage: Stage::Queued, stop: None, sent_seen: None, stop_seen: None };
+        let attempt = Attempt {
+            delegated: Some(delegated),
+            stage: Stage::Queued,
+            sent_seen: None,
+            is_recalled: false,
+            stop: None,
+            stop_seen: None,
+        };
         state.attempts.insert(id, attempt);
         Ok(())
     }
@@ -189,24 +197,22 @@ impl Attempts {
         first
     }
 
-    /// Returns an attempt that was handed over `limit` ago and has not begun, although the worker has been at work on no other one since. A
-    /// worker may begin its runs one after another. `now`: a time of the supervisor. No `limit`: the worker does not read its messages
-    /// now, and the time begins anew.
-    pub(crate) fn unbegun(&self, now: Duration, limit: Option<Duration>) -> Option<AttemptId> {
+    /// Returns the attempts that were handed over `limit` ago and have not begun, although the worker has been at work on no other one since. A
+    /// worker may begin its runs one after another. `now`: a time of the supervisor. No `limit`: the worker is silent, and
+    /// the time begins anew.
+    pub(crate) fn unbegun(&self, now: Duration, limit: Option<Duration>) -> Vec<AttemptId> {
         let mut state = self.state();
         let is_at_work = state.attempts.values().any(|attempt| attempt.stage == Stage::Begun);
         let Some(limit) = limit.filter(|_| !is_at_work) else {
             state.attempts.values_mut().for_each(|attempt| attempt.sent_seen = None);
-            return None;
+            return Vec::new();
         };
         let sent = state.attempts.iter_mut().filter(|(_, attempt)| attempt.stage == Stage::Sent);
-        let mut unbegun = sent.filter_map(|(id, attempt)| {
+        let unbegun = sent.filter_map(|(id, attempt)| {
             let since = *attempt.sent_seen.get_or_insert(now);
             (now.saturating_sub(since) >= limit).then_some(*id)
         });
-        let first = unbegun.next();
-        unbegun.for_each(drop);
-        first
+        unbegun.collect()
     }
 
     /// Ends the attempts that it has. The process must be gone.
@@ -261,22 +267,27 @@ impl Attempts {
         Some(used)
     }
 
+    /// Marks an attempt that has not begun as one to return. Returns whether it was not marked before.
+    pub(crate) fn recall(&self, id: AttemptId) -> bool {
+        let mut state = self.state();
+        let unbegun = state.attempts.get_mut(&id).filter(|attempt| attempt.stage < Stage::Begun);
+        unbegun.is_some_and(|attempt| !mem::replace(&mut attempt.is_recalled, true))
+    }
+
+    /// Returns an attempt to the queue that the worker has returned. Otherwise gives it back. `error`: what the worker says, the error of a
+    /// run that is to be cancelled.
+    pub(crate) fn take_back(&self, attempt: Attempt, error: &str) -> Option<Attempt> {
+        if !attempt.is_recalled || attempt.stage == Stage::Begun {
+            return Some(attempt);
+        }
+        self.conclude(attempt, &Ended { how: error.to_owned(), is_heard: true });
+        None
+    }
+
     /// Takes an attempt from the worker.
     pub(crate) fn take(&self, id: AttemptId) -> Option<Attempt> {
-        self.take_if(id, |_| true)
-    }
-
-    /// Takes an attempt that has not begun from the worker, and returns its run to the queue. Returns whether it had not begun. `how`: the
-    /// error of a run that is to be cancelled.
-    pub(crate) fn take_back(&self, id: AttemptId, how: &str) -> bool {
-        let unbegun = self.take_if(id, |attempt| attempt.stage < Stage::Begun);
-        let ended = Ended { how: how.to_owned(), is_heard: true };
-        unbegun.map(|attempt| self.conclude(attempt, &ended)).is_some()
-    }
-
-    fn take_if(&self, id: AttemptId, accepts: impl Fn(&Attempt) -> bool) -> Option<Attempt> {
         let mut state = self.state();
-        state.attempts.get(&id).filter(|attempt| attempt.delegated.is_some() && accepts(attempt))?;
+        state.attempts.get(&id)?.delegated.as_ref()?;
         state.ended.push_back(id);
         if state.ended.len() > ENDED {
             state.ended.pop_front();

@@ -73,18 +73,3 @@ impl<R: Read + Pipe> Read for LeaderOutput<R> {
         Ok(read)
     }
 }
-
-/// Whether this is a pipe, and all that was written to it has been read. `false` where the system does not report that.
-pub(crate) fn is_read(pipe: &impl Pipe) -> bool {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    {
-        use rustix::fs::{FileType, fstat};
-        let is_pipe = fstat(pipe).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
-        is_pipe && rustix::io::ioctl_fionread(pipe).is_ok_and(|left| left == 0)
-    }
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    {
-        let _ = pipe;
-        false
-    }
-}

@@ -382,7 +382,7 @@ impl Supervisor {
                 let (run, limit) = (id.run, duration_text(self.times.cancel));
                 return End::Because(format!("run {run} had not ended {limit} after its cancel"));
             }
-            if let Some(id) = worker.attempts.unbegun(awake, Some(self.times.begin)) {
+            if let Some(id) = worker.attempts.unbegun(awake, Some(self.times.begin)).first() {
                 let (run, limit) = (id.run, duration_text(self.times.begin));
                 return End::Because(format!("it had not begun run {run} {limit} after it was given to it"));
             }
@@ -421,11 +421,7 @@ impl Supervisor {
         if is_gone && let Some(left) = system::listed(&input.holders()) {
             log::warn!("{}: left running, since they have left the process group of the worker: {left}", self.label());
         }
-        worker.set_gone();
-        // What it wrote before its end counts. The reader may be at work on it, or wait for a process that has left the group.
-        while !worker.output_ended() && wait_for(PIPES, || worker.output_ended() || !worker.is_reading()) {
-            thread::sleep(PIPE_POLL);
-        }
+        hear_out(worker);
         wait_for(PIPES, || worker.log.has_ended());
         if is_gone {
             watched.iter().for_each(Watched::end);
@@ -441,6 +437,15 @@ fn spawn(name: &str, worker: &Arc<Worker>, work: impl FnOnce(&Worker) + Send + '
     let worker = worker.clone();
     let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK);
     thread.spawn(move || work(&worker)).map(drop)
+}
+
+/// Waits until what a worker wrote before its end is read: it counts.
+fn hear_out(worker: &Worker) {
+    worker.set_gone();
+    // The reader may be at work on it, or wait for a process that has left the group, or was forked.
+    while !worker.output_ended() && wait_for(PIPES, || worker.output_ended() || !worker.is_reading()) {
+        thread::sleep(PIPE_POLL);
+    }
 }
 
 /// Waits until a condition holds, at most for `limit`. Returns whether it does.

@@ -110,6 +110,13 @@ impl Worker {
         has_it
     }
 
+    /// Asks for the return of an attempt that the worker has not begun. Until it answers, it may begin it.
+    pub(crate) fn recall(&self, id: AttemptId) {
+        if self.attempts.recall(id) {
+            self.outbox.push_line(ToWorker::cancel(id, StopReason::Asked).line());
+        }
+    }
+
     /// Whether a message came since the last call, or is being processed.
     pub(crate) fn take_heard(&self) -> bool {
         self.was_heard.swap(false, Ordering::SeqCst) || !self.is_reading.load(Ordering::SeqCst)
@@ -301,10 +308,6 @@ impl Worker {
                 self.answer(&ToWorker::Effect { run, attempt, key, answer: EffectAnswer::Refused { error } });
             }
             Step::Begin | Step::Progress(_) | Step::Done(_) | Step::Failed { .. } => {
-                if matches!(step, Step::Begin) {
-                    // It was taken back, and its run may have another attempt.
-                    self.outbox.push_line(ToWorker::cancel(id, StopReason::Asked).line());
-                }
                 self.log.line(Level::Warn, Some(run), &format!("a late message is ignored: {error}"));
             }
         }
@@ -327,6 +330,8 @@ impl Worker {
     }
 
     fn failed(&self, attempt: Attempt, error: String, retry: WorkerRetry) {
+        let returned = if retry == WorkerRetry::No { Some(attempt) } else { self.attempts.take_back(attempt, &error) };
+        let Some(attempt) = returned else { return };
         let Some(delegated) = attempt.delegated else { return };
         if attempt.stop == Some(StopReason::Shutdown) && retry != WorkerRetry::No {
             self.hub.cut_short();

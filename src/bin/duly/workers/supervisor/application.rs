@@ -16,10 +16,10 @@ use duly::{Clock, SystemClock, duration_text};
 use crate::exec::system;
 use crate::output::units::count_of;
 use crate::workers::attempts::Ended;
-use crate::workers::leader::{LeaderOutput, Pipe, is_read};
+use crate::workers::leader::{LeaderOutput, Pipe};
 use crate::workers::options::FILE;
 use crate::workers::protocol::ToWorker;
-use crate::workers::supervisor::{LATE, Order, PIPES, Supervisor, lock, spawn, wait_for};
+use crate::workers::supervisor::{LATE, Order, Supervisor, hear_out, lock, spawn};
 use crate::workers::worker::Worker;
 
 /// The role of a process that locks its standard input, a file that the application has open too, and ends: systems know locks of open
@@ -53,7 +53,7 @@ fn own_input() -> io::Result<impl io::Read + Pipe + Send + 'static> {
 impl Supervisor {
     /// Serves the application until it has ended, or an order ends that.
     pub(super) fn serve_application(&self, waker: &Waker) {
-        let application = system::parent();
+        let application = system::first_parent();
         let path = std::env::var_os(FILE).map(PathBuf::from).unwrap_or_default();
         let input = match waker.adopt_input(&path) {
             Ok(input) => input,
@@ -141,15 +141,10 @@ impl Supervisor {
                 has_pinged = true;
                 worker.outbox.push_line(ToWorker::Ping.line());
             }
-            // While it reads nothing, it may still begin what is in its pipe.
-            let reads = silent < 2 * self.times.ping || is_read(&io::stdout());
-            if let Some(id) = worker.attempts.unbegun(awake, reads.then_some(self.times.begin)) {
-                let limit = duration_text(self.times.begin);
-                let how = format!("the application had not begun run {} {limit} after it was given to it", id.run);
-                if worker.attempts.take_back(id, &how) {
-                    log::warn!("{how}: the run is taken back");
-                }
-            }
+            // One that it reads no message of is not lost. A recalled one keeps its slot: the application may still begin it.
+            let reads = silent < 2 * self.times.ping;
+            let unbegun = worker.attempts.unbegun(awake, reads.then_some(self.times.begin));
+            unbegun.iter().for_each(|id| worker.recall(*id));
             let late = worker.attempts.overdue(awake, self.times.cancel);
             if late.is_some() && self.drain_is_over() {
                 return;
@@ -157,9 +152,11 @@ impl Supervisor {
             let problem = if silent >= self.times.silence {
                 Some(format!("the application has been silent for {}: is its thread busy?", duration_text(silent)))
             } else {
-                late.map(|id| {
-                    format!("run {} of the application has not ended after its cancel; it is waited for", id.run)
-                })
+                let late = late.map(|id| (id.run, "ended after its cancel".to_owned()));
+                let limit = duration_text(self.times.begin);
+                let unbegun = unbegun.first().map(|id| (id.run, format!("begun {limit} after it was given to it")));
+                late.or(unbegun)
+                    .map(|(run, what)| format!("run {run} of the application has not {what}; it is waited for"))
             };
             let is_new = problem.is_some() != lock(&self.problem).is_some();
             if let Some(problem) = problem.as_ref().filter(|_| is_new) {
@@ -172,8 +169,7 @@ impl Supervisor {
             seen = now;
         }
         let how = if has_ended() { "it has ended" } else { "it has closed its pipe" };
-        // What it wrote before its end counts.
-        wait_for(PIPES, || worker.output_ended());
+        hear_out(worker);
         // It may have closed its pipe at the `error`.
         self.leave_application(worker.attempts.broken().map_or_else(|| Ok(how.to_owned()), Err));
     }
