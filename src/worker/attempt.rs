@@ -1,6 +1,7 @@
 //! What an attempt runs with: its stop flag, the connection of its worker, the channel to the loop, and what its handler
 //! reports.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -302,4 +303,36 @@ pub(crate) struct Link {
     pub(crate) notices: Sender<Notice>,
     /// The owner is alive as long as one of its workers is.
     pub(crate) alive: Arc<OwnerLock>,
+}
+
+thread_local! {
+    /// The attempts of the scheduler of which this thread runs a handler, by their address.
+    static RUNS_FOR: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Ends what [`within`] has begun.
+struct Within(Option<usize>);
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        RUNS_FOR.set(self.0);
+    }
+}
+
+/// Returns the attempts of the scheduler of which this thread runs a handler, by their address.
+pub(crate) fn runs_for() -> Option<usize> {
+    RUNS_FOR.get()
+}
+
+/// Calls code of a handler of the scheduler with these attempts.
+pub(crate) fn within<T>(attempts: Option<usize>, f: impl FnOnce() -> T) -> T {
+    let _within = Within(RUNS_FOR.replace(attempts));
+    f()
+}
+
+/// Returns `f` for another thread: called there, it can be told from other callers as [`within`] on this thread.
+#[cfg(feature = "tokio")]
+pub(crate) fn carried<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let owner = runs_for();
+    move || within(owner, f)
 }

@@ -1,6 +1,5 @@
 //! The attempts that are handed over to be run: their stop flags, how each begins, and how its end is judged.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use crate::model::observers::Observers;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::store::turn_io::MAX_OUTCOMES;
-use crate::worker::attempt::{Link, OwnEnd, Reported, StopFlag, StopReason, Tools};
+use crate::worker::attempt::{Link, OwnEnd, Reported, StopFlag, StopReason, Tools, runs_for, within};
 use crate::worker::failure::Failure;
 #[cfg(feature = "postgres")]
 use crate::worker::fence::Fence;
@@ -45,35 +44,10 @@ pub(crate) struct Attempts {
     pub(crate) fence: Arc<std::sync::OnceLock<Arc<Fence>>>,
 }
 
-thread_local! {
-    /// The attempts of the scheduler of which this thread runs a handler, by their address.
-    static RUNS_FOR: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// Ends what [`Attempts::within`] has begun.
-struct Within(Option<usize>);
-
-impl Drop for Within {
-    fn drop(&mut self) {
-        RUNS_FOR.set(self.0);
-    }
-}
-
-/// Returns `f` for another thread: called there, it can be told from other callers as [`Attempts::within`] on this thread.
-#[cfg(feature = "tokio")]
-pub(crate) fn carried<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
-    let runs_for = RUNS_FOR.get();
-    move || {
-        let _within = Within(RUNS_FOR.replace(runs_for));
-        f()
-    }
-}
-
 impl Attempts {
     /// Calls code of a handler, which then can be told from other callers on this thread.
     pub(crate) fn within<T>(&self, f: impl FnOnce() -> T) -> T {
-        let _within = Within(RUNS_FOR.replace(Some(Arc::as_ptr(&self.flags).addr())));
-        f()
+        within(Some(Arc::as_ptr(&self.flags).addr()), f)
     }
 
     pub(crate) fn new(clock: Arc<dyn Clock>, observers: Arc<Observers>, link: Link) -> Self {
@@ -202,7 +176,7 @@ impl HandedOver {
 
     /// Returns whether this thread runs one of them: it must not wait for them.
     pub(crate) fn are_on_this_thread(&self) -> bool {
-        RUNS_FOR.get() == Some(Arc::as_ptr(&self.flags).addr())
+        runs_for() == Some(Arc::as_ptr(&self.flags).addr())
     }
 
     /// As [`Attempts::stop_all`].

@@ -12,8 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::{Clock, Now, Timestamp};
 use crate::error::{BoxError, Error, Result, excerpt};
-use crate::host::orphan::Orphan;
-use crate::host::panics;
+use crate::host::{orphan::Orphan, panics};
 use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin, Outcome};
@@ -23,8 +22,6 @@ use crate::worker::attempt::{Link, Notice, Reported, StopFlag, StopReason, Tools
 use crate::worker::backoff::{Backoff, FailedAttempt};
 use crate::worker::connection::WorkerConnection;
 use crate::worker::failure::Failure;
-#[cfg(feature = "tokio")]
-use crate::worker::handed::carried;
 use crate::worker::progress::LatestReports;
 
 /// Most bytes that are kept of an attempt's progress.
@@ -531,7 +528,7 @@ impl Context {
     ) -> Result<T> {
         let turn = self.tools.gate.clone().acquire_owned().await.map_err(|error| lost(error.into()))?;
         let context = self.clone();
-        joined(tokio::task::spawn_blocking(carried(move || f(&context, turn))).await)
+        joined(tokio::task::spawn_blocking(crate::worker::attempt::carried(move || f(&context, turn))).await)
     }
 
     /// As [`Context::blocking`], and `f` is called also if the future is dropped before.
