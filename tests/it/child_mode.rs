@@ -352,9 +352,12 @@ fn a_run_that_a_busy_application_has_not_read_stays_with_it() {
     application.answer(&run, "done", json!({"result": "first"}));
     wait_for_status(&client, "t", RunStatus::Succeeded);
     assert_eq!(attempts(&client, "t"), (RunStatus::Succeeded, 1, Some("\"first\"".to_owned())));
-    application.input = None;
-    application.end();
-    assert!(application.messages.iter().all(|message| message["type"] != "cancel"), "it was not asked for its return");
+    // It was not asked for its return.
+    signal("TERM", &application.duly.id().to_string());
+    let next = receive_until(&application.messages, "stop", |message| {
+        message["type"] == "stop" || message["type"] == "cancel"
+    });
+    assert_eq!(next["type"], "stop");
 }
 
 /// An application that has forked a process, which holds its pipe and its lock. The process waits for a line of this test, writes the end of
