@@ -152,7 +152,15 @@ const LARGEST_SHIFT: Duration = Duration::from_secs(26 * 3600);
 /// resolved 14:00Z today, planned 14:00Z tomorrow     07:00 in Vancouver, by the data before
 /// now 07:00 is 15:00Z                                tomorrow at 15:00Z, not today
 /// ```
+///
+/// A `next_run` that no rules of a zone can have planned was set by a user, and stays: rules differ by whole minutes, and a cron line has whole
+/// seconds.
 pub(crate) fn planned_anew(plan: &Plan) -> Option<Timestamp> {
+    let is_set = |next: Timestamp| !plan.next_run.as_millis().abs_diff(next.as_millis()).is_multiple_of(1000);
+    by_new_rules(plan).map(|next| if is_set(next) { plan.next_run } else { next })
+}
+
+fn by_new_rules(plan: &Plan) -> Option<Timestamp> {
     let resolved = plan.resolved_until.map(|until| {
         let same = (plan.next_run.since(until) / 2).min(LARGEST_SHIFT);
         until.max(until.plus(same).minus(Duration::from_millis(1)))
