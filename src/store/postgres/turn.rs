@@ -286,6 +286,7 @@ impl PostgresStore {
             room: count(room),
             misplanned: memory.clock.planned.tasks.keys().copied().collect(),
             derived: if_it_works(work.derived + 1),
+            corrected: count(work.most.div_ceil(2)),
             keys: HashSet::new(),
             outputs: false,
             attempts: false,

@@ -33,7 +33,8 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{
-    attempts, blocked, claim, damage, delays, due, effects, foreign_plans, marks, once, owners, replan, settle, tasks,
+    attempts, blocked, claim, damage, delays, due, effects, foreign_plans, marks, once, owners, replan, rewind, settle,
+    tasks,
 };
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
@@ -187,8 +188,11 @@ impl<'a> Turning<'a> {
                 return Ok(());
             }
         }
-        if self.work.full && !self.work.newer {
-            self.rewind_again()?;
+        if !self.work.newer {
+            self.correct()?;
+            if self.work.full {
+                self.correct_again()?;
+            }
         }
         // Before anything is settled: no outcome is deleted in the turn in which it is written, however long it had to wait for
         // that.
@@ -492,7 +496,8 @@ impl<'a> Turning<'a> {
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
         let mut chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
-        // What other zone data had planned is planned again first: it may not be due.
+        // What a wrong clock or other zone data had planned is planned again first: it may not be due.
+        self.done.more_due |= self.correct_due(&mut chosen)?;
         if let Some(mark) = replan::zone_mark(tx)? {
             let left = self.plan_again(mark, &chosen)?;
             self.done.more_due |= left;
@@ -556,7 +561,8 @@ pub(crate) fn look(
         done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty()
             || !tasks::unplanned(tx, 1)?.is_empty()
             || marks::any(tx)?
-            || replan::zone_mark(tx)?.is_some();
+            || replan::zone_mark(tx)?.is_some()
+            || rewind::mark(tx)?.is_some();
         done.more_due = done.more_unplanned;
         Ok(Some(done))
     })
