@@ -188,8 +188,11 @@ impl<'a> Turning<'a> {
                 return Ok(());
             }
         }
+        let is_here = self.backing.is_none();
         if !self.work.newer {
-            self.correct()?;
+            if is_here || self.work.draining {
+                self.correct()?;
+            }
             if self.work.full {
                 self.correct_again()?;
             }
@@ -252,6 +255,10 @@ impl<'a> Turning<'a> {
             // By itself: requested cancellations are applied even if the row cannot be used.
             self.item(Item::Task(task), |turn| settle::cancel_asked(turn.tx, task, now, &mut turn.written))?;
             self.task(task, |turn| turn.plan(task))?;
+        }
+        // What the plans of these tasks depend on is read from a server by the next turn, which plans them.
+        if !is_here {
+            self.correct()?;
         }
         self.work_off(&marked)?;
         let any_left = self.replan_local()?;
