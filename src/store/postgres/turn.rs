@@ -20,7 +20,7 @@ use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::turn::{PRESSING, SWEEP};
-use crate::store::turn_io::{Done, Item, MAX_ITEMS, MAX_OUTCOMES, Other, Work};
+use crate::store::turn_io::{Done, Item, MAX_ITEMS, MAX_OUTCOMES, Other, Slots, Work};
 
 /// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
 const EXPIRING: usize = 450;
@@ -67,10 +67,14 @@ impl PostgresStore {
                 let alone =
                     Work { finished: &[], reports: &[], ended: &[], dead: &[], stalled: &[], full: false, ..*work };
                 events = self.work(&alone)?.events;
+                self.rewound = Some((believed, work.clock_events.len()));
+                // Corrects the first rows. The turn itself plans them.
+                let (clock_events, slots) = (&[][..], Slots::default());
+                let correcting = Work { rewind: None, stepped: 0, clock_events, slots, ..alone };
+                events.extend(self.work(&correcting)?.events);
                 work.clock_events.len()
             }
         };
-        self.rewound = Some((believed, recorded));
         let clock_events = work.clock_events.get(recorded..).unwrap_or_default();
         let mut done = self.work(&Work { rewind: None, clock_events, ..*work })?;
         self.rewound = None;
@@ -183,7 +187,7 @@ impl PostgresStore {
                 let mut bench = self.bench.lock();
                 match &mut aim {
                     Reach::Turn(turn) => turn.now = now.as_millis(),
-                    Reach::Client(Request::Rewind { now: from }) => *from = now.as_millis(),
+                    Reach::Client(Request::Rewind { now: from }, _) => *from = now.as_millis(),
                     _ => {}
                 }
                 bench.aim(aim);
@@ -245,7 +249,7 @@ impl PostgresStore {
 
     fn reach_of(&mut self, work: &Work<'_>) -> Reach {
         if work.rewind.is_some() {
-            return Reach::Client(Request::Rewind { now: 0 });
+            return Reach::from(Request::Rewind { now: 0 });
         }
         let memory = self.memory.take_memory();
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
