@@ -24,6 +24,8 @@ use crate::error::Error;
 /// assert_eq!(noon.as_millis(), 1_805_025_600_000);
 /// // Fractions of a millisecond are cut, never rounded up: work must not start early.
 /// assert_eq!("2027-03-14T12:00:00.0009Z".parse::<Timestamp>()?, noon);
+/// let error = "noon".parse::<Timestamp>().unwrap_err().to_string();
+/// assert!(error.starts_with("invalid time \"noon\": expected a date and time as in 2027-03-14T12:00:00Z"));
 /// # Ok::<(), duly::Error>(())
 /// ```
 ///
@@ -233,7 +235,7 @@ impl std::str::FromStr for Timestamp {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = |reason: String| Error::InvalidSchedule {
+        let invalid = |reason: String| Error::InvalidTime {
             text: text.to_owned(),
             reason: format!("expected a date and time as in 2027-03-14T12:00:00Z: {reason}"),
         };

@@ -44,6 +44,13 @@ pub enum Error {
         /// What is wrong with it, and what is expected.
         reason: String,
     },
+    /// The text is no instant.
+    InvalidTime {
+        /// The given value.
+        text: String,
+        /// What is wrong with it, and what is expected.
+        reason: String,
+    },
     /// A field of a task, other than its schedule, cannot be accepted.
     InvalidTask {
         /// The field, by its column name.
@@ -213,6 +220,7 @@ impl fmt::Display for Error {
             Error::InvalidSchedule { text, reason } => {
                 write!(f, "invalid schedule {:?}: {reason}", excerpt(text, 80))
             }
+            Error::InvalidTime { text, reason } => write!(f, "invalid time {:?}: {reason}", excerpt(text, 80)),
             Error::InvalidTask { field, found, expected } => {
                 write!(f, "invalid {field}: expected {expected}, found {found:?}")
             }

@@ -143,8 +143,8 @@ impl Builder {
     /// exceeded time limit, while an attempt is left. `None`: the backoff of the task. A [`Failure`](crate::Failure) takes
     /// precedence, and an interruption waits the backoff of the task.
     ///
-    /// The function is called on the thread of the attempt, outside of any transaction; keep it fast. If it panics, that is logged,
-    /// and the backoff of the task applies. An attempt whose scheduler died is retried after the backoff of the task: the scheduler
+    /// The function is called on the thread of the attempt, outside of any transaction; keep it fast. If it panics, the error of the
+    /// attempt says so, in its row and its event, and the backoff of the task applies. An attempt whose scheduler died is retried after the backoff of the task: the scheduler
     /// that recovers the run may not have this function.
     ///
     /// ```
@@ -301,7 +301,7 @@ impl Builder {
         #[cfg(feature = "tokio")]
         let runtime = runtime?;
         #[cfg(feature = "tokio")]
-        let others = runtime.as_ref().map_or(others, |runtime| runtime.limit);
+        let (others, handle) = runtime.as_ref().map_or((others, None), |one| (one.limit, Some(one.handle.clone())));
         let told = (!observers.is_empty()).then(|| Told::start(std::mem::take(&mut observers))).transpose()?;
         observers.extend(told.iter().map(|told| Arc::new(told.clone()) as Arc<dyn Observer>));
         #[cfg(feature = "page")]
@@ -405,6 +405,8 @@ impl Builder {
             executors,
             wake,
             problems,
+            #[cfg(feature = "tokio")]
+            runtime: handle,
             #[cfg(feature = "page")]
             page,
         })
@@ -447,7 +449,8 @@ fn aside(place: &Place, f: impl FnOnce() + Send + 'static) {
 /// # Dropping
 /// A scheduler that is dropped shuts down, and waits up to 30 seconds for its handlers. Within an async runtime, await
 /// `shutdown_async` instead. On a runtime of one thread, async handlers cannot return while it is blocked: they are asked to stop as
-/// soon as no closure and no attempt of an [`Executor`] runs, and the drop does not wait for them.
+/// soon as no closure and no attempt of an [`Executor`] runs, and the drop does not wait for them. A handler that drops its own scheduler
+/// does not wait, either: the scheduler ends when its handlers have returned.
 #[must_use = "a scheduler that is dropped shuts down"]
 pub struct Scheduler {
     client: Client,
@@ -464,6 +467,9 @@ pub struct Scheduler {
     executors: Vec<Arc<dyn Executor>>,
     wake: Sender<()>,
     problems: Arc<Mutex<Option<Vec<String>>>>,
+    /// That of the async handlers.
+    #[cfg(feature = "tokio")]
+    runtime: Option<tokio::runtime::Handle>,
     #[cfg(feature = "page")]
     page: Option<Server>,
 }

@@ -5,6 +5,7 @@
 //! run that may start in the same turn, if it has the handler.
 
 mod held;
+mod reported;
 mod zones;
 
 use std::collections::HashSet;
@@ -22,7 +23,7 @@ use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock;
 use crate::host::platform::{self, Writable};
 use crate::host::process::{self, Group};
-use crate::model::health::{CANNOT_START, Health, Limits, Liveness, Ownerless, Stuck};
+use crate::model::health::{Health, Limits, Liveness, Ownerless, Stuck};
 use crate::model::report::Instance;
 use crate::model::run::text_enum;
 use crate::rules::clock_monitor::WAITED_OUT;
@@ -34,8 +35,6 @@ use crate::text::units::being_marked;
 const LARGE_LOG: u64 = 64 * 1024 * 1024;
 /// If the kernel cannot report whether a scheduler is alive, it counts as alive for this time after a heartbeat.
 const PRESUMED_ALIVE: Duration = Duration::from_secs(5 * 60);
-/// Longest problem that an application reports, in bytes: 300 characters.
-const MAX_REPORTED: usize = 1200;
 /// Longest part of an error that a problem quotes.
 const MAX_ERROR: usize = 200;
 
@@ -65,7 +64,8 @@ text_enum! {
         /// A worker thread of a scheduler that is alive ended within the last day, which no handler can cause.
         WorkerEnded = "worker_ended",
         /// The application of a scheduler that is alive reports that something is wrong with its workers
-        /// ([`Scheduler::set_problems`](crate::Scheduler::set_problems)).
+        /// ([`Scheduler::set_problems`](crate::Scheduler::set_problems)). Or the runtime of its async handlers has shut down, or polls
+        /// nothing.
         Worker = "worker",
         /// An orphan process: a scheduler died, and a command of its runs is alive, or is not known to be gone. The run is not retried
         /// before that is known.
@@ -287,29 +287,6 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Adds what the applications of living schedulers report.
-    fn reported(&mut self) {
-        for (one, _) in self.living() {
-            let (pid, host) = (pid_of(one), &one.host);
-            let texts = self.health.problems.iter().filter(|(owner, _)| *owner == one.id);
-            for (_, text) in texts {
-                if let Some(reason) = text.strip_prefix(CANNOT_START) {
-                    let text = format!(
-                        "the scheduler with {pid} on {host} cannot start anything: {}",
-                        excerpt(reason, MAX_REPORTED)
-                    );
-                    let advice = "free what is used up, such as inodes, descriptors, memory or processes; it retries by itself, and no \
-                                  attempt is lost";
-                    self.found.push(problem(ProblemKind::Degraded, text, advice));
-                    continue;
-                }
-                let text = format!("the scheduler with {pid} on {host} reports: {}", excerpt(text, MAX_REPORTED));
-                let advice = "see the log of this scheduler; restart it when the cause is removed";
-                self.found.push(problem(ProblemKind::Worker, text, advice));
-            }
-        }
-    }
-
     fn late(&mut self) {
         for (task, since) in &self.health.overdue {
             let text = format!("{task} is due since {since}, for {}", self.ago(*since));
@@ -322,6 +299,10 @@ impl<'a> Check<'a> {
             let text = format!("runs of handler {handler} that may start: {count}, for {}", self.ago(waiting.since));
             let (kind, advice) = if living == 0 {
                 (ProblemKind::Overdue, "start a scheduler that has this handler".to_owned())
+            } else if self.is_hindered() {
+                let advice =
+                    "a scheduler that is alive reports why it starts nothing: remove the cause, and restart it";
+                (ProblemKind::Overdue, advice.to_owned())
             } else if busy == 0 && self.living().any(|(one, _)| waiting.running.contains(&one.id)) {
                 let advice = "a scheduler that is alive runs others of them: all workers busy; give it more workers";
                 (ProblemKind::Overdue, advice.to_owned())

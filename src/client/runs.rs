@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::model::filter::Selection;
 use crate::model::request::{Cancel, Runs, Triggered};
 use crate::model::task::{check_payload, check_text};
+use crate::model::to_json::to_json;
 
 /// A run to be opened: its task, its payload, its idempotency key.
 ///
@@ -39,7 +40,7 @@ impl NewRun {
     /// Sets the payload for the handler, stored as JSON. Default: the payload of the task.
     #[must_use]
     pub fn payload(mut self, payload: impl Serialize) -> Self {
-        self.payload = Some(serde_json::to_string(&payload).map_err(|error| error.to_string()));
+        self.payload = Some(to_json(&payload).map_err(|error| error.to_string()));
         self
     }
 

@@ -14,7 +14,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +113,7 @@ pub(crate) struct Poller {
     /// Those of them that were set aside. Only full turns try them again.
     aside: Vec<Finished>,
     /// The attempts that this owner has claimed and not settled, by run.
-    claimed: HashMap<i64, ClaimedAttempt>,
+    claimed: BTreeMap<i64, ClaimedAttempt>,
     /// What was claimed under earlier ids, before the database was restored.
     former: Former,
     /// Reports on running attempts that are not written yet.
@@ -187,7 +187,7 @@ impl Poller {
             size: TurnSize::default(),
             adapts: false,
             aside: Vec::new(),
-            claimed: HashMap::new(),
+            claimed: BTreeMap::new(),
             former: Former::default(),
             reports: Vec::new(),
             ended: Vec::new(),

@@ -18,6 +18,11 @@ struct Attempt<'a> {
     handler: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduled_for: Option<Timestamp>,
+    /// How many attempts before did not count, and how many may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forgiven: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
 }
 
 /// The claim of an attempt, for `#[serde(with)]`.
@@ -25,15 +30,28 @@ pub(crate) mod attempt {
     use crate::model::attempt_json::{Arc, Attempt, Claim, Deserialize, Deserializer, Serialize, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(claim: &Arc<Claim>, to: S) -> Result<S::Ok, S::Error> {
-        let Claim { run_id, attempt, task, handler, scheduled_for, .. } = &**claim;
-        let (task, handler) = (task.into(), handler.into());
-        Attempt { run: *run_id, task, attempt: *attempt, handler, scheduled_for: Some(*scheduled_for) }.serialize(to)
+        let Claim { run_id, attempt, task, handler, scheduled_for, forgiven, retry, .. } = &**claim;
+        let attempt = Attempt {
+            run: *run_id,
+            task: task.into(),
+            attempt: *attempt,
+            handler: handler.into(),
+            scheduled_for: Some(*scheduled_for),
+            forgiven: Some(*forgiven),
+            max_attempts: Some(retry.max_attempts),
+        };
+        attempt.serialize(to)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Claim>, D::Error> {
-        let Attempt { run, task, attempt, handler, scheduled_for } = Attempt::deserialize(from)?;
-        let at = scheduled_for.ok_or_else(|| serde::de::Error::missing_field("scheduled_for"))?;
-        Ok(Arc::new(Claim::described(run, attempt, task.into_owned(), handler.into_owned(), at)))
+        let Attempt { run, task, attempt, handler, scheduled_for, forgiven, max_attempts } =
+            Attempt::deserialize(from)?;
+        let missing = serde::de::Error::missing_field;
+        let at = scheduled_for.ok_or_else(|| missing("scheduled_for"))?;
+        let mut claim = Claim::described(run, attempt, task.into_owned(), handler.into_owned(), at);
+        claim.forgiven = forgiven.ok_or_else(|| missing("forgiven"))?;
+        claim.retry.max_attempts = max_attempts.ok_or_else(|| missing("max_attempts"))?;
+        Ok(Arc::new(claim))
     }
 }
 
@@ -43,7 +61,9 @@ pub(crate) mod orphan {
 
     pub(crate) fn serialize<S: Serializer>(orphan: &Orphan, to: S) -> Result<S::Ok, S::Error> {
         let (task, handler) = (orphan.task().into(), orphan.handler().into());
-        Attempt { run: orphan.run_id(), task, attempt: orphan.attempt(), handler, scheduled_for: None }.serialize(to)
+        let (scheduled_for, forgiven, max_attempts) = (None, None, None);
+        let attempt = orphan.attempt();
+        Attempt { run: orphan.run_id(), task, attempt, handler, scheduled_for, forgiven, max_attempts }.serialize(to)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Orphan, D::Error> {

@@ -8,6 +8,11 @@ use crate::model::report::{ClockWait, Instance};
 
 /// How the problem begins that a scheduler reports of itself while it cannot start attempts.
 pub(crate) const CANNOT_START: &str = "cannot start: ";
+/// What a scheduler reports of itself when the runtime of its async handlers has shut down, and while it polls nothing.
+pub(crate) const RUNTIME_GONE: &str =
+    "the runtime of the async handlers has shut down: this scheduler starts none of their runs any more";
+pub(crate) const RUNTIME_BLOCKED: &str =
+    "the runtime of the async handlers polls nothing, it is blocked or nothing drives it: none of their runs starts";
 
 /// Thresholds of [`Client::check`](crate::Client::check).
 ///

@@ -30,6 +30,7 @@ pub(crate) mod task;
 mod task_json;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
+pub(crate) mod to_json;
 #[cfg(feature = "page")]
 pub(crate) mod views;
 pub(crate) mod vitals;

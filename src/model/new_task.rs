@@ -9,6 +9,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::retry::RetryPolicy;
 use crate::model::task::{Columns, Definition, Misfire, Overlap};
+use crate::model::to_json::to_json;
 use crate::schedule::{ScheduleKind, ZoneName, duration_text};
 
 /// A task to be added: its name and schedule, and everything that differs from the defaults.
@@ -43,6 +44,8 @@ pub struct NewTask {
     payload: Result<String, String>,
     /// The delay from adding it to its due time; replaces the schedule value in `rest`.
     due_in: Option<Duration>,
+    /// Whether its runs start at most once, whatever policy is set.
+    once: bool,
     rest: Box<Definition>,
 }
 
@@ -189,7 +192,7 @@ impl NewTask {
 
     fn new(name: Option<String>, schedule_type: ScheduleKind, schedule_value: String) -> Self {
         let rest = Definition::new(schedule_type, schedule_value);
-        NewTask { name, payload: Ok("null".to_owned()), due_in: None, rest: Box::new(rest) }
+        NewTask { name, payload: Ok("null".to_owned()), due_in: None, once: false, rest: Box::new(rest) }
     }
 
     /// Returns a task that is due at a fixed interval: [`NewTask::interval`], named like the option of the program.
@@ -221,12 +224,13 @@ impl NewTask {
 
     /// Returns the definition to store, with the payload as JSON, and a generated name if none was given.
     pub(crate) fn into_definition(self, now: Timestamp) -> Result<Definition> {
-        let NewTask { name, payload, due_in, mut rest } = self;
+        let NewTask { name, payload, due_in, mut rest, .. } = self;
         if let Some(after) = due_in {
             rest.schedule_value = now.plus(after).to_string();
         }
         let payload = payload.map_err(|reason| Error::invalid_task("payload", reason, "a value that JSON can hold"))?;
         let name = name.unwrap_or_else(|| generated_name(&rest.handler, now));
+        rest.check_request()?;
         Ok(Definition { name, payload, ..*rest })
     }
 
@@ -237,10 +241,10 @@ impl NewTask {
         self
     }
 
-    /// Sets the payload for the handler; stored as JSON.
+    /// Sets the payload for the handler; stored as JSON. What JSON cannot hold, such as NaN, is refused when the task is added.
     #[must_use]
     pub fn payload(mut self, payload: impl Serialize) -> Self {
-        self.payload = serde_json::to_string(&payload).map_err(|error| error.to_string());
+        self.payload = to_json(&payload).map_err(|error| error.to_string());
         // There may be a hundred thousand of these, and the text was made in a larger buffer.
         let _ = self.payload.as_mut().map(String::shrink_to_fit);
         self
@@ -347,7 +351,7 @@ impl NewTask {
         self
     }
 
-    /// Sets the retry policy.
+    /// Sets the retry policy. A backoff above its cap is refused; a cap below the default backoff shortens that.
     ///
     /// ```
     /// use std::time::Duration;
@@ -367,17 +371,17 @@ impl NewTask {
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.rest.retry = policy;
-        self
+        if self.once { self.at_most_once() } else { self }
     }
 
     /// Sets only [`RetryPolicy::max_attempts`], 1 to 1 000 000; the backoff stays as it is.
     #[must_use]
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.rest.retry.max_attempts = attempts;
-        self
+    pub fn max_attempts(self, attempts: u32) -> Self {
+        let policy = RetryPolicy { max_attempts: attempts, ..self.rest.retry };
+        self.retry(policy)
     }
 
-    /// Starts the handler once or never: sets [`RetryPolicy::max_attempts`] to 1.
+    /// Starts the handler once or never: sets [`RetryPolicy::max_attempts`] to 1, whatever policy is set before or after.
     ///
     /// ```
     /// use duly::testing::Stepper;
@@ -396,7 +400,7 @@ impl NewTask {
     /// ```
     #[must_use]
     pub fn at_most_once(mut self) -> Self {
-        self.rest.retry.max_attempts = 1;
+        (self.once, self.rest.retry.max_attempts) = (true, 1);
         self
     }
 
@@ -427,7 +431,8 @@ impl NewTask {
     }
 
     /// Sets the jitter: the task starts later than it is due by a fixed part of this, derived from a hash of its name.
-    /// At most one day, and at most the expiry of its runs. Default zero.
+    /// At most one day, the expiry of its runs, and the interval of an interval task. Default zero. Of a cron task whose occurrences are
+    /// closer together than its part of the jitter, those that come meanwhile fall under its overlap policy.
     ///
     /// ```
     /// use std::time::Duration;
@@ -494,8 +499,8 @@ impl NewTask {
     /// its payload: JSON whose keys are column names of `task_runs`, and `task`. This is how a user is notified. A
     /// `command` keeps its own argv, and receives that payload as the README shows.
     ///
-    /// A run opened in this way opens no further run when it dies. If that task does not exist or is invalid, an event
-    /// is emitted; if it is paused, the run waits.
+    /// A run opened in this way opens no further run when it dies. If that task does not exist or is invalid,
+    /// [`Client::check`](crate::Client::check) says so at once, and an event is emitted for each dead run; if it is paused, the run waits.
     ///
     /// ```
     /// use duly::testing::Stepper;
@@ -570,7 +575,7 @@ impl TryFrom<Columns> for NewTask {
         }
         let name = Some(std::mem::take(&mut rest.name)).filter(|name| !name.is_empty());
         let payload = Ok(std::mem::take(&mut rest.payload));
-        Ok(NewTask { name, payload, due_in, rest: Box::new(rest) })
+        Ok(NewTask { name, payload, due_in, once: false, rest: Box::new(rest) })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::model::json;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{RunStatus, text_enum};
-use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text};
+use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text, parse_duration};
 
 /// The maximum length of a name, handler or concurrency key, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
@@ -464,6 +464,24 @@ impl Definition {
         Ok(schedule)
     }
 
+    /// Checks what a request must not ask for, although a row that another program writes may have it: a setting that would silently do less
+    /// than it says. [`Definition::check`] checks the rest.
+    pub(crate) fn check_request(&self) -> Result<()> {
+        let RetryPolicy { backoff, max_backoff, .. } = self.retry;
+        // A cap that is set alone shortens the default backoff.
+        if backoff > max_backoff && backoff != RetryPolicy::default().backoff {
+            let expected = format!("at most its cap (backoff_cap_ms), {}", duration_text(max_backoff));
+            return Err(Error::invalid_task("backoff_ms", duration_text(backoff), expected));
+        }
+        let interval = Some(&self.schedule_value).filter(|_| self.schedule_type == ScheduleKind::Interval);
+        // If it is no interval, `check` says what is wrong with it.
+        if let Some(interval) = interval.and_then(|text| parse_duration(text).ok()).filter(|one| *one < self.jitter) {
+            let expected = format!("at most the interval, {}", duration_text(interval));
+            return Err(Error::invalid_task("jitter_ms", duration_text(self.jitter), expected));
+        }
+        Ok(())
+    }
+
     /// Returns every field in which `other` differs from this stored definition: its column, and both values as text.
     /// `same_schedule`: the two schedules are equivalent, even if they are written differently. `same_payload`: compares two payloads.
     pub(crate) fn differences(
@@ -524,7 +542,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 }
 
 /// Checks a handler name, a task name in `on_dead`, or a key.
-pub(crate) fn check_text(field: &'static str, text: &str) -> Result<()> {
+pub fn check_text(field: &'static str, text: &str) -> Result<()> {
     let refused = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
     if (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.contains(refused) {
         return Ok(());

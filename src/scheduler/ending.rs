@@ -17,6 +17,9 @@ use crate::worker::attempt::StopReason;
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long the loop may take to say what is unfinished. If it is blocked, the count is that of the workers.
 const ANSWER: Duration = Duration::from_millis(250);
+/// How long a runtime of one thread may take to poll a future. Then the caller blocks that thread.
+#[cfg(feature = "tokio")]
+const POLLED: Duration = Duration::from_millis(250);
 
 impl Scheduler {
     /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
@@ -26,6 +29,10 @@ impl Scheduler {
     /// ([`Failure::interrupted`](crate::Failure::interrupted)). It is recorded if the handler returns before the process ends. If the
     /// process ends first, the attempt is lost, and counts. To have handlers return within the deadline, call
     /// [`Scheduler::interrupt`] before.
+    ///
+    /// Called by one of its own handlers, it returns at once, since it would wait for that one: the scheduler ends when its handlers have
+    /// returned. On the only thread of the runtime of its async handlers, which cannot return meanwhile, it waits for all others, asks
+    /// those to stop, and returns them as unfinished: await `shutdown_async` there. Both are logged.
     ///
     /// ```
     /// use std::time::Duration;
@@ -55,7 +62,8 @@ impl Scheduler {
     /// If the scheduler had stopped by itself: the file or its log was removed or replaced, the file was overwritten or is
     /// corrupt; or a newer duly has migrated its tables.
     pub fn shutdown(mut self, deadline: Duration) -> Result<Shutdown> {
-        self.end(Order::Drain, deadline)
+        let order = self.draining();
+        self.end(order, deadline)
     }
 
     /// As [`Scheduler::shutdown`], and waits without blocking a thread of the runtime, on which async handlers may have to return.
@@ -80,8 +88,11 @@ impl Scheduler {
     /// # Errors
     /// As [`Scheduler::shutdown`]; and if the runtime shuts down meanwhile.
     #[cfg(feature = "tokio")]
-    pub async fn shutdown_async(self, deadline: Duration) -> Result<Shutdown> {
-        let shutdown = tokio::task::spawn_blocking(move || self.shutdown(deadline)).await;
+    pub async fn shutdown_async(mut self, deadline: Duration) -> Result<Shutdown> {
+        if self.attempts.are_on_this_thread() {
+            return self.end(Order::Drain, deadline);
+        }
+        let shutdown = tokio::task::spawn_blocking(move || self.end(Order::Drain, deadline)).await;
         shutdown.unwrap_or_else(|error| Err(Error::store("shut the scheduler down", error)))
     }
 
@@ -132,10 +143,46 @@ impl Scheduler {
         self.told.iter().for_each(|told| told.flush(limit));
     }
 
+    /// Returns the order of a caller that waits on this thread.
+    fn draining(&self) -> Order {
+        if self.attempts.claims().is_empty() || self.attempts.are_on_this_thread() || !self.blocks_its_runtime() {
+            return Order::Drain;
+        }
+        log::warn!(
+            "the scheduler of {} is shut down on the only thread of its async handlers, which cannot return meanwhile: they are not \
+             waited for; await `shutdown_async` instead",
+            self.place
+        );
+        Order::DrainWorkers
+    }
+
+    /// Returns whether no async handler can run while this thread is blocked. Threads for blocking calls are within the runtime, too, and
+    /// do not block it.
+    fn blocks_its_runtime(&self) -> bool {
+        #[cfg(feature = "tokio")]
+        if let Some(runtime) = &self.runtime
+            && runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            let (polled, polls) = crossbeam_channel::bounded(1);
+            runtime.spawn(async move { polled.send(()) });
+            return polls.recv_timeout(POLLED) == Err(RecvTimeoutError::Timeout);
+        }
+        false
+    }
+
     fn end(&mut self, order: Order, deadline: Duration) -> Result<Shutdown> {
         let Some(thread) = self.thread.take() else { return Ok(Shutdown::default()) };
         let began = instant();
         let _ = self.order.send(order);
+        if self.attempts.are_on_this_thread() {
+            log::warn!(
+                "one of its own handlers shuts down the scheduler of {}: it ends when its handlers have returned, and this one must not \
+                 wait for that",
+                self.place
+            );
+            return Ok(Shutdown::new(self.attempts.claims()));
+        }
         let mut reported = self.reports.recv_timeout(deadline);
         if reported == Err(RecvTimeoutError::Timeout) {
             let _ = self.order.send(Order::Cut);
@@ -161,18 +208,12 @@ fn joined(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|panic| Err(Error::store("keep the loop going", panicked(panic))))
 }
 
-/// Returns whether async handlers cannot run while this thread is blocked.
-fn is_on_only_thread_of_runtime() -> bool {
-    #[cfg(feature = "tokio")]
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        return runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread;
-    }
-    false
-}
-
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        let order = if is_on_only_thread_of_runtime() { Order::DrainWorkers } else { Order::Drain };
+        if self.thread.is_none() {
+            return;
+        }
+        let order = self.draining();
         if let Err(error) = self.end(order, DRAIN) {
             log::error!("the scheduler of {} had stopped: {error}", self.place);
         }

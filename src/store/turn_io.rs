@@ -1,6 +1,6 @@
 //! The values that cross the interface of a store: what a scheduler registers, what a turn is given, and what it returns.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -284,7 +284,7 @@ pub(crate) struct Work<'a> {
     /// Owners that are proved dead.
     pub(crate) dead: &'a [Dead],
     /// The attempts that the owner has claimed and not settled, by run.
-    pub(crate) claimed: &'a HashMap<i64, ClaimedAttempt>,
+    pub(crate) claimed: &'a BTreeMap<i64, ClaimedAttempt>,
     /// The earlier ids of the owner, whose attempts are lost because the database was restored.
     pub(crate) former: &'a [String],
     /// Their attempts that have not returned.

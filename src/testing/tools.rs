@@ -67,7 +67,7 @@ impl<H: Handler> Handler for FailFirst<H> {
 /// # Errors
 /// If the text is no local time, or the zone is unknown.
 pub fn local_time(text: &str, zone: &str) -> Result<Timestamp> {
-    let local = NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S").map_err(|error| Error::InvalidSchedule {
+    let local = NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S").map_err(|error| Error::InvalidTime {
         text: text.to_owned(),
         reason: format!("expected a local time as in 2027-03-28 01:30:00: {error}"),
     })?;

@@ -1,7 +1,9 @@
 //! A call of an attempt that is at an effect, and its write of the intent.
 
+use std::sync::MutexGuard;
+
 use crate::error::{Error, excerpt};
-use crate::worker::attempt::OwnEnd;
+use crate::worker::attempt::{OwnEnd, Reported};
 use crate::worker::effect_steps::Step;
 use crate::worker::failure::Failure;
 use crate::worker::handler::Context;
@@ -23,7 +25,7 @@ impl<'a> Beginning<'a> {
     /// Refuses if the attempt is over: it may have been dropped while this call waited for the database.
     pub(super) fn new(context: &'a Context, key: &'a str) -> Result<Self, Error> {
         let mut reported = context.reported();
-        if matches!(reported.end, OwnEnd::Over) {
+        if matches!(reported.end, OwnEnd::Over | OwnEnd::Ending) {
             return Err(over(context, key));
         }
         let then = reported.effects.step(key);
@@ -36,11 +38,16 @@ impl Drop for Beginning<'_> {
     fn drop(&mut self) {
         let mut reported = self.context.reported();
         reported.effects.set(self.key, std::mem::take(&mut self.then));
-        let then = if reported.effects.is_beginning() { None } else { reported.effects.then.take() };
-        drop(reported);
-        if let Some(then) = then {
-            then();
-        }
+        wrote(reported);
+    }
+}
+
+/// A write has ended, for which the end of the attempt may wait.
+pub(super) fn wrote(mut reported: MutexGuard<'_, Reported>) {
+    let then = if reported.is_writing() { None } else { reported.effects.then.take() };
+    drop(reported);
+    if let Some(then) = then {
+        then();
     }
 }
 
@@ -69,7 +76,7 @@ impl<'a> AtWork<'a> {
             OwnEnd::NotYet => {}
             OwnEnd::Writing => return Err(refused("its run is being finished: do it before `finish`".to_owned())),
             OwnEnd::Written(_) => return Err(refused("its run is finished: do it before `finish`".to_owned())),
-            OwnEnd::Over => return Err(refused(OVER.to_owned())),
+            OwnEnd::Over | OwnEnd::Ending => return Err(refused(OVER.to_owned())),
         }
         if !reported.effects.take_up(key) {
             return Err(refused("this attempt is at it already".to_owned()));
@@ -80,7 +87,7 @@ impl<'a> AtWork<'a> {
     /// The effect is about to be performed. Refuses if the attempt has ended meanwhile, whose end deletes the intent.
     pub(super) fn performs(&self) -> Result<(), Failure> {
         let mut reported = self.context.reported();
-        if matches!(reported.end, OwnEnd::Over) {
+        if matches!(reported.end, OwnEnd::Over | OwnEnd::Ending) {
             return Err(Failure::give_up(over(self.context, self.key)));
         }
         reported.effects.set(self.key, Step::Open);

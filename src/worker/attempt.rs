@@ -41,6 +41,8 @@ pub enum StopReason {
     /// The scheduler shuts down, and its deadline has passed. An error that the handler returns is an interruption:
     /// [`Failure::interrupted`](crate::Failure::interrupted).
     Shutdown,
+    /// The attempt has ended. A copy of its [`Context`](crate::Context) that something else keeps reads this.
+    Over,
     /// The scheduler could not extend its lease, because the server did not answer for long: another scheduler may take the run over. An
     /// error is an interruption, as after a shutdown.
     LeaseLost,
@@ -169,8 +171,52 @@ pub(crate) enum OwnEnd {
     /// Its rows are being written.
     Writing,
     Written(Box<Finished>),
+    /// The attempt has ended while its rows are being written. If they are committed, that is its end.
+    Ending,
     /// The attempt has ended: a copy of its context records nothing more.
     Over,
+}
+
+impl Reported {
+    /// Returns whether a write is under way that decides how the attempt ended, or what its end has to store.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.effects.is_beginning() || matches!(self.end, OwnEnd::Writing | OwnEnd::Ending)
+    }
+
+    /// Takes what the attempt has left.
+    fn take_left(&mut self) -> Left {
+        let written = match &mut self.end {
+            OwnEnd::Written(_) => match std::mem::replace(&mut self.end, OwnEnd::Over) {
+                OwnEnd::Written(finished) => Some(finished),
+                _ => None,
+            },
+            _ => None,
+        };
+        Left { effects: self.effects.take_left(), written }
+    }
+}
+
+/// What an attempt has left that has ended, when none of its writes is under way.
+pub(crate) struct Left {
+    /// What its end has to store of its effects.
+    effects: Vec<EffectEnd>,
+    /// The end that its handler has stored, since the attempt ended.
+    written: Option<Box<Finished>>,
+}
+
+impl Left {
+    /// Returns the end of the attempt.
+    pub(crate) fn of(self, finished: Finished) -> Finished {
+        let Left { effects, written } = self;
+        let finished = match written {
+            Some(written) => {
+                finished.remove_input();
+                Finished { slot: finished.slot, ..*written }
+            }
+            None => finished,
+        };
+        Finished { effects, ..finished }
+    }
 }
 
 /// What an attempt runs with.
@@ -213,31 +259,29 @@ impl Tools {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `f` with what the end of the attempt has to store of its effects: at once, or when the intent is written that is being
-    /// written. The attempt is over, and begins none any more.
-    pub(crate) fn with_effects_left(&self, f: impl FnOnce(Vec<EffectEnd>) + Send + 'static) {
+    /// Calls `f` with what the attempt has left: at once, or when the write of an intent or of its rows has ended that is under way. The
+    /// attempt is over, and begins none any more.
+    pub(crate) fn with_left(&self, f: impl FnOnce(Left) + Send + 'static) {
         let mut held = self.reported();
-        if held.effects.is_beginning() {
+        if held.is_writing() {
             let reported = self.reported.clone();
-            let take = move || reported.lock().unwrap_or_else(PoisonError::into_inner).effects.take_left();
+            let take = move || reported.lock().unwrap_or_else(PoisonError::into_inner).take_left();
             held.effects.then = Some(Box::new(move || f(take())));
             return;
         }
-        let left = held.effects.take_left();
+        let left = held.take_left();
         drop(held);
         f(left);
     }
 
-    /// As [`Tools::with_effects_left`], and waits.
-    pub(crate) fn effects_left(&self) -> Vec<EffectEnd> {
-        let mut held = self.reported();
-        if !held.effects.is_beginning() {
-            return held.effects.take_left();
-        }
-        drop(held);
+    /// As [`Tools::with_left`], and waits. Returns the end of the attempt.
+    pub(crate) fn left_of(&self, finished: Finished) -> Finished {
         let (send, left) = crossbeam_channel::bounded(1);
-        self.with_effects_left(move |effects| drop(send.send(effects)));
-        left.recv().unwrap_or_default()
+        self.with_left(move |left| drop(send.send(left)));
+        match left.recv() {
+            Ok(left) => left.of(finished),
+            Err(_) => finished,
+        }
     }
 }
 

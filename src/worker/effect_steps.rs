@@ -9,7 +9,7 @@ use crate::model::finished::EffectEnd;
 #[derive(Default)]
 pub(crate) struct Effects {
     by_key: BTreeMap<String, Effect>,
-    /// Called when no intent is being written.
+    /// Called when no write of the attempt is under way.
     pub(crate) then: Option<Box<dyn FnOnce() + Send>>,
 }
 

@@ -15,7 +15,7 @@ use crate::model::run::Outcome;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::finish::finish;
 use crate::store::turn_io::Begun;
-use crate::worker::at_work::{AtWork, Beginning, OVER};
+use crate::worker::at_work::{AtWork, Beginning, OVER, wrote};
 use crate::worker::attempt::OwnEnd;
 use crate::worker::effect_steps::Step;
 use crate::worker::failure::Failure;
@@ -219,7 +219,7 @@ impl Context {
     }
 
     /// As [`Context::finish`], for async handlers: `f` is called on a thread for blocking calls. Once it is called it is not
-    /// interrupted, also if the attempt is dropped meanwhile: what commits first counts, the end of the run or that of the attempt.
+    /// interrupted, also if the attempt is dropped meanwhile: the end of the attempt waits for it, and what it commits is that end.
     ///
     /// ```
     /// use duly::{BoxError, Context};
@@ -501,7 +501,7 @@ impl<'a> Writing<'a> {
             }
             OwnEnd::Writing => "it is being finished already",
             OwnEnd::Written(_) => "it is finished already",
-            OwnEnd::Over => OVER,
+            OwnEnd::Over | OwnEnd::Ending => OVER,
         };
         drop(reported);
         let refused = writing.refused(reason);
@@ -526,8 +526,11 @@ impl<'a> Writing<'a> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         let mut reported = self.context.reported();
-        if matches!(reported.end, OwnEnd::Writing) {
-            reported.end = OwnEnd::NotYet;
+        match reported.end {
+            OwnEnd::Writing => reported.end = OwnEnd::NotYet,
+            OwnEnd::Ending => reported.end = OwnEnd::Over,
+            OwnEnd::NotYet | OwnEnd::Written(_) | OwnEnd::Over => {}
         }
+        wrote(reported);
     }
 }

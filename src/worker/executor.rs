@@ -63,6 +63,8 @@ pub use crate::host::orphan::Orphan;
 use crate::host::owner_lock::OwnerLock;
 pub use crate::host::shared_input::SharedInput;
 use crate::model::run::Outcome;
+#[doc(hidden)]
+pub use crate::model::task::check_text;
 use crate::store::turn_io::Begun;
 use crate::worker::attempt::StopReason;
 use crate::worker::handed::LONG;

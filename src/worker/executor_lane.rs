@@ -127,12 +127,14 @@ impl Lane for ExecutorLane {
 }
 
 impl ExecutorLane {
-    /// Asks the executor to stop these attempts, unless it was asked before. Their flags are raised.
+    /// Asks the executor to stop these attempts, unless it was asked before, or they have ended. Their flags are raised.
     fn stop_attempts(&mut self, ids: std::ops::RangeInclusive<Id>) {
         for ((run, attempt), running) in self.running.range_mut(ids) {
             if !std::mem::replace(&mut running.is_asked, true) {
-                let reason = running.flag.raised().unwrap_or(StopReason::Asked);
-                call("stop", || self.executor.stop(*run, *attempt, reason));
+                match running.flag.raised().unwrap_or(StopReason::Asked) {
+                    StopReason::Over => {}
+                    reason => _ = call("stop", || self.executor.stop(*run, *attempt, reason)),
+                }
             }
         }
     }

@@ -62,7 +62,7 @@ impl Context {
     }
 
     /// As [`Context::finish_in_postgres`], for async handlers: `f` is called on a thread for blocking calls. Once it is called it is
-    /// not interrupted, also if the attempt is dropped meanwhile: what commits first counts, the end of the run or that of the attempt.
+    /// not interrupted, also if the attempt is dropped meanwhile: the end of the attempt waits for it, and what it commits is that end.
     ///
     /// # Errors
     /// As [`Context::finish_in_postgres`].

@@ -18,10 +18,11 @@ use crate::clock::Now;
 use crate::error::BoxError;
 use crate::host::panics;
 use crate::model::finished::Finished;
+use crate::model::health::{RUNTIME_BLOCKED, RUNTIME_GONE};
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, FailureKind, Outcome};
 use crate::worker::attempt::{StopFlag, StopReason};
-use crate::worker::handed::{UNNOTED, panicked};
+use crate::worker::handed::{Attempts, UNNOTED, panicked};
 use crate::worker::handler::HandlerFuture;
 use crate::worker::lane::{Began, Id, Lane, LaneTools, Timers, broken, limit, outcome_of, range};
 use crate::worker::span::AttemptSpan;
@@ -31,6 +32,9 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Attempts that the runtime has not begun for this long are returned to the queue.
 const UNSTARTED: Duration = Duration::from_millis(500);
+
+/// A runtime that polls nothing for this long is reported as a problem.
+const BLOCKED: Duration = Duration::from_secs(10);
 
 /// Where the attempts of async handlers run, and how many at once.
 #[derive(Clone, Debug)]
@@ -75,8 +79,8 @@ struct Shared {
 struct RuntimeState {
     /// It dropped a future: it has shut down.
     is_gone: bool,
-    /// Attempts were taken back from it, and it has polled none since.
-    is_stalled: bool,
+    /// Attempts were taken back from it at this time by the monotonic clock, and it has polled none since.
+    stalled_since: Option<Duration>,
     /// No attempt can begin before, by the monotonic clock.
     rests_until: Duration,
 }
@@ -127,7 +131,7 @@ impl Lane for Futures {
 
     fn free(&self, now: Duration) -> usize {
         let state = self.shared.state();
-        let begins = !state.is_gone && !state.is_stalled && state.rests_until <= now;
+        let begins = !state.is_gone && state.stalled_since.is_none() && state.rests_until <= now;
         if begins { self.runtime.limit.saturating_sub(self.running.len()) } else { 0 }
     }
 
@@ -155,9 +159,7 @@ impl Lane for Futures {
     fn recall(&mut self, now: Now, all: bool) -> Vec<Finished> {
         let is_gone = self.shared.state().is_gone;
         if is_gone && !std::mem::replace(&mut self.is_reported, true) {
-            log::error!(
-                "the runtime of the async handlers has shut down: this scheduler starts none of their runs any more"
-            );
+            log::error!("{RUNTIME_GONE}");
         }
         let mut recalled = Vec::new();
         while let Some((since, attempt)) = self.waiting.front() {
@@ -173,7 +175,9 @@ impl Lane for Futures {
                 // Locked, so that a future that is polled meanwhile ends the stall.
                 let mut state = self.shared.state();
                 let is_recalled = attempt.change(State::Recalled);
-                state.is_stalled |= is_recalled;
+                if is_recalled {
+                    state.stalled_since.get_or_insert(now.monotonic);
+                }
                 is_recalled
             };
             if is_recalled {
@@ -189,6 +193,12 @@ impl Lane for Futures {
         let waiting = self.waiting.front().map(|(since, _)| *since + UNSTARTED);
         let rests = Some(self.shared.state().rests_until).filter(|until| *until > now);
         waiting.into_iter().chain(self.timers.next()).chain(rests).min()
+    }
+
+    fn trouble(&self, now: Duration) -> Option<&'static str> {
+        let state = self.shared.state();
+        let is_blocked = state.stalled_since.is_some_and(|since| now.saturating_sub(since) >= BLOCKED);
+        if state.is_gone { Some(RUNTIME_GONE) } else { is_blocked.then_some(RUNTIME_BLOCKED) }
     }
 
     fn expire(&mut self, now: Duration) {
@@ -271,7 +281,10 @@ impl Spawned {
     async fn run(mut self) {
         let answer = match panics::contained(|| self.begin()) {
             Ok(None) => return,
-            Ok(Some((span, Ok(future)))) => Contained { future: Some(future), span }.await,
+            Ok(Some((span, Ok(future)))) => {
+                let attempts = self.shared.tools.attempts.clone();
+                Contained { future: Some(future), span, attempts }.await
+            }
             Ok(Some((_, Err(panic)))) => Err(panic),
             Err(panic) => return self.report(broken(&self.attempt.claim, self.attempt.handed_over, &panic)),
         };
@@ -284,7 +297,7 @@ impl Spawned {
         let shared = self.shared.clone();
         let (claim, flag) = (&self.attempt.claim.clone(), &self.attempt.flag.clone());
         self.is_over = !self.attempt.change(State::Begun(self.attempt.handed_over.monotonic));
-        shared.update(|state| std::mem::take(&mut state.is_stalled));
+        shared.update(|state| state.stalled_since.take().is_some());
         if self.is_over {
             return None;
         }
@@ -305,7 +318,8 @@ impl Spawned {
         };
         let (context, span) = (began.context.clone(), began.span.clone());
         self.began = Some(began);
-        let future = panics::contained(|| span.within(|| handler(context)));
+        let attempts = &shared.tools.attempts;
+        let future = panics::contained(|| attempts.within(|| span.within(|| handler(context))));
         Some((span, future))
     }
 
@@ -355,15 +369,17 @@ impl Drop for Spawned {
 struct Contained {
     future: Option<HandlerFuture>,
     span: AttemptSpan,
+    attempts: Attempts,
 }
 
 impl Future for Contained {
     type Output = Result<Result<Option<String>, BoxError>, String>;
 
     fn poll(mut self: Pin<&mut Self>, wakers: &mut Wakers<'_>) -> Poll<Self::Output> {
-        let Contained { future, span } = &mut *self;
+        let Contained { future, span, attempts } = &mut *self;
         let Some(future) = future else { return Poll::Pending };
-        let answer = match panics::contained(|| span.within(|| future.as_mut().poll(wakers))) {
+        let poll = || span.within(|| future.as_mut().poll(wakers));
+        let answer = match panics::contained(|| attempts.within(poll)) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(answer)) => Ok(answer),
             Err(panic) => Err(panic),
@@ -376,7 +392,8 @@ impl Future for Contained {
 impl Contained {
     fn dispose(&mut self) {
         if let Some(future) = self.future.take() {
-            self.span.within(|| panics::dispose("the future of a handler", future));
+            let dispose = || panics::dispose("the future of a handler", future);
+            self.attempts.within(|| self.span.within(dispose));
         }
     }
 }

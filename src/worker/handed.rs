@@ -1,6 +1,7 @@
 //! The attempts that are handed over to be run: their stop flags, how each begins, and how its end is judged.
 
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,13 +39,33 @@ pub(crate) struct Attempts {
     pub(crate) link: Link,
     observers: Arc<Observers>,
     /// By run; of two attempts of one run, the newer.
-    flags: Arc<Mutex<HashMap<i64, Handed>>>,
+    flags: Arc<Mutex<BTreeMap<i64, Handed>>>,
     /// On a server: the end of the owner's lease. Set before the first attempt.
     #[cfg(feature = "postgres")]
     pub(crate) fence: Arc<std::sync::OnceLock<Arc<Fence>>>,
 }
 
+thread_local! {
+    /// The attempts of the scheduler of which this thread runs a handler, by their address.
+    static RUNS_FOR: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Ends what [`Attempts::within`] has begun.
+struct Within(Option<usize>);
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        RUNS_FOR.set(self.0);
+    }
+}
+
 impl Attempts {
+    /// Calls code of a handler, which then can be told from other callers on this thread.
+    pub(crate) fn within<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _within = Within(RUNS_FOR.replace(Some(Arc::as_ptr(&self.flags).addr())));
+        f()
+    }
+
     pub(crate) fn new(clock: Arc<dyn Clock>, observers: Arc<Observers>, link: Link) -> Self {
         Attempts {
             clock,
@@ -152,14 +173,14 @@ impl Attempts {
         HandedOver { flags: self.flags.clone(), clock: self.clock.clone() }
     }
 
-    fn flags(&self) -> MutexGuard<'_, HashMap<i64, Handed>> {
+    fn flags(&self) -> MutexGuard<'_, BTreeMap<i64, Handed>> {
         self.flags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// [`Attempts`] for another thread than the loop. It holds no lock of the owner.
 pub(crate) struct HandedOver {
-    flags: Arc<Mutex<HashMap<i64, Handed>>>,
+    flags: Arc<Mutex<BTreeMap<i64, Handed>>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -167,6 +188,11 @@ impl HandedOver {
     /// Returns the attempts that are handed over and whose outcomes have not returned to the loop.
     pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
         self.flags.lock().unwrap_or_else(PoisonError::into_inner).values().map(|(claim, _)| claim.clone()).collect()
+    }
+
+    /// Returns whether this thread runs one of them: it must not wait for them.
+    pub(crate) fn are_on_this_thread(&self) -> bool {
+        RUNS_FOR.get() == Some(Arc::as_ptr(&self.flags).addr())
     }
 
     /// As [`Attempts::stop_all`].
@@ -178,7 +204,7 @@ impl HandedOver {
     }
 }
 
-fn end(flags: &mut HashMap<i64, Handed>, claim: &Arc<Claim>) {
+fn end(flags: &mut BTreeMap<i64, Handed>, claim: &Arc<Claim>) {
     if flags.get(&claim.run_id).is_some_and(|(newest, _)| Arc::ptr_eq(newest, claim)) {
         flags.remove(&claim.run_id);
     }
@@ -196,6 +222,7 @@ pub(crate) fn attempt(
     begins: impl FnOnce(Duration),
 ) -> Finished {
     let mut stopped = Stopped::default();
+    let flag = stop.clone();
     let span = AttemptSpan::new(claim);
     // The handler's own limit and the text of its error are application code as well.
     let run = || {
@@ -211,8 +238,9 @@ pub(crate) fn attempt(
     let ended = panics::contained(|| span.within(run));
     let outcome = ended.unwrap_or_else(|panic| panicked(&panic));
     let finished = ended_with(claim, outcome, stopped, (began, clock.now()), &tools);
+    flag.raise(StopReason::Over);
     span.ended(claim, &finished.outcome);
-    Finished { effects: tools.effects_left(), ..finished }
+    tools.left_of(finished)
 }
 
 /// Returns the outcome of a handler that panicked.
@@ -239,7 +267,7 @@ impl Stopped {
 }
 
 /// Returns the end of an attempt, with what its handler reported. A copy of its [`Context`] can record nothing more. What is left of
-/// its effects is not part of it yet: see [`Tools::with_effects_left`].
+/// its effects, or is being committed with rows of the handler, is not part of it yet: see [`Tools::with_left`].
 pub(crate) fn ended_with(
     claim: &Arc<Claim>,
     outcome: Outcome,
@@ -250,7 +278,8 @@ pub(crate) fn ended_with(
     let reported = {
         let mut reported = tools.reported();
         let effects = std::mem::take(&mut reported.effects);
-        std::mem::replace(&mut *reported, Reported { end: OwnEnd::Over, effects, ..Reported::default() })
+        let end = if matches!(reported.end, OwnEnd::Writing) { OwnEnd::Ending } else { OwnEnd::Over };
+        std::mem::replace(&mut *reported, Reported { end, effects, ..Reported::default() })
     };
     let input = reported.input;
     let progress = reported.latest.and_then(|latest| latest.end());

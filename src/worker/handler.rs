@@ -18,7 +18,7 @@ use crate::model::finished::Finished;
 use crate::model::retry::Retry;
 use crate::model::run::{Claim, Origin, Outcome};
 use crate::model::task::MAX_DURATION;
-use crate::model::task::MAX_NAME_BYTES;
+use crate::model::task::check_text;
 use crate::worker::attempt::{Link, Notice, Reported, StopFlag, StopReason, Tools};
 use crate::worker::backoff::{Backoff, FailedAttempt};
 use crate::worker::connection::WorkerConnection;
@@ -76,7 +76,7 @@ pub trait Handler: Send + Sync + 'static {
         let _ = orphan;
     }
 
-    /// The time limit of an attempt where the task sets none. `None`: no limit.
+    /// The time limit of an attempt where the task sets none. `None`, or zero: no limit.
     fn default_timeout(&self) -> Option<Duration> {
         None
     }
@@ -187,8 +187,9 @@ impl Handlers {
     }
 
     fn accepts(&mut self, name: &str) -> bool {
-        if name.is_empty() || name.len() > MAX_NAME_BYTES {
-            self.refuse("handler", format!("expected 1 to {MAX_NAME_BYTES} bytes, found {name:?}"));
+        // No task can have such a handler.
+        if let Err(Error::InvalidTask { field, found, expected }) = check_text("handler", name) {
+            self.refuse(field, format!("expected {expected}, found {found:?}"));
             return false;
         }
         if self.names().contains(name) {
@@ -203,19 +204,15 @@ impl Handlers {
     }
 
     /// Sets when an attempt that has failed is retried, if its handler has a backoff of its own. Calls it on this thread; if it
-    /// panics, that is logged, and the backoff of the task applies.
+    /// panics, the error of the attempt says so, and the backoff of the task applies.
     pub(crate) fn with_backoff(&self, mut finished: Finished) -> Finished {
-        let wait = FailedAttempt::of(&finished).and_then(|failed| {
-            panics::contained(|| self.backoff(&failed)).unwrap_or_else(|panic| {
-                let Claim { run_id, task, handler, .. } = failed.claim;
-                log::warn!(
-                    "run {run_id} of {task:?}: the backoff of handler {handler:?} panicked: {panic:?}; that of the task applies"
-                );
-                None
-            })
-        });
-        if let (Some(wait), Outcome::Failed { retry, .. }) = (wait, &mut finished.outcome) {
-            *retry = Retry::After(wait);
+        let wait = FailedAttempt::of(&finished).map(|failed| panics::contained(|| self.backoff(&failed)));
+        match (wait, &mut finished.outcome) {
+            (Some(Ok(Some(wait))), Outcome::Failed { retry, .. }) => *retry = Retry::After(wait),
+            (Some(Err(panic)), Outcome::Failed { error, .. }) => {
+                *error = format!("{error}; its backoff panicked: {panic}; that of the task applies");
+            }
+            _ => {}
         }
         finished
     }
@@ -424,7 +421,8 @@ impl Context {
         self.deadline.map(|(_, wall)| wall)
     }
 
-    /// Returns whether the handler should stop: a user asked for it, its time limit has passed, or the scheduler shuts down. A handler
+    /// Returns whether the handler should stop: a user asked for it, its time limit has passed, or the scheduler shuts down. Copies of the
+    /// context of an attempt that has ended should stop, too. A handler
     /// that then returns an error ends its run as cancelled, or its attempt as timed out or interrupted. A handler that returns `Ok`
     /// has succeeded, however late; that it was late is reported.
     ///
@@ -542,6 +540,11 @@ impl Context {
     ) -> Result<T> {
         let context = self.clone();
         joined(tokio::spawn(async move { context.blocking(f).await }).await)?
+    }
+
+    /// The attempt has ended: has copies of this context read that.
+    pub(crate) fn stop_copies(&self) {
+        self.stop.raise(StopReason::Over);
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {

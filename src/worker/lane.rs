@@ -61,6 +61,11 @@ pub(crate) trait Lane: Send {
     /// Returns when [`Lane::recall`] or [`Lane::expire`] has something to do, or attempts may begin again, by the monotonic clock.
     fn next(&self, now: Duration) -> Option<Duration>;
 
+    /// Returns why it starts nothing, if something is wrong.
+    fn trouble(&self, _now: Duration) -> Option<&'static str> {
+        None
+    }
+
     /// Returns what ends the commands that dead schedulers left, if something does.
     fn end_orphan(&self) -> Option<EndOrphan> {
         None
@@ -122,7 +127,8 @@ impl LaneTools {
         span.ended(claim, &finished.outcome);
         let finished = Finished { slot: Some(place), ..self.handlers.with_backoff(finished) };
         let done = self.done.clone();
-        tools.with_effects_left(move |effects| report(&done, Finished { effects, ..finished }));
+        context.stop_copies();
+        tools.with_left(move |left| report(&done, left.of(finished)));
     }
 
     /// Reports the end of an attempt.

@@ -264,6 +264,11 @@ impl Pool {
         self.lanes.iter_mut().flat_map(|lane| lane.recall(now, recall_all)).collect()
     }
 
+    /// Returns why a lane beside the workers starts nothing, if something is wrong.
+    pub(crate) fn trouble(&self, now: Duration) -> Option<&'static str> {
+        self.lanes.iter().find_map(|lane| lane.trouble(now))
+    }
+
     /// Returns when [`Pool::check_lanes`] has something to do, by the monotonic clock.
     pub(crate) fn next_check(&self, now: Duration) -> Option<Duration> {
         self.lanes.iter().filter_map(|lane| lane.next(now)).min()
@@ -434,8 +439,10 @@ impl Worker {
                 Some(place) => {
                     at_work.began = Some((now, place));
                     let tools = Tools::new(connection, Some(self.attempts.link.clone()));
-                    let ended = attempt(&**handler, &claim, now, self.attempts.clock.clone(), flag, tools, begins);
-                    Finished { slot: Some(place), ..self.handlers.with_backoff(ended) }
+                    let clock = self.attempts.clock.clone();
+                    let run =
+                        || self.handlers.with_backoff(attempt(&**handler, &claim, now, clock, flag, tools, begins));
+                    Finished { slot: Some(place), ..self.attempts.within(run) }
                 }
                 None => {
                     flag.wait(UNNOTED);

@@ -7,7 +7,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{BoxError, Context, Error, NewTask, RunStatus, Scheduler, SystemClock};
+use duly::{
+    BoxError, Client, Context, Error, Limits, NewTask, ProblemKind, RunStatus, Scheduler, StopReason, SystemClock,
+};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::async_handlers::{LeapingClock, all_final, builder, ended, runtime, waiting};
@@ -251,6 +253,70 @@ fn a_drop_on_the_only_thread_of_the_runtime_does_not_wait_for_async_handlers() {
     db.assert_sound();
 }
 
+/// So does a shutdown there. On a thread for blocking calls, beside which the runtime goes on, it waits for them.
+#[test]
+fn a_blocking_shutdown_on_the_only_thread_of_the_runtime_returns_before_its_deadline() {
+    for beside in [false, true] {
+        let db = TestDb::new();
+        let own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (builder, begins) = waiting(builder(&db, &own));
+        own.block_on(async {
+            let scheduler = builder.start().unwrap();
+            let client = scheduler.client().clone();
+            client.add(overdue("waits").handler("wait")).unwrap();
+            eventually_async("it runs", || begins.try_recv().is_ok()).await;
+            if beside {
+                let run = client.history("waits", 1).unwrap()[0].id;
+                let ends = tokio::task::spawn_blocking(move || scheduler.shutdown(patience()));
+                // Its drain is seen before the handler is asked to stop, by another than the shutdown.
+                client.cancel(run).unwrap();
+                assert_eq!(ends.await.unwrap().unwrap().unfinished, 0);
+                assert_eq!(ended(&db), ["waits|cancelled|-|cancelled"]);
+                return;
+            }
+            let before = std::time::Instant::now();
+            assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 1);
+            // The deadline is the subject.
+            assert!(before.elapsed() < patience() / 3, "{:?}", before.elapsed());
+            eventually_async("it has ended", || ended(&db)[0] == "waits|failed|-|failed").await;
+            assert_eq!(error(&db, "waits"), "Some(Shutdown)");
+        });
+        db.assert_sound();
+    }
+}
+
+/// A handler that ends its scheduler does not wait for itself, on a runtime with other threads either.
+#[test]
+fn an_async_handler_that_ends_its_own_scheduler_does_not_wait_for_itself() {
+    for awaits in [true, false] {
+        let (db, runtime, own) = (TestDb::new(), runtime(), Arc::new(Mutex::new(None::<Scheduler>)));
+        let (sender, ends) = channel();
+        let (taken, sender) = (own.clone(), Arc::new(Mutex::new(sender)));
+        let quit = move |_: Context| {
+            let (taken, sender) = (taken.clone(), sender.clone());
+            async move {
+                tokio::task::yield_now().await;
+                let scheduler = taken.lock().unwrap().take().expect("the scheduler");
+                let before = std::time::Instant::now();
+                if awaits {
+                    assert_eq!(scheduler.shutdown_async(patience()).await?.unfinished, 1);
+                } else {
+                    drop(scheduler);
+                }
+                sender.lock().unwrap().send(before.elapsed()).map_err(BoxError::from)
+            }
+        };
+        let scheduler = builder(&db, &runtime).async_handler("quit", quit).start().unwrap();
+        let (client, ending) = (scheduler.client().clone(), scheduler.ending());
+        own.lock().unwrap().replace(scheduler);
+        client.add(overdue("quits").handler("quit").at_most_once()).unwrap();
+        let took = receive(&ends, "its end");
+        assert!(took < patience() / 3, "{took:?}");
+        assert_eq!(ending.wait_timeout(patience()), Some(Ok(())));
+        assert_eq!(ended(&db), ["quits|succeeded|-|-"]);
+    }
+}
+
 /// A scheduler that stopped by itself can record no outcome: what it has claimed is left to the next.
 #[test]
 fn what_has_not_begun_does_not_begin_when_the_database_is_gone() {
@@ -364,4 +430,97 @@ fn a_client_that_is_awaited_outside_of_a_runtime_says_so() {
     let polled = call.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     let std::task::Poll::Ready(Err(error)) = polled else { panic!("{polled:?}") };
     assert!(error.to_string().contains("no reactor running"), "{error}");
+}
+
+/// What `check` finds if nothing may wait: the kinds and texts.
+fn found(client: &Client) -> Vec<(ProblemKind, String)> {
+    let strict = Limits { overdue: Duration::ZERO, ..Limits::default() };
+    client.check(&strict).unwrap().into_iter().map(|one| (one.kind, format!("{}: {}", one.found, one.advice))).collect()
+}
+
+#[test]
+fn a_runtime_that_has_shut_down_is_a_problem_at_once() {
+    let (db, own) = (TestDb::new(), runtime());
+    let (builder, _begins) = waiting(builder(&db, &own));
+    let scheduler = builder.start().unwrap();
+    own.shutdown_background();
+    scheduler.add(overdue("waits").handler("wait").at_most_once()).unwrap();
+    let is_named = || found(&scheduler).iter().any(|(kind, _)| *kind == ProblemKind::Worker);
+    eventually("it is a problem", is_named);
+    // What the application reports stands beside it.
+    scheduler.set_problems(vec!["the mail server is full".to_owned()]);
+    eventually("both are problems", || found(&scheduler).len() == 3);
+    scheduler.set_problems(Vec::new());
+    eventually("it is left", || found(&scheduler).len() == 2);
+    let found = found(&scheduler);
+    assert!(
+        found[1].1.contains("reports: the runtime of the async handlers has shut down: this scheduler"),
+        "{found:?}"
+    );
+    let (kind, waits) = &found[0];
+    assert_eq!(*kind, ProblemKind::Overdue, "{waits}");
+    assert!(
+        waits.ends_with("a scheduler that is alive reports why it starts nothing: remove the cause, and restart it"),
+        "{waits}"
+    );
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
+}
+
+#[test]
+fn a_runtime_that_polls_nothing_for_ten_seconds_is_a_problem_until_it_polls() {
+    let (db, clock) = (TestDb::new(), LeapingClock::new());
+    let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (builder, begins) = waiting(builder(&db, &idle));
+    let scheduler = builder.clock(clock.clone()).start().unwrap();
+    scheduler.add(overdue("waits").handler("wait")).unwrap();
+    let is_named = || found(&scheduler).iter().any(|(_, text)| text.contains("polls nothing"));
+    clock.eventually(&scheduler, "it is a problem", is_named);
+    idle.block_on(async {
+        eventually_async("it begins", || begins.try_recv().is_ok()).await;
+        eventually_async("it is none", || !is_named()).await;
+        scheduler.interrupt();
+        eventually_async("the scheduler has stopped", || scheduler.has_stopped()).await;
+    });
+}
+
+/// The closure of `finish_async` runs while the attempt fails. The copy of its context reads that the attempt is over.
+#[test]
+fn what_finish_commits_after_its_future_was_dropped_is_the_end_of_the_attempt() {
+    for commits in [true, false] {
+        let (db, runtime) = (TestDb::new(), runtime());
+        let (open, gate) = crossbeam_channel::bounded::<()>(0);
+        let copy = Arc::new(Mutex::new(None));
+        let kept = copy.clone();
+        let pay = move |run: Context| {
+            let (gate, kept) = (gate.clone(), kept.clone());
+            async move {
+                let begun = Arc::new(Notify::new());
+                let begins = begun.clone();
+                let finish = run.finish_async(move |_| {
+                    begins.notify_one();
+                    held(&gate)?;
+                    if commits { Ok(7) } else { Err("no rows".into()) }
+                });
+                tokio::select! {
+                    biased;
+                    _ = finish => panic!("it has to wait"),
+                    () = begun.notified() => {}
+                }
+                kept.lock().unwrap().replace(run.clone());
+                Err::<i64, BoxError>("not awaited".into())
+            }
+        };
+        let scheduler = builder(&db, &runtime).async_handler("pay", pay).start().unwrap();
+        scheduler.add(overdue("rent").handler("pay").at_most_once()).unwrap();
+        let is_over = || copy.lock().unwrap().as_ref().and_then(Context::stop_reason) == Some(StopReason::Over);
+        eventually("the attempt has ended", is_over);
+        open.send(()).unwrap();
+        let run = copy.lock().unwrap().take().unwrap();
+        runtime.block_on(run.cancelled());
+        eventually("it is recorded", || all_final(&db, 1));
+        assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
+        assert_eq!(ended(&db), [if commits { "rent|succeeded|7|-" } else { "rent|dead|-|failed" }]);
+        assert!(run.finish(|_| Ok(8)).unwrap_err().to_string().ends_with("its attempt has ended"));
+        db.assert_sound();
+    }
 }

@@ -11,9 +11,9 @@ use std::sync::mpsc::{Receiver, channel};
 use duly::{Client, NewTask, RunStatus};
 use serde_json::{Value, json};
 
-use crate::fixtures::{TestDb, end, eventually, exited, overdue, receive_until, retry_soon, wait_for_status};
+use crate::fixtures::{Process, TestDb, end, eventually, exited, overdue, receive_until, retry_soon, wait_for_status};
 use crate::sidecar::{Sidecar, signal};
-use crate::workers_run::{handles, pids, worker};
+use crate::workers_run::{handles, is_alive, pids, worker};
 
 /// Short times, so that a test does not wait for a limit.
 const TIMES: &str = "hello=20s,cancel=300ms,ping=200ms,silence=600ms";
@@ -29,16 +29,23 @@ struct Application {
     log: PathBuf,
 }
 
+/// When an application begins to read what duly writes.
+#[derive(PartialEq, Eq)]
+enum Reads {
+    Now,
+    Later,
+}
+
 impl Application {
     /// Starts duly, and says hello with one handler, `work`.
     fn start(db: &TestDb, options: &[&str]) -> Self {
-        let mut application = Self::spawn(db, options);
+        let mut application = Self::spawn(db, Reads::Now, options);
         application.say(json!({"type": "hello", "protocol": 1, "handlers": ["work"], "concurrency": 4}));
         application.next("welcome");
         application
     }
 
-    fn spawn(db: &TestDb, options: &[&str]) -> Self {
+    fn spawn(db: &TestDb, reads: Reads, options: &[&str]) -> Self {
         let path = db.home().join(format!("lock-{}", fastrand::u64(..)));
         let lock = File::create_new(&path).expect("a file");
         lock.lock().expect("its lock");
@@ -46,7 +53,8 @@ impl Application {
         let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"))
             .arg("--db")
             .arg(db.file())
-            .args(["run", "--create", "--poll", "50ms", "--worker", "-", "--worker-times", TIMES])
+            .args(["run", "--create", "--poll", "50ms", "--worker", "-"])
+            .args(if options.contains(&"--worker-times") { &[][..] } else { &["--worker-times", TIMES] })
             .args(options)
             .env("DULY_WORKER_FILE", &path)
             .stdin(Stdio::piped())
@@ -54,8 +62,18 @@ impl Application {
             .stderr(File::create_new(&log).expect("a log file"))
             .spawn()
             .expect("duly");
+        let input = duly.stdin.take();
+        let mut application = Application { input, duly, messages: channel().1, lock: Some(lock), log };
+        if reads == Reads::Now {
+            application.listen();
+        }
+        application
+    }
+
+    /// Reads what duly writes, from now on.
+    fn listen(&mut self) {
         let (sender, messages) = channel();
-        let lines = BufReader::new(duly.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        let lines = BufReader::new(self.duly.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
         std::thread::spawn(move || {
             for line in lines {
                 let message: Value = serde_json::from_str(&line).expect("a message");
@@ -64,7 +82,7 @@ impl Application {
                 }
             }
         });
-        Application { input: duly.stdin.take(), duly, messages, lock: Some(lock), log }
+        self.messages = messages;
     }
 
     fn say(&mut self, message: Value) {
@@ -200,6 +218,15 @@ fn a_duly_that_loses_its_pipe_or_its_patience_leaves_the_runs_to_the_application
         }
         assert_eq!(application.end().code(), Some(3), "{how}: {}", application.log());
         assert_eq!(attempts(&client, "t"), (RunStatus::Running, 1, None), "{how}: {}", application.log());
+        let log = application.log();
+        assert!(
+            log.contains("the application is asked to end its runs") && !log.contains("retried later"),
+            "{how}: {log}"
+        );
+        assert!(
+            log.contains("1 run left to it: they start nowhere else") && !log.contains("could not be recorded"),
+            "{how}: {log}"
+        );
         let mut other = another(&db);
         client.add(task("second")).unwrap();
         wait_for_status(&client, "second", RunStatus::Succeeded);
@@ -252,4 +279,92 @@ fn an_application_without_a_lock_is_refused() {
     let (code, log) = duly(&[], file.to_str());
     assert!(code == Some(1) && log.contains("no process has locked"), "{log}");
     assert!(pids(&db, "none").is_empty());
+}
+
+#[test]
+fn a_run_that_an_application_has_read_and_not_begun_is_taken_back() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("t").max_attempts(1)).unwrap();
+    let mut application = Application::start(&db, &["--worker-times", "hello=20s,begin=300ms"]);
+    let lost = application.next("run");
+    let again = application.next("run");
+    assert_eq!((&again["run"], &again["attempt"]), (&lost["run"], &json!(2)));
+    // What it says of the first attempt now is late, and its handler is asked to stop.
+    application.answer(&lost, "begin", json!({}));
+    let cancel = application.next("cancel");
+    assert_eq!((&cancel["attempt"], &cancel["reason"]), (&json!(1), &json!("asked")));
+    application.answer(&lost, "done", json!({"result": "late"}));
+    application.answer(&again, "begin", json!({}));
+    application.answer(&again, "done", json!({"result": "again"}));
+    let run = wait_for_status(&client, "t", RunStatus::Succeeded);
+    assert_eq!((run.attempt, run.forgiven, run.result.as_deref()), (2, 1, Some("\"again\"")));
+    let expected = "the application had not begun run 1 300ms after it was given to it: the run is taken back";
+    assert!(application.log().contains(expected), "{}", application.log());
+    application.input = None;
+    assert_eq!(application.end().code(), Some(0), "{}", application.log());
+}
+
+#[test]
+fn a_run_that_a_busy_application_has_not_read_stays_with_it() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("t").max_attempts(1)).unwrap();
+    let mut application =
+        Application::spawn(&db, Reads::Later, &["--worker-times", "hello=20s,begin=300ms,ping=100ms,silence=2s"]);
+    application.say(json!({"type": "hello", "protocol": 1, "handlers": ["work"], "concurrency": 4}));
+    eventually("it is silent for long", || application.log().contains("the application has been silent for"));
+    assert_eq!(attempts(&client, "t"), (RunStatus::Running, 1, None), "{}", application.log());
+    application.listen();
+    let run = application.begin();
+    application.answer(&run, "done", json!({"result": "first"}));
+    wait_for_status(&client, "t", RunStatus::Succeeded);
+    assert_eq!(attempts(&client, "t"), (RunStatus::Succeeded, 1, Some("\"first\"".to_owned())));
+}
+
+/// An application that has forked a process, which holds its pipe and its lock. The process waits for a line of this test, writes the end of
+/// run 1, and waits for the end of its input.
+const FORKS: &str = r#"
+cd "$1" && mkfifo to from && exec 5<&0 9<>lock && "$2" duly-lock-input <&9 || exit 1
+DULY_WORKER_FILE=$PWD/lock "$2" --db "$3" run --poll 50ms --drain 2s --worker - <to >from 2>log 5<&- 9>&- &
+echo $! >pid
+exec 3>to 4<from
+await() { while read -r line <&4; do case $line in *"\"type\":\"$1\""*) return;; esac; done; }
+echo '{"type":"hello","protocol":1,"handlers":["work"],"concurrency":1}' >&3
+await welcome
+[ "$4" = idle ] || { await run; echo '{"type":"begin","run":1,"attempt":1}' >&3; }
+(trap '' PIPE; read -r go <&5; echo '{"type":"done","run":1,"attempt":1}' >&3; read -r go <&5) 2>/dev/null &
+touch ready
+wait
+"#;
+
+#[test]
+fn the_end_of_the_application_is_the_end_of_duly_although_its_fork_holds_pipe_and_lock() {
+    for what in ["idle", "busy"] {
+        let (db, client) = TestDb::with_client();
+        if what == "busy" {
+            client.add(task("t")).unwrap();
+        }
+        let mut shell = Command::new("sh");
+        shell.args(["-c", FORKS, "sh"]).arg(db.home()).arg(env!("CARGO_BIN_EXE_duly")).arg(db.file()).arg(what);
+        let mut application = Process::spawn(shell.stdin(Stdio::piped()));
+        let mut fork = application.0.stdin.take().expect("a pipe");
+        eventually("it has forked", || db.home().join("ready").exists());
+        let read = |name: &str| std::fs::read_to_string(db.home().join(name)).expect("a file");
+        let duly: u32 = read("pid").trim().parse().expect("a pid");
+        application.kill();
+        eventually("duly has seen its end", || read("log").contains("application: it has ended"));
+        writeln!(fork, "go").expect("the fork lives");
+        eventually("duly has ended", || !is_alive(duly));
+        if what == "idle" {
+            continue;
+        }
+        // What the fork has written reaches nobody, and nothing starts while it holds the lock.
+        let mut other = another(&db);
+        client.add(task("second")).unwrap();
+        wait_for_status(&client, "second", RunStatus::Succeeded);
+        assert_eq!(attempts(&client, "t"), (RunStatus::Running, 1, None), "{}", read("log"));
+        drop(fork);
+        wait_for_status(&client, "t", RunStatus::Succeeded);
+        assert_eq!(attempts(&client, "t"), (RunStatus::Succeeded, 2, Some("\"elsewhere\"".to_owned())));
+        other.terminate();
+    }
 }

@@ -384,3 +384,51 @@ fn a_worker_writes_the_file_that_its_scheduler_has_open() {
     assert_eq!(stepper.client().history("subject", 1).unwrap()[0].status, RunStatus::Succeeded);
     assert!(!folders[1].join("agent.db").exists());
 }
+
+/// A write of a client would wait for the lock that its own thread holds.
+#[test]
+fn a_client_that_writes_in_the_closure_of_finish_is_refused_at_once() {
+    let db = database_with_sales();
+    let client = db.client();
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let errors = refused.clone();
+    let handler = move |run: &Context| {
+        run.finish(|tx| {
+            let mut errors = errors.lock().unwrap();
+            errors.push(client.add(once("inner")).unwrap_err().to_string());
+            errors.push(client.trigger("subject").unwrap_err().to_string());
+            assert_eq!(
+                client.task("subject")?.map(|task| task.name().to_owned()).as_deref(),
+                Some("subject"),
+                "it may read"
+            );
+            client.add_in(tx, once("inner"))?;
+            Ok(())
+        })
+    };
+    let (mut stepper, _) = stepper_with(&db, handler);
+    stepper.run_until(at(SOON)).unwrap();
+    assert_eq!(subject_runs(&db), ["succeeded|1|-|-"]);
+    let errors = refused.lock().unwrap();
+    let reason = "this thread holds the write lock of the database, in the closure of `finish`: add tasks there with \
+                  `Client::add_in`, and do everything else before or after it";
+    assert_eq!(errors[..2], [format!("cannot add a task: {reason}"), format!("cannot trigger a task: {reason}")]);
+    assert!(stepper.client().task("inner").unwrap().is_some());
+    // The place is free again: this thread writes.
+    stepper.client().add(once("after")).unwrap();
+    db.assert_sound();
+}
+
+#[test]
+fn a_write_beside_an_own_transaction_says_how_to_add_within_it() {
+    let db = database_with_sales();
+    let stepper = db.builder(NOON).busy_timeout(Duration::ZERO).start().unwrap();
+    let mut plain = db.plain();
+    let tx = plain.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let error = stepper.client().add(once("inner")).unwrap_err().to_string();
+    let expected = "cannot add a task: database is locked: another connection has an open transaction that writes (if it is one of \
+                    this thread, add tasks within it)";
+    assert_eq!(error, expected);
+    stepper.client().add_in(&tx, once("inner")).unwrap();
+    tx.commit().unwrap();
+}

@@ -27,7 +27,7 @@ const OPERATING: &str = "docs/operating.md";
 const ON_SERVER: [&str; 2] = ["docs/guards.md", "docs/postgres.md"];
 
 /// Blocks that another test runs: the page, the first words of the block, and the function or script. No words: each block of the page.
-const ELSEWHERE: [(&str, &str, &str); 8] = [
+const ELSEWHERE: [(&str, &str, &str); 10] = [
     // The usage and the examples of each command; a test of the program compares the page with its help.
     ("docs/reference/commands.md", "", "every_example_of_every_help_text_runs"),
     ("docs/alarms.md", "{\n", "the_message_of_an_alarm_has_the_keys_of_the_page"),
@@ -36,6 +36,8 @@ const ELSEWHERE: [(&str, &str, &str); 8] = [
     ("docs/installing.md", "", ".ci/packages"),
     ("docs/linking.md", "cannot use agent.db", "an_old_library_is_refused_with_both_versions"),
     ("docs/page.md", "server {", "the_proxy_of_the_page_lets_users_in"),
+    ("clients/node/README.md", "npm install", ".ci/packages"),
+    ("clients/python/README.md", "pip install", ".ci/packages"),
     ("clients/python/README.md", "python3 -m unittest", ".ci/clients"),
 ];
 

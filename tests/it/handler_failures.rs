@@ -295,12 +295,19 @@ fn a_backoff_that_panics_leaves_that_of_the_task_and_a_lost_attempt_does_not_cal
     let db = TestDb::new();
     let retry = RetryPolicy { backoff: seconds(30), ..RetryPolicy::default() };
     let panics = |_: &FailedAttempt<'_>| -> Option<Duration> { panic!("no clock") };
-    let mut stepper = at_noon(&db, |builder| builder.backoff("mail", panics));
+    let (observer, events) = listen();
+    let mut stepper =
+        db.builder(NOON).accept("mail").accept("other").backoff("mail", panics).observe(observer).start().unwrap();
     stepper.client().add(NewTask::once("t", at(NOON)).handler("mail").retry(retry)).unwrap();
     let first = claim(&mut stepper);
     stepper.finish(&first, Outcome::failed("no"));
     let second = claim_after(&mut stepper, seconds(30));
     assert_eq!(second.attempt, 2);
+    // The row and the event say it.
+    let says = "no; its backoff panicked: no clock; that of the task applies";
+    assert_eq!(db.ask("SELECT error FROM task_attempts"), says);
+    let told = |event: Event| matches!(event, Event::Finished { error: Some(error), .. } if error == says);
+    assert!(events.try_iter().any(told));
     stepper.crash();
     let mut heir = db.builder("2027-03-14T12:01:00Z").accept("mail").backoff("mail", |_| Some(minutes(500)));
     heir = heir.seed(7);

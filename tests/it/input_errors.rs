@@ -3,9 +3,9 @@
 use std::process::Output;
 use std::time::Duration;
 
-use duly::{Apply, Change, Client, Done, Error, NewTask, TaskStatus};
+use duly::{Apply, Change, Client, Done, Error, NewRun, NewTask, RetryPolicy, TaskStatus};
 
-use crate::fixtures::{NOON, TestDb, exited};
+use crate::fixtures::{NOON, TestDb, exited, minutes, seconds};
 use crate::import::stdout_of;
 
 fn duly(db: &TestDb, line: &[&str]) -> Output {
@@ -54,6 +54,70 @@ fn a_payload_that_no_handler_can_read_is_refused() {
     db.plain().execute(sql, []).expect("a row");
     db.stepper(NOON).step().expect("a step");
     assert!(db.ask("SELECT status || invalid_reason FROM scheduled_tasks WHERE name = 'sql'").contains("out of range"));
+}
+
+/// serde_json writes such a number as `null`, and the handler would read that.
+#[test]
+fn a_payload_with_a_number_that_json_cannot_hold_is_refused() {
+    let (db, client) = TestDb::with_client();
+    client.add(NewTask::manual("t").handler("work").payload((1.5, None::<f64>))).expect("a task");
+    for number in [f64::NAN, f64::INFINITY] {
+        let task = NewTask::manual("bad").handler("work").payload(vec![1.0, number]);
+        let says =
+            format!("invalid payload: expected a value that JSON can hold, found \"{number} is no number of JSON\"");
+        assert_eq!(client.add(task.clone()).expect_err("a number").to_string(), says);
+        assert_eq!(client.trigger_with("t", number).expect_err("a number").to_string(), says);
+        assert_eq!(client.trigger_run(NewRun::of("t").payload(Some(number))).expect_err("a number").to_string(), says);
+        assert!(serde_json::to_string(&task).is_err());
+    }
+    assert_eq!(db.rows("SELECT name, payload FROM scheduled_tasks"), ["t|[1.5,null]"]);
+    assert_eq!(db.number::<u32>("SELECT count(*) FROM task_runs"), 0);
+}
+
+#[test]
+fn at_most_once_wins_whatever_the_order() {
+    let (db, client) = TestDb::with_client();
+    let policy = RetryPolicy { backoff: seconds(2), ..RetryPolicy::default() };
+    let task = |name: &str| NewTask::manual(name).handler("work");
+    let tasks = [
+        task("after").retry(policy).at_most_once(),
+        task("before").at_most_once().retry(policy),
+        task("both").at_most_once().max_attempts(3).retry(policy).max_attempts(4),
+        task("never").max_attempts(3).retry(policy),
+    ];
+    client.add_all(tasks).expect("tasks");
+    let stored = db.rows("SELECT name, max_attempts, backoff_ms FROM scheduled_tasks ORDER BY name");
+    assert_eq!(stored, ["after|1|2000", "before|1|2000", "both|1|2000", "never|5|2000"]);
+}
+
+/// Each would silently do less than it says.
+#[test]
+fn a_backoff_above_its_cap_and_a_jitter_above_the_interval_are_refused() {
+    let (db, client) = TestDb::with_client();
+    let policy = |backoff, max_backoff| RetryPolicy { max_attempts: 5, backoff, max_backoff };
+    let task = |name: &str| NewTask::every(name, minutes(1)).handler("work");
+    let refused = |task: NewTask| {
+        let error = client.add(task.clone()).expect_err("a setting").to_string();
+        assert_eq!(client.replace(task).expect_err("a setting").to_string(), error);
+        error
+    };
+    let hours = RetryPolicy { backoff: minutes(120), ..RetryPolicy::default() };
+    let says = "invalid backoff_ms: expected at most its cap (backoff_cap_ms), 1h, found \"2h\"";
+    assert_eq!(refused(task("bad").retry(hours)), says);
+    let says = "invalid jitter_ms: expected at most the interval, 1m, found \"1m 1s\"";
+    assert_eq!(refused(task("bad").jitter(seconds(61))), says);
+    let typed = ["add", "bad", "--every", "1m", "--jitter", "61s", "--backoff", "2h", "--", "true"];
+    assert!(refusal(duly(&db, &typed), 1).contains("expected at most its cap"));
+    // At the limit; a cap alone; and a jitter where no interval is known.
+    client.add(task("equal").retry(policy(minutes(5), minutes(5))).jitter(minutes(1))).expect("a task");
+    client.add(task("cap").retry(RetryPolicy { max_backoff: seconds(5), ..RetryPolicy::default() })).expect("a task");
+    client.add(NewTask::cron("cron", "* * * * *").handler("work").jitter(minutes(5))).expect("a task");
+    // What another program wrote goes on.
+    let sql = "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, jitter_ms, backoff_ms)
+               VALUES ('sql', 'work', 'interval', '1m', 61000, 7200000)";
+    db.plain().execute(sql, []).expect("a row");
+    db.stepper(NOON).step().expect("a step");
+    assert_eq!(db.rows("SELECT DISTINCT status FROM scheduled_tasks"), ["active"]);
 }
 
 #[test]

@@ -214,23 +214,31 @@ fn events_are_read_back_as_far_as_their_json_goes() {
     let (db, client) = TestDb::with_client();
     client.add(NewTask::once("a", at(NOON)).handler("work").payload("secret")).unwrap();
     client.add(NewTask::cron("b", "* * * * *").handler("work").max_attempts(1)).unwrap();
+    client.add(NewTask::once("c", at(NOON)).handler("work").max_attempts(9)).unwrap();
     let (observer, events) = listen();
     let answers = |run: &duly::Context| match run.task() {
         "a" if run.attempt() == 1 => Err(duly::Failure::snooze(seconds(1)).into()),
-        "b" => Err(BoxError::from("no")),
+        "b" | "c" => Err(BoxError::from("no")),
         _ => Ok(()),
     };
     let mut stepper = db.builder(NOON).handler("work", answers).observe(observer).start().unwrap();
     stepper.run_until(at(NOON) + seconds(70)).unwrap();
     let mut kinds = std::collections::BTreeSet::new();
+    let mut lines = Vec::new();
     for event in events.try_iter() {
         let json = value(&event);
         kinds.insert(json["event"].as_str().unwrap().to_owned());
         let read = reread(&event);
         assert_eq!(value(&read), json);
+        lines.push(read.to_string());
+        assert_eq!(lines.last(), Some(&event.to_string()));
         if let Event::Finished { claim, status, .. } = &read {
-            assert_eq!((claim.payload.as_str(), status.is_final()), ("null", true));
+            assert_eq!((claim.payload.as_str(), status.is_final()), ("null", claim.task != "c"));
         }
+    }
+    // The number of the second attempt after a snooze, and the most attempts, are not those of the default.
+    for says in ["of \"a\" started (attempt 1 of 5)", "of \"c\" failed after 0s (attempt 1 of 9)"] {
+        assert!(lines.iter().any(|line| line.contains(says)), "{says}: {lines:?}");
     }
     for kind in ["started", "finished", "snoozed"] {
         assert!(kinds.contains(kind), "{kinds:?}");
@@ -328,7 +336,7 @@ fn an_event_names_its_attempt_and_no_payload() {
     stepper.step().unwrap();
     let started = events.try_iter().find(|event| matches!(event, Event::Started { .. })).expect("a start");
     let expected = json!({"event": "started", "run": 1, "task": "a", "attempt": 1, "handler": "work",
-                          "scheduled_for": "2027-03-14T12:00:00.000Z"});
+                          "scheduled_for": "2027-03-14T12:00:00.000Z", "forgiven": 0, "max_attempts": 5});
     assert_eq!(value(started), expected);
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use duly::{BoxError, Context, Error, Event, Failure, RetryPolicy, RunStatus, Scheduler, SystemClock};
 
 use crate::fixtures::{
-    TestDb, eventually, eventually_counts, held, is_of_sqlite, joined, listen, overdue, patience, receive, seconds,
-    wait_for_status,
+    TestDb, eventually, eventually_counts, held, is_of_sqlite, joined, listen, overdue, patience, receive, retry_soon,
+    seconds, wait_for_status,
 };
 use crate::observers::{Gate, Held};
 
@@ -181,6 +181,28 @@ fn handlers_are_asked_to_stop_when_the_file_is_removed() {
     assert!(matches!(scheduler.wait(), Err(Error::UnusableDatabase { .. })));
 }
 
+/// What a handler has left behind, such as a thread, waits for the end of its attempt.
+#[test]
+fn a_copy_of_the_context_of_an_attempt_that_failed_is_asked_to_stop() {
+    let db = TestDb::new();
+    let (sender, reasons) = channel();
+    let sender = Mutex::new(sender);
+    let leave = move |run: &Context| {
+        let (copy, sender) = (run.clone(), sender.lock().unwrap().clone());
+        std::thread::spawn(move || {
+            copy.wait_cancelled(patience());
+            let _ = sender.send((copy.attempt(), copy.stop_reason()));
+        });
+        if run.attempt() == 1 { Err(BoxError::from("the thread goes on")) } else { Ok(()) }
+    };
+    let scheduler = Scheduler::builder(db.address()).handler("work", leave).start().unwrap();
+    scheduler.add(retry_soon(overdue("leaves"), 2)).unwrap();
+    for attempt in 1..=2 {
+        assert_eq!(receive(&reasons, "a reason"), (attempt, Some(duly::StopReason::Over)));
+    }
+    assert_eq!(scheduler.shutdown(patience()).unwrap().unfinished, 0);
+}
+
 #[test]
 fn invalid_settings_are_refused_by_name() {
     if is_of_sqlite("it opens the file") {
@@ -239,5 +261,37 @@ fn a_shutdown_without_patience_returns_after_the_end_of_the_loop_if_nothing_runs
         let scheduler = Scheduler::builder(db.address()).start().unwrap();
         assert_eq!(scheduler.shutdown(Duration::ZERO).unwrap().unfinished, 0);
         assert_eq!(db.number::<u32>("SELECT count(*) FROM scheduler_instances WHERE stopped_at IS NULL"), 0);
+    }
+}
+
+fn ended_by_drop(scheduler: Scheduler) -> usize {
+    drop(scheduler);
+    1
+}
+
+/// A bot that is told to quit: its handler has the scheduler.
+#[test]
+fn a_handler_that_ends_its_own_scheduler_does_not_wait_for_itself() {
+    for shuts_down in [true, false] {
+        let (db, own) = (TestDb::new(), Arc::new(Mutex::new(None::<Scheduler>)));
+        let (sender, ended) = channel();
+        let (taken, sender) = (own.clone(), Mutex::new(sender));
+        let quit = move |_: &Context| {
+            let scheduler = taken.lock().unwrap().take().expect("the scheduler");
+            let before = std::time::Instant::now();
+            let unfinished =
+                if shuts_down { scheduler.shutdown(patience())?.unfinished } else { ended_by_drop(scheduler) };
+            sender.lock().unwrap().send((unfinished, before.elapsed())).map_err(BoxError::from)
+        };
+        let scheduler = Scheduler::builder(db.address()).handler("work", quit).start().unwrap();
+        let (client, ending) = (scheduler.client().clone(), scheduler.ending());
+        own.lock().unwrap().replace(scheduler);
+        client.add(overdue("quits").at_most_once()).unwrap();
+        let (unfinished, took) = receive(&ended, "its end");
+        // The drop would wait for 30 s: here the time is the subject.
+        assert!(unfinished == 1 && took < patience() / 3, "{took:?}");
+        assert_eq!(ending.wait_timeout(patience()), Some(Ok(())));
+        assert_eq!(db.rows("SELECT status FROM task_runs"), ["succeeded"]);
+        db.assert_sound();
     }
 }

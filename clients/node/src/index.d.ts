@@ -288,7 +288,7 @@ export interface StartOptions extends WorkerOptions {
 export interface Application extends Client {
   /** The pid of duly, while it runs. */
   readonly pid: number | undefined;
-  /** Lets runs finish, ends duly, and waits for its end. */
+  /** Lets runs finish, ends duly, and waits for its end. Called by a handler of its own, it does not wait: duly waits for that handler. */
   stop(): Promise<void>;
 }
 

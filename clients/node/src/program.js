@@ -16,7 +16,9 @@ const NAME = process.platform === "win32" ? "duly.exe" : "duly";
 /** Returns the program duly: that of the package for this platform, else DULY_BIN, else that on the PATH. */
 export function findProgram() {
   try {
-    return createRequire(import.meta.url).resolve(`@duly/${process.platform}-${process.arch}/bin/${NAME}`);
+    const found = createRequire(import.meta.url).resolve(`@duly/${process.platform}-${process.arch}/bin/${NAME}`);
+    // In an archive of Electron nothing can be started: its packagers put programs beside it.
+    return found.replace(/([\\/])app\.asar([\\/])/, "$1app.asar.unpacked$2");
   } catch {
     // The package is not installed.
   }

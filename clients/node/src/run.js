@@ -193,6 +193,10 @@ export class Run {
   _end() {
     this.#ended = true;
   }
+
+  get _hasEnded() {
+    return this.#ended;
+  }
 }
 
 /**

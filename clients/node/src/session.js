@@ -27,7 +27,10 @@ export function checked(call, { handlers, concurrency = 10 } = {}) {
   }
   for (const [name, handler] of entries) {
     if (typeof handler !== "function") throw new TypeError(`${call}: handler "${name}" is no function`);
-    if (name === "" || name.length > 200) throw new TypeError(`${call}: the name of a handler has 1 to 200 characters, found "${name}"`);
+    if (name === "" || Buffer.byteLength(name) > 200 || /[\p{Cc}\p{Cs}\ufffd]/u.test(name)) {
+      const found = JSON.stringify(name.slice(0, 200));
+      throw new TypeError(`${call}: the name of a handler has 1 to 200 bytes, without control characters or U+FFFD, found ${found}`);
+    }
   }
   if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > 1000) {
     throw new TypeError(`${call}: expected a concurrency of 1 to 1000, found ${concurrency}`);

@@ -1,5 +1,6 @@
 // Child mode: this process is the application, and starts duly as its child, which hands it the runs of its handlers.
 
+import { AsyncLocalStorage } from "node:async_hooks";
 import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { closeSync, mkdirSync, openSync, realpathSync, rmSync } from "node:fs";
@@ -20,6 +21,9 @@ const LONGEST = 60_000;
 const PROOF = 60_000;
 /** How often duly looks for what other processes have changed, unless `args` says something else. */
 const POLL = "200ms";
+
+/** @type {AsyncLocalStorage<{ application: Application, run: import("./run.js").Run }>} the handler that calls */
+const caller = new AsyncLocalStorage();
 
 /**
  * Starts duly as a child of this process, and serves handlers here.
@@ -53,7 +57,11 @@ class Application extends Client {
     super(db, { program });
     // The application may change its folder later.
     if (!isAddress(this.database)) this.database = resolve(this.database);
-    this.#work = checked("start", { handlers, concurrency });
+    const work = checked("start", { handlers, concurrency });
+    const own = [...work.handlers].map(
+      ([name, handler]) => /** @type {const} */ ([name, (/** @type {any} */ run) => caller.run({ application: this, run }, handler, run)]),
+    );
+    this.#work = { ...work, handlers: new Map(own) };
     if (!Array.isArray(args) || args.some((arg) => typeof arg !== "string")) throw new TypeError("start: expected an array of texts as args");
     this.#args = args.some((arg) => /^--poll\b/.test(arg)) ? args : ["--poll", POLL, ...args];
     if (onExit !== undefined && typeof onExit !== "function") throw new TypeError("start: onExit is no function");
@@ -69,11 +77,13 @@ class Application extends Client {
     return this.#child?.pid;
   }
 
-  /** Lets runs finish, ends duly, and waits for its end. */
+  /** Lets runs finish, ends duly, and waits for its end. A handler of its own does not wait: duly waits for that handler. */
   async stop() {
     this.#stopping = true;
     this.#skipWait();
     this.#child?.kill("SIGTERM");
+    const own = caller.getStore();
+    if (own?.application === this && !own.run._hasEnded) return;
     await this.#over;
   }
 

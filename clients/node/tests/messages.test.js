@@ -190,6 +190,8 @@ test("wrong options are errors of the application", async () => {
     [`worker()`, /expected 1 to 1000 handlers/],
     [`worker({ handlers: {} })`, /expected 1 to 1000 handlers/],
     [`worker({ handlers: { work: 7 } })`, /handler "work" is no function/],
+    [`worker({ handlers: { ["é".repeat(101)]: () => 1 } })`, /the name of a handler has 1 to 200 bytes/],
+    [`worker({ handlers: { "a\\nb": () => 1 } })`, /without control characters or U\+FFFD, found "a\\nb"/],
     [`worker({ handlers: { work() {} }, concurrency: 0 })`, /concurrency of 1 to 1000, found 0/],
     [`worker({ handlers: { work() {} } }); worker({ handlers: { work() {} } })`, /was called before/],
   ];

@@ -2,11 +2,13 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import process from "node:process";
 import test from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath, pathToFileURL } from "node:url";
 
 import { start } from "../src/index.js";
 import { withFile } from "./support/databases.js";
@@ -50,6 +52,27 @@ withProgram("handlers of this process are served, and stop waits for them", asyn
   assert.ok(!isAlive(pid) && duly.pid === undefined);
   // Nothing is left of the locks.
   assert.deepEqual(readdirSync(dirname(file)).filter((name) => name.startsWith(".duly")), []);
+});
+
+withProgram("a handler that stops its own application does not wait for itself, and what it leaves does", async (file) => {
+  let later;
+  let ended;
+  const hasEnded = new Promise((resolve) => (ended = resolve));
+  const handlers = {
+    quit: async () => {
+      await sleep(1);
+      later = hasEnded.then(() => duly.stop()).then(() => duly.pid);
+      await duly.stop();
+      return duly.pid;
+    },
+  };
+  const duly = await start({ db: file, handlers, args: ["--drain", "10m"], log: "ignore" });
+  const pid = duly.pid;
+  await duly.add({ name: "quit", handler: "quit", now: true });
+  await until("the end of the run", async () => (await duly.history("quit"))[0]?.status === "succeeded");
+  ended();
+  assert.equal(await later, undefined, "duly has ended");
+  assert.equal((await duly.history("quit"))[0].result, pid);
 });
 
 withProgram("a killed duly is started again, the application is told, and a handler ends before its run starts again", async (file) => {
@@ -163,4 +186,20 @@ withProgram("an AbortSignal stops duly, also while it waits for its next start",
   abort.abort();
   await duly.stop();
   assert.equal(duly.pid, undefined);
+});
+
+test("of a program in an archive of Electron, the copy beside the archive is taken", async () => {
+  const home = realpathSync(mkdtempSync(join(tmpdir(), "duly-")));
+  try {
+    const modules = join(home, "app.asar", "node_modules");
+    cpSync(fileURLToPath(new URL("../src", import.meta.url)), join(modules, "duly", "src"), { recursive: true });
+    writeFileSync(join(modules, "duly", "package.json"), '{ "type": "module" }');
+    const bin = join("@duly", `${process.platform}-${process.arch}`, "bin");
+    mkdirSync(join(modules, bin), { recursive: true });
+    writeFileSync(join(modules, bin, "duly"), "");
+    const { findProgram } = await import(pathToFileURL(join(modules, "duly", "src", "program.js")).href);
+    assert.equal(findProgram(), join(home, "app.asar.unpacked", "node_modules", bin, "duly"));
+  } finally {
+    rmSync(home, { recursive: true });
+  }
 });

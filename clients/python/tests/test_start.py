@@ -93,6 +93,73 @@ class Start(unittest.TestCase):
         self.assertIn("duly-", plain)
         self.assertFalse(is_alive(pid))
 
+    def test_a_handler_that_stops_its_own_application_does_not_wait_for_itself(self):
+        stopped = threading.Event()
+
+        def quit(run):
+            d.stop()
+            stopped.set()
+            return d.pid
+
+        with self.start({"quit": quit}) as d:
+            pid = d.pid
+            d.add(name="quit", handler="quit", now=True)
+            # Before its drain would have ended the attempt.
+            self.assertTrue(stopped.wait(SECONDS / 2))
+        self.assertFalse(is_alive(pid))
+        run = d.history("quit")[0]
+        self.assertEqual((run["status"], run["result"]), ("succeeded", pid))
+
+    def test_a_coroutine_and_what_it_starts_do_not_wait_for_themselves(self):
+        async def main(quit):
+            ended = asyncio.Event()
+
+            async def stop(run):
+                await quit(d, asyncio.get_running_loop())
+                ended.set()
+
+            async with self.start({"stop": stop}, args=["--drain", f"{SECONDS * 10:g}s"]) as d:
+                await d.add(name=f"stop-{quit.__name__}", handler="stop", now=True)
+                await asyncio.wait_for(ended.wait(), SECONDS)
+                return d, d.pid
+
+        async def awaited(d, loop):
+            await d.stop()
+
+        async def of_a_task(d, loop):
+            await asyncio.create_task(d.stop())
+
+        async def of_a_thread(d, loop):
+            call = asyncio.run_coroutine_threadsafe
+            await asyncio.to_thread(lambda: call(d.stop(), loop).result())
+
+        for way in (awaited, of_a_task, of_a_thread):
+            with self.subTest(way.__name__):
+                d, _ = asyncio.run(main(way))
+                run = asyncio.run(d.history(f"stop-{way.__name__}"))[0]
+                self.assertEqual(run["status"], "succeeded")
+
+    def test_a_stop_after_the_end_of_the_handler_that_asks_for_it_waits(self):
+        async def main():
+            tasks = []
+
+            async def later(gate):
+                await gate.wait()
+                await d.stop()
+                return d.pid
+
+            async def work(run):
+                tasks.append(asyncio.create_task(later(gate)))
+
+            gate = asyncio.Event()
+            async with self.start({"work": work}) as d:
+                await d.add(name="work", handler="work", manual=True)
+                await d.trigger("work", wait=True)
+                gate.set()
+                return await tasks[0]
+
+        self.assertIsNone(asyncio.run(main()))
+
     def test_a_killed_duly_is_started_again_and_a_handler_ends_before_its_run_starts_again(self):
         exits, seen, gate, performing = [], [], threading.Event(), threading.Event()
 

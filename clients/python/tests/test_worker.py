@@ -465,6 +465,8 @@ class Ends(WorkerTest):
             ("duly.run_worker({'': print})", "expected a text as the name"),
             ("duly.run_worker({'a': 7})", "expected a function as handler 'a'"),
             ("w = Worker(); w.add_handler('a', print); w.add_handler('a', print)", "has a handler with this name"),
+            ("Worker().add_handler('\u00e9' * 101, print)", "expected 1 to 200 bytes"),
+            ("Worker().add_handler('a\\nb', print)", "without control characters or U+FFFD as the name of a handler, found 'a\\nb'"),
         ):
             duly = self.worker(source, hello=False)
             self.assertEqual(duly.code(), 1)

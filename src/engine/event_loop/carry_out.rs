@@ -48,6 +48,7 @@ impl EventLoop {
             let late = self.pool.attempts().take_late(now.monotonic);
             late.into_iter().for_each(|report| self.poller.report(report));
         }
+        self.poller.set_lane_trouble(self.pool.trouble(now.monotonic), now);
         if let Some(problems) = self.problems.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.poller.set_problems(problems, now);
         }

@@ -22,6 +22,8 @@ pub(super) struct Troubles {
     pub(super) starts: StartBackoff,
     /// For others to read.
     cannot_start: Option<String>,
+    /// What keeps a lane beside the workers from starting attempts.
+    of_lane: Option<&'static str>,
     reported: Vec<String>,
 }
 
@@ -102,9 +104,19 @@ impl Poller {
         self.record_problems(now);
     }
 
+    /// Sets what keeps a lane beside the workers from starting attempts. The next turn records it.
+    pub(crate) fn set_lane_trouble(&mut self, trouble: Option<&'static str>, now: Now) {
+        if self.troubles.of_lane != trouble {
+            self.troubles.of_lane = trouble;
+            self.record_problems(now);
+        }
+    }
+
     /// Records in the next turn what the application reports as wrong, after what keeps this owner from starting attempts.
     fn record_problems(&mut self, now: Now) {
-        let all: Vec<&String> = self.troubles.cannot_start.iter().chain(&self.troubles.reported).collect();
+        let Troubles { cannot_start, of_lane, reported, .. } = &self.troubles;
+        let own = cannot_start.as_deref().into_iter().chain(*of_lane);
+        let all: Vec<&str> = own.chain(reported.iter().map(String::as_str)).collect();
         self.registration.problems = serde_json::to_string(&all).ok().filter(|_| !all.is_empty());
         self.next_heartbeat = now.monotonic;
     }

@@ -1,7 +1,7 @@
 //! Proves that a turn with the rows of its reach does what a turn with all rows does, that its number of round trips does not depend
 //! on how much it does, and that its statements go along indexes of large tables.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl Owner {
             reports: &[],
             ended: &[],
             dead: turn.dead,
-            claimed: &HashMap::new(),
+            claimed: &BTreeMap::new(),
             former: &[],
             strays: &[],
             stalled: &[],

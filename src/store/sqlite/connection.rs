@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Transaction, TransactionBehavior, ffi};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::error::{BoxError, Error, Result};
 use crate::host::{file_aliases, panics, platform};
 use crate::schedule::Schedules;
 use crate::store::Open;
-use crate::store::fault::Fault;
+use crate::store::fault::{Class, Fault};
 use crate::store::sqlite::connection::known::{Beginning, Begun, KnownHistory, Purpose};
 use crate::store::sqlite::connection::write_queue::WriterPlace;
 use crate::store::sqlite::damage::Files;
@@ -35,6 +35,10 @@ use crate::store::sqlite::{invariants, schema};
 
 /// A write-ahead log larger than this is truncated when the scheduler is idle.
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What may hold the lock of SQLite: no program can look that up.
+const HOLDER: &str =
+    "another connection has an open transaction that writes (if it is one of this thread, add tasks within it)";
 
 /// The application's function that prepares each connection on which its handlers write.
 pub(crate) type Prepare = dyn Fn(&Connection) -> Result<(), BoxError> + Send + Sync;
@@ -187,7 +191,12 @@ impl SqliteStore {
 
     /// Returns the error for the caller of an operation that failed.
     pub(crate) fn error(&self, fault: Fault, doing: &'static str) -> Error {
-        file::error(&self.path, fault, doing)
+        match fault {
+            Fault::Store(Class::Busy, source) if self.backing.is_none() => {
+                Error::store(doing, format!("{source}: {HOLDER}"))
+            }
+            fault => file::error(&self.path, fault, doing),
+        }
     }
 
     /// As [`SqliteStore::write`], for a caller that handles faults and checks the file itself.
@@ -316,6 +325,9 @@ impl SqliteStore {
         self.memory = Some(Memory::new(random));
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
         self.history.purpose = Purpose::Requests;
+        // A turn changes many rows in one statement, for which SQLite copies each page first, beyond 64 KiB into a file. The rows of a
+        // turn are few. Only speed depends on it.
+        let _ = self.connection.pragma_update(None, "temp_store", "memory");
     }
 
     /// Takes the state of the last turn, which the caller puts back.
@@ -424,9 +436,7 @@ impl SqliteStore {
     /// Waits until it is this connection's turn to write, among those of this process to the file. A connection that has waited for as
     /// long as it would for others fails as if SQLite had refused the lock.
     fn writer_place(&self) -> Result<WriterPlace, Fault> {
-        let busy =
-            || rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), Some("database is locked".to_owned()));
-        Ok(self.history.queue().wait(self.busy_timeout).ok_or_else(busy)?)
+        self.history.queue().wait(self.busy_timeout).map_err(Fault::from)
     }
 
     /// Returns the number of write transactions begun; for tests of the cost of an idle loop.

@@ -1,7 +1,7 @@
 //! Tests: the cost of a turn with up to a hundred thousand runs that cannot start, in steps of SQLite's virtual machine. Unlike
 //! time, the number of steps is the same on every machine.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,7 +84,7 @@ impl Site {
             reports: &[],
             ended: &[],
             dead: &[],
-            claimed: &HashMap::new(),
+            claimed: &BTreeMap::new(),
             former: &[],
             strays: &[],
             stalled: &[],

@@ -16,8 +16,8 @@ use crate::store::sqlite::runs::Claimer;
 /// (due) -> running, for the tasks that the rules have decided to start now; `next_run` is the only occurrence. An occurrence
 /// that already has a row gets no second one.
 const START_ALL: &str = "
-    INSERT OR FAIL INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, concurrency_key,
-                                   attempt, locked_by, locked_until, started_at)
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, concurrency_key,
+                           attempt, locked_by, locked_until, started_at)
     SELECT t.id, t.handler, t.next_run, ?5, 'running', t.next_run, t.priority,
            iif(t.overlap = 'allow', NULL, '#' || t.id), 1, ?1, ?2, iif(place.rowid <= ?6, ?3, NULL)
       FROM rarray(?4) place CROSS JOIN scheduled_tasks t ON t.id = place.value
@@ -27,14 +27,14 @@ const START_ALL: &str = "
 /// `next_run` is the only occurrence, which was resolved. `?1` and `?2`: the smallest and the largest of the ids.
 // likely: after an ANALYZE of few rows SQLite would read all tasks, or all from the first on. It reads at most this range.
 const COMPLETE_ALL: &str = "
-    UPDATE OR FAIL scheduled_tasks NOT INDEXED
+    UPDATE scheduled_tasks NOT INDEXED
        SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
            updated_at = ?3
      WHERE likely(id >= ?1) AND id <= ?2 AND id IN (SELECT value FROM rarray(?4))";
 
 /// As [`COMPLETE_ALL`], for consecutive ids: a list costs a fifteenth of the statement.
 const COMPLETE_SPAN: &str = "
-    UPDATE OR FAIL scheduled_tasks NOT INDEXED
+    UPDATE scheduled_tasks NOT INDEXED
        SET resolved_until = max(next_run, ifnull(resolved_until, next_run)), next_run = NULL, status = 'completed',
            updated_at = ?3
      WHERE likely(id >= ?1) AND id <= ?2";

@@ -28,7 +28,7 @@ use crate::store::sqlite::{owners, row};
 pub(crate) const MARGIN: i64 = 10_000;
 
 /// The attempts that an owner knows to have, by the run.
-pub(crate) type Claims = HashMap<i64, ClaimedAttempt>;
+pub(crate) type Claims = BTreeMap<i64, ClaimedAttempt>;
 
 /// What a connection compares a file with.
 #[derive(Clone, Copy)]

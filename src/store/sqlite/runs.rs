@@ -241,7 +241,7 @@ impl<'a> Success<'a> {
 // NOT INDEXED: after an ANALYZE of an empty file SQLite would scan all unfinished runs. likely: after one of few rows it would read
 // all runs from the first on.
 const SUCCEED_SPAN: &str = "
-    UPDATE OR FAIL task_runs NOT INDEXED
+    UPDATE task_runs NOT INDEXED
        SET status = 'succeeded', started_at = :started, finished_at = :finished, duration_ms = :duration,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE likely(id >= :first) AND id <= :last AND locked_by = :owner AND attempt = 1 AND status = 'running'";

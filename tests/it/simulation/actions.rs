@@ -64,7 +64,7 @@ impl Scenario {
             task = task.expires(seconds(self.pick(&[1, 20, 600])));
         }
         if self.once_in(4) {
-            task = task.jitter(seconds(self.pick(&[5, 90])));
+            task = task.jitter(seconds(self.pick(&[5, 60])));
         }
         if self.once_in(3) {
             task = task.timeout(seconds(self.pick(&[0, 5, 120])));

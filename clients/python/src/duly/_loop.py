@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from . import _messages
 from ._output import Output
 from .errors import Cancelled
-from .run import Run
+from .run import Run, calling
 
 
 class HandlerExit(Exception):
@@ -84,6 +84,7 @@ class Loop:
             task.add_done_callback(functools.partial(self._done, run))
 
     async def _call(self, run: Run) -> Any:
+        calling.set(run)
         try:
             return await self._handlers[run.handler](run)
         except (SystemExit, KeyboardInterrupt) as error:

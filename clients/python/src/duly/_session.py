@@ -13,7 +13,7 @@ from . import _messages
 from ._loop import Loop
 from ._output import Output
 from .errors import Cancelled, GiveUp, ProtocolError, RetryAfter
-from .run import Run
+from .run import Run, calling
 
 _CHUNK = 256 * 1024
 _PROTOCOL = 1
@@ -156,6 +156,11 @@ class Session:
         else:
             raise ProtocolError(f"expected another message, found {kind[:80]!r}")
 
+    def has(self, run: Run) -> bool:
+        """Whether this session has the attempt, which has not ended."""
+        with self._output.lock:
+            return self._attempts.get((run.run_id, run.attempt)) is run
+
     def _attempt(self, message: Dict[str, Any]) -> Optional[Run]:
         """Returns the attempt that a message names, unless it has ended. The caller holds the lock."""
         return self._attempts.get((_messages.integer(message, "run"), _messages.integer(message, "attempt")))
@@ -218,6 +223,7 @@ class Session:
                 self._output.add(_messages.begin(run.run_id, run.attempt))
             # Before the handler is called: an attempt whose worker dies counts only if it has begun.
             self._output.flush()
+            calling.set(run)
             result = self._handlers[run.handler](run)
         except BaseException as error:
             self._output.leave_fork(1)

@@ -5,12 +5,16 @@ import concurrent.futures
 import inspect
 import threading
 from collections import deque
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Awaitable, Callable, Deque, Dict, Generic, Optional, Tuple, TypeVar, Union
 
 from . import _messages
 from ._output import Output
 from .errors import Cancelled, EffectInDoubt, EffectRefused, GiveUp, ProtocolError
+
+#: The attempt whose handler calls. It may have ended since.
+calling: "ContextVar[Optional[Run]]" = ContextVar("duly_run", default=None)
 
 T = TypeVar("T")
 _LEVELS = ("error", "warn", "info", "debug", "trace")

@@ -14,6 +14,7 @@ from typing import IO, Any, Callable, Dict, List, Mapping, NamedTuple, Optional,
 from ._session import Session
 from .client import AsyncClient, Client, Path
 from .errors import ProgramError
+from .run import calling
 from .worker import Handler, Worker
 
 # The delay before the second start in seconds, doubled for each further one, up to the longest.
@@ -53,9 +54,10 @@ class Application(Client):
     _child: "_Child"
 
     def stop(self) -> None:
-        """Lets runs finish, ends duly, and waits for its end."""
+        """Lets runs finish, ends duly, and waits for its end. A handler of its own does not wait: duly waits for that."""
         self._child.stop()
-        self._child.over.wait()
+        if not self._child.is_caller():
+            self._child.over.wait()
 
     @property
     def pid(self) -> Optional[int]:
@@ -69,9 +71,10 @@ class AsyncApplication(AsyncClient):
     _child: "_Child"
 
     async def stop(self) -> None:
-        """Lets runs finish, ends duly, and waits for its end."""
+        """Lets runs finish, ends duly, and waits for its end. A handler of its own does not wait: duly waits for that."""
         self._child.stop()
-        await _wait(self._child.over)
+        if not self._child.is_caller():
+            await _wait(self._child.over)
 
     @property
     def pid(self) -> Optional[int]:
@@ -163,6 +166,7 @@ class _Child:
         self._on_exit: Optional[Callable[[Exit], object]] = options["on_exit"]
         self._log: Optional[IO[Any]] = options["log"]
         self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._session: Optional[Session] = None
         self._guard = threading.Lock()
         self._stopping = threading.Event()
         self._error: Optional[str] = None
@@ -191,6 +195,11 @@ class _Child:
         with self._guard:
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
+
+    def is_caller(self) -> bool:
+        """Whether one of its handlers calls, which has not returned."""
+        run, session = calling.get(), self._session
+        return run is not None and session is not None and session.has(run)
 
     def _supervise(self) -> None:
         starts = 0
@@ -277,6 +286,7 @@ class _Child:
                 dict(self._worker._handlers), self._worker.concurrency,
                 process.stdout.fileno(), stdin.fileno(), leave, self._loop,
             )  # fmt: skip
+            self._session = session
             idle = session.idle
             session.on_welcome = self.settled.set
             session.begin()

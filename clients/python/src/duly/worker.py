@@ -1,6 +1,7 @@
 """A worker: handlers by name, and the loop that runs them."""
 
 import os
+import re
 import stat
 import sys
 from typing import Any, Callable, Dict, Mapping, Optional, TypeVar
@@ -44,6 +45,9 @@ class Worker:
         """Makes a function the handler with this name."""
         if not isinstance(name, str) or not name:
             raise ValueError(f"expected a text as the name of a handler, found {name!r}")
+        if len(name.encode()) > 200 or re.search("[\x00-\x1f\x7f-\x9f\ufffd]", name):
+            wanted = "1 to 200 bytes without control characters or U+FFFD"
+            raise ValueError(f"expected {wanted} as the name of a handler, found {name[:200]!r}")
         if not callable(function):
             raise TypeError(f"expected a function as handler {name!r}, found {type(function).__name__}")
         if name in self._handlers:

@@ -41,7 +41,7 @@ pub(crate) fn expiry(text: &str) -> Result<Duration, String> {
 /// Returns the reason for which a duration or an instant was refused, without the text itself.
 pub(crate) fn reason(error: Error) -> String {
     match error {
-        Error::InvalidSchedule { reason, .. } => reason,
+        Error::InvalidSchedule { reason, .. } | Error::InvalidTime { reason, .. } => reason,
         other => other.to_string(),
     }
 }

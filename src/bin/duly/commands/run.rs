@@ -426,12 +426,16 @@ impl Session<'_> {
         }
         if !self.scheduler.has_stopped() {
             let running = self.running();
-            log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
+            if self.programs.have_application() {
+                log::warn!("{running}: commands are ended, and the application is asked to end its runs");
+            } else {
+                log::warn!("ending {running}; their runs are retried later, except at-most-once runs");
+            }
             self.scheduler.interrupt();
             let limit = if self.programs.running() > 0 { WORKER_LIMIT } else { SHUTDOWN_LIMIT };
             let until = clock.now().monotonic + limit;
             // Of what is left to an application, nothing is heard any more.
-            let has_work = || self.commands.running() + self.programs.running() > 0 || !self.programs.have_left();
+            let has_work = || self.commands.running() + self.programs.running() > 0 || self.programs.left().is_empty();
             while !self.scheduler.has_stopped() && has_work() && clock.now().monotonic < until {
                 let _ = self.next_stop(DRAIN_POLL);
             }
@@ -450,8 +454,12 @@ impl Session<'_> {
                 thread::sleep(DRAIN_POLL);
             }
         }
-        let Shutdown { unfinished, attempts, .. } = stopped?;
-        if unfinished > 0 {
+        let Shutdown { unfinished, mut attempts, .. } = stopped?;
+        // The runs that are left to an application go on: nothing could be recorded of them.
+        let left = self.programs.left();
+        attempts.retain(|claim| !left.contains(&claim.run_id));
+        let unrecorded = unfinished.saturating_sub(left.len());
+        if unrecorded > 0 {
             let named =
                 attempts.iter().take(RUNS_NAMED).map(|claim| format!("run {} of {:?}", claim.run_id, claim.task));
             let named = named.collect::<Vec<_>>().join(", ");
@@ -460,7 +468,7 @@ impl Session<'_> {
                 more => format!(" and {more} more"),
             };
             log::error!(
-                "the outcomes of {unfinished} runs could not be recorded ({named}{more}); the next scheduler recovers \
+                "the outcomes of {unrecorded} runs could not be recorded ({named}{more}); the next scheduler recovers \
                  these runs"
             );
             return Ok(Exit::CutShort);

@@ -294,6 +294,14 @@ fn pid(number: u32) -> Option<Pid> {
     i32::try_from(number).ok().filter(|number| *number > 1).and_then(Pid::from_raw)
 }
 
+/// Returns the parent of this process; 0: one that is not visible here. Another one than before shows that the one before has ended.
+pub(crate) fn parent() -> u32 {
+    #[cfg(unix)]
+    return rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
+    #[cfg(not(unix))]
+    0
+}
+
 #[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests {

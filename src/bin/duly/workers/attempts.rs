@@ -1,6 +1,6 @@
 //! The attempts that one process of a worker has.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -103,6 +103,11 @@ impl Attempts {
         self.state().attempts.len()
     }
 
+    /// Returns the runs that it has.
+    pub(crate) fn runs(&self) -> BTreeSet<i64> {
+        self.state().attempts.keys().map(|id| id.run).collect()
+    }
+
     /// Whether the worker has said hello.
     pub(crate) fn said_hello(&self) -> bool {
         self.state().phase != Phase::Starting
@@ -185,13 +190,15 @@ impl Attempts {
     }
 
     /// Returns an attempt that was handed over `limit` ago and has not begun, although the worker has been at work on no other one since. A
-    /// worker may begin its runs one after another. `now`: a time of the supervisor.
-    pub(crate) fn unbegun(&self, now: Duration, limit: Duration) -> Option<AttemptId> {
+    /// worker may begin its runs one after another. `now`: a time of the supervisor. No `limit`: the worker does not read its messages
+    /// now, and the time begins anew.
+    pub(crate) fn unbegun(&self, now: Duration, limit: Option<Duration>) -> Option<AttemptId> {
         let mut state = self.state();
-        if state.attempts.values().any(|attempt| attempt.stage == Stage::Begun) {
+        let is_at_work = state.attempts.values().any(|attempt| attempt.stage == Stage::Begun);
+        let Some(limit) = limit.filter(|_| !is_at_work) else {
             state.attempts.values_mut().for_each(|attempt| attempt.sent_seen = None);
             return None;
-        }
+        };
         let sent = state.attempts.iter_mut().filter(|(_, attempt)| attempt.stage == Stage::Sent);
         let mut unbegun = sent.filter_map(|(id, attempt)| {
             let since = *attempt.sent_seen.get_or_insert(now);
@@ -256,8 +263,20 @@ impl Attempts {
 
     /// Takes an attempt from the worker.
     pub(crate) fn take(&self, id: AttemptId) -> Option<Attempt> {
+        self.take_if(id, |_| true)
+    }
+
+    /// Takes an attempt that has not begun from the worker, and returns its run to the queue. Returns whether it had not begun. `how`: the
+    /// error of a run that is to be cancelled.
+    pub(crate) fn take_back(&self, id: AttemptId, how: &str) -> bool {
+        let unbegun = self.take_if(id, |attempt| attempt.stage < Stage::Begun);
+        let ended = Ended { how: how.to_owned(), is_heard: true };
+        unbegun.map(|attempt| self.conclude(attempt, &ended)).is_some()
+    }
+
+    fn take_if(&self, id: AttemptId, accepts: impl Fn(&Attempt) -> bool) -> Option<Attempt> {
         let mut state = self.state();
-        state.attempts.get(&id)?.delegated.as_ref()?;
+        state.attempts.get(&id).filter(|attempt| attempt.delegated.is_some() && accepts(attempt))?;
         state.ended.push_back(id);
         if state.ended.len() > ENDED {
             state.ended.pop_front();

@@ -110,9 +110,14 @@ impl Fleet {
         self.copies.iter().find_map(|copy| copy.ended())
     }
 
-    /// Whether attempts are left to an application.
-    pub(crate) fn has_left(&self) -> bool {
-        self.copies.iter().any(|copy| copy.has_left())
+    /// Whether the application that started this program serves it.
+    pub(crate) fn is_application(&self) -> bool {
+        self.copies.iter().any(|copy| copy.options.is_application)
+    }
+
+    /// Returns the runs that are left to an application.
+    pub(crate) fn left(&self) -> impl Iterator<Item = i64> {
+        self.copies.iter().flat_map(|copy| copy.left())
     }
 
     fn live(&self) -> impl Iterator<Item = Arc<Worker>> {

@@ -1,32 +1,39 @@
-//! The standard output of a worker's process, until that process has ended: what its children write afterwards is not of the worker.
+//! What a process writes, until that process has ended: what its children write afterwards is not of the worker.
 
 use std::io::{self, Read};
-use std::process::ChildStdout;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use std::os::fd::AsFd as Pipe;
+
+/// A pipe that is only read: its process is not watched.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) trait Pipe {}
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl<T> Pipe for T {}
 
 /// Ends with what the pipe holds when the process is found to have ended.
-pub(crate) struct LeaderOutput {
-    stdout: ChildStdout,
+pub(crate) struct LeaderOutput<R> {
+    output: R,
     #[cfg(any(target_os = "linux", target_os = "android"))]
     leader: Option<std::os::fd::OwnedFd>,
     /// Set when the process has ended: bytes that were in the pipe and are not read yet.
     left: Option<u64>,
 }
 
-impl LeaderOutput {
-    /// `pid`: the process, which has not been waited for. Where the system does not report its end by a descriptor, the output lasts as
+impl<R: Read + Pipe> LeaderOutput<R> {
+    /// `pid`: the process, which has not been waited for, or the parent of this one. Where the system does not report its end by a descriptor, the output lasts as
     /// long as any process has it.
-    pub(crate) fn new(stdout: ChildStdout, pid: u32) -> Self {
+    pub(crate) fn new(output: R, pid: u32) -> Self {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             use rustix::process::{Pid, PidfdFlags, pidfd_open};
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             let leader = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-            LeaderOutput { stdout, leader, left: None }
+            LeaderOutput { output, leader, left: None }
         }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         {
             let _ = pid;
-            LeaderOutput { stdout, left: None }
+            LeaderOutput { output, left: None }
         }
     }
 
@@ -35,14 +42,14 @@ impl LeaderOutput {
     fn wait(&mut self) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, poll};
         let (Some(leader), None) = (&self.leader, self.left) else { return Ok(()) };
-        let mut ready = [PollFd::new(leader, PollFlags::IN), PollFd::new(&self.stdout, PollFlags::IN)];
+        let mut ready = [PollFd::new(leader, PollFlags::IN), PollFd::new(&self.output, PollFlags::IN)];
         while let Err(error) = poll(&mut ready, None) {
             if error != rustix::io::Errno::INTR {
                 return Err(error.into());
             }
         }
         if !ready[0].revents().is_empty() {
-            self.left = Some(rustix::io::ioctl_fionread(&self.stdout)?);
+            self.left = Some(rustix::io::ioctl_fionread(&self.output)?);
         }
         Ok(())
     }
@@ -53,16 +60,31 @@ impl LeaderOutput {
     }
 }
 
-impl Read for LeaderOutput {
+impl<R: Read + Pipe> Read for LeaderOutput<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.wait()?;
-        let Some(left) = &mut self.left else { return self.stdout.read(buffer) };
+        let Some(left) = &mut self.left else { return self.output.read(buffer) };
         let most = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
         if most == 0 {
             return Ok(0);
         }
-        let read = self.stdout.read(&mut buffer[..most])?;
+        let read = self.output.read(&mut buffer[..most])?;
         *left -= read as u64;
         Ok(read)
+    }
+}
+
+/// Whether this is a pipe, and all that was written to it has been read. `false` where the system does not report that.
+pub(crate) fn is_read(pipe: &impl Pipe) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use rustix::fs::{FileType, fstat};
+        let is_pipe = fstat(pipe).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+        is_pipe && rustix::io::ioctl_fionread(pipe).is_ok_and(|left| left == 0)
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    {
+        let _ = pipe;
+        false
     }
 }

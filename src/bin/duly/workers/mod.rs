@@ -15,6 +15,7 @@ mod supervisor;
 pub(crate) mod times;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -107,9 +108,14 @@ impl Workers {
         self.fleets.iter().find_map(|fleet| fleet.ended())
     }
 
-    /// Whether attempts are left to an application: nothing is heard of them any more.
-    pub(crate) fn have_left(&self) -> bool {
-        self.fleets.iter().any(|fleet| fleet.has_left())
+    /// Whether the application that started this program serves handlers.
+    pub(crate) fn have_application(&self) -> bool {
+        self.fleets.iter().any(|fleet| fleet.is_application())
+    }
+
+    /// Returns the runs whose attempts are left to an application: nothing is heard of them any more.
+    pub(crate) fn left(&self) -> BTreeSet<i64> {
+        self.fleets.iter().flat_map(|fleet| fleet.left()).collect()
     }
 
     /// Whether an attempt was ended because the scheduler stopped.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use duly::executor::check_text;
 use duly::{Context, StopReason, Timestamp};
 use log::Level;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -20,8 +21,6 @@ pub(crate) const MAX_LINE: usize = 1024 * 1024;
 const HELLO: &[u8] = b"\"hello\"";
 /// Most handlers of a worker.
 const MAX_HANDLERS: usize = 1000;
-/// Longest name of a handler, in bytes.
-const MAX_NAME: usize = 200;
 /// Most runs that a worker takes at once.
 const MAX_CONCURRENCY: u32 = 1000;
 /// Most characters of a line or a value that an error quotes.
@@ -214,8 +213,8 @@ impl<'a> Line<'a> {
             let found = names.len();
             return Err(format!("hello: handlers: expected 1 to {MAX_HANDLERS} names, found {found}"));
         }
-        if let Some(name) = names.iter().find(|name| name.is_empty() || name.len() > MAX_NAME || name.contains('\0')) {
-            return Err(format!("hello: handlers: expected names of 1 to {MAX_NAME} bytes, found {}", quoted(name)));
+        if let Some(error) = names.iter().find_map(|name| check_text("handler", name).err()) {
+            return Err(format!("hello: handlers: {error}; no task can have such a handler: rename it in the worker"));
         }
         let expected = "an integer from 1 to 1000";
         let concurrency: u32 = value("hello", "concurrency", self.concurrency, expected)?;
@@ -433,7 +432,13 @@ mod tests {
             (r#"{"type":"log","level":"loud","text":""}"#, "log: level: expected error, warn, info"),
             (r#"{"type":"hello","protocol":2,"handlers":["a"],"concurrency":1}"#, "protocol: expected 1, found 2"),
             (r#"{"type":"hello","protocol":1,"handlers":[],"concurrency":1}"#, "expected 1 to 1000 names, found 0"),
-            (r#"{"type":"hello","protocol":1,"handlers":[""],"concurrency":1}"#, "names of 1 to 200 bytes"),
+            (r#"{"type":"hello","protocol":1,"handlers":[""],"concurrency":1}"#, "handler: expected 1 to 200 bytes"),
+            (
+                r#"{"type":"hello","protocol":1,"handlers":["a","b\n"],"concurrency":1}"#,
+                r#"without control characters or U+FFFD, found "b\n"; no task can have such a handler: rename it"#,
+            ),
+            (r#"{"type":"hello","protocol":1,"handlers":["\u001b[2J"],"concurrency":1}"#, r#"found "\u{1b}[2J""#),
+            ("{\"type\":\"hello\",\"protocol\":1,\"handlers\":[\"\u{fffd}\"],\"concurrency\":1}", "rename it"),
             (r#"{"type":"hello","protocol":1,"handlers":"a","concurrency":1}"#, "expected an array of names"),
             (r#"{"type":"hello","protocol":1,"handlers":["a"],"concurrency":0}"#, "from 1 to 1000, found 0"),
             ("{\"type\":\"\u{1b}[2J\"}", "control character"),

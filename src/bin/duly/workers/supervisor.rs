@@ -2,6 +2,7 @@
 
 pub(crate) mod application;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,8 +64,8 @@ pub(crate) struct Supervisor {
     problem: Mutex<Option<String>>,
     /// Of an application: why it is served no more.
     ended: Mutex<Option<Result<String, String>>>,
-    /// Attempts are left to an application: nothing is heard of them any more.
-    has_left: AtomicBool,
+    /// Runs whose attempts are left to an application: nothing is heard of them any more.
+    left: Mutex<BTreeSet<i64>>,
 }
 
 /// Why a process ended.
@@ -108,7 +109,7 @@ impl Supervisor {
             is_settled: AtomicBool::new(false),
             problem: Mutex::default(),
             ended: Mutex::default(),
-            has_left: AtomicBool::new(false),
+            left: Mutex::default(),
         }
     }
 
@@ -150,9 +151,9 @@ impl Supervisor {
         lock(&self.ended).clone()
     }
 
-    /// Whether attempts are left to an application.
-    pub(crate) fn has_left(&self) -> bool {
-        self.has_left.load(Ordering::SeqCst)
+    /// Returns the runs that are left to an application.
+    pub(crate) fn left(&self) -> BTreeSet<i64> {
+        lock(&self.left).clone()
     }
 
     /// `worker mail`, with the number of the copy if there are several.
@@ -381,7 +382,7 @@ impl Supervisor {
                 let (run, limit) = (id.run, duration_text(self.times.cancel));
                 return End::Because(format!("run {run} had not ended {limit} after its cancel"));
             }
-            if let Some(id) = worker.attempts.unbegun(awake, self.times.begin) {
+            if let Some(id) = worker.attempts.unbegun(awake, Some(self.times.begin)) {
                 let (run, limit) = (id.run, duration_text(self.times.begin));
                 return End::Because(format!("it had not begun run {run} {limit} after it was given to it"));
             }

@@ -301,6 +301,10 @@ impl Worker {
                 self.answer(&ToWorker::Effect { run, attempt, key, answer: EffectAnswer::Refused { error } });
             }
             Step::Begin | Step::Progress(_) | Step::Done(_) | Step::Failed { .. } => {
+                if matches!(step, Step::Begin) {
+                    // It was taken back, and its run may have another attempt.
+                    self.outbox.push_line(ToWorker::cancel(id, StopReason::Asked).line());
+                }
                 self.log.line(Level::Warn, Some(run), &format!("a late message is ignored: {error}"));
             }
         }

@@ -46,7 +46,7 @@ impl SqliteStore {
     /// Holds the write lock meanwhile: otherwise the record of an older state could replace that of a newer one.
     fn record(&mut self) -> Result<(), BoxError> {
         // Without its place, as SQLite refuses the lock.
-        let Some(place) = self.history.queue().wait(self.busy_timeout) else { return Err("database is locked".into()) };
+        let Ok(place) = self.history.queue().wait(self.busy_timeout) else { return Err("database is locked".into()) };
         let begin = |connection| Transaction::new_unchecked(connection, TransactionBehavior::Immediate);
         let snapshot = place.lock(&self.connection, begin)?;
         let seen = Seen::read(&snapshot)?;

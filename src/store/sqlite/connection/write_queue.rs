@@ -8,24 +8,25 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 
 use crate::clock::{Clock, SystemClock};
 use crate::rules::lock_pause::{LockPause, PAUSE};
+use crate::store::fault::{Class, Fault};
 
 /// The queue of one file.
 #[derive(Default)]
 pub(super) struct WriteQueue(Mutex<Waiting>);
 
 struct Waiting {
-    /// Whether a connection has the place of the writer.
-    taken: bool,
-    /// The others, in the order in which they came. One that has given up has dropped its receiver.
-    next: VecDeque<Sender<()>>,
+    /// The thread whose connection has the place of the writer.
+    writer: Option<ThreadId>,
+    /// The threads of the others, in the order in which they came. One that has given up has dropped its receiver.
+    next: VecDeque<(ThreadId, Sender<()>)>,
     pause: LockPause,
     clock: Arc<dyn Clock>,
 }
@@ -33,7 +34,7 @@ struct Waiting {
 impl Default for Waiting {
     fn default() -> Self {
         let clock = Arc::new(SystemClock::new());
-        Waiting { taken: false, next: VecDeque::new(), pause: LockPause::default(), clock }
+        Waiting { writer: None, next: VecDeque::new(), pause: LockPause::default(), clock }
     }
 }
 
@@ -53,14 +54,38 @@ pub(super) struct WriterPlace {
     left: Duration,
 }
 
+/// Why a connection does not get the place of the writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// Others had it for longer than the connection waits.
+    Taken,
+    /// This thread has it, with another connection: it would wait for itself.
+    OfThisThread,
+}
+
+impl From<NoPlace> for Fault {
+    fn from(no_place: NoPlace) -> Fault {
+        match no_place {
+            NoPlace::Taken => {
+                let locked = Some("database is locked".to_owned());
+                rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), locked).into()
+            }
+            NoPlace::OfThisThread => Fault::Store(
+                Class::Other,
+                "this thread holds the write lock of the database, in the closure of `finish`: add tasks there with \
+                 `Client::add_in`, and do everything else before or after it"
+                    .into(),
+            ),
+        }
+    }
+}
+
 impl WriteQueue {
     /// Waits until those have written that have asked before, and for the end of a pause: at most for `limit`, or a pause if that is
     /// longer.
-    pub(super) fn wait(self: &Arc<Self>, limit: Duration) -> Option<WriterPlace> {
+    pub(super) fn wait(self: &Arc<Self>, limit: Duration) -> Result<WriterPlace, NoPlace> {
         let asked = self.now();
-        if !self.is_first(limit.saturating_sub(PAUSE)) {
-            return None;
-        }
+        self.become_first(limit.saturating_sub(PAUSE))?;
         let mut place = WriterPlace { queue: self.clone(), began: self.now(), limit, left: limit };
         let (pause, clock) = {
             let waiting = self.waiting();
@@ -71,24 +96,29 @@ impl WriteQueue {
             place.began = self.now();
         }
         place.left = limit.saturating_sub(place.began.saturating_sub(asked));
-        Some(place)
+        Ok(place)
     }
 
-    /// Returns whether the place is this connection's, which waits for it.
-    fn is_first(&self, limit: Duration) -> bool {
+    /// Waits until the place is this connection's.
+    fn become_first(&self, limit: Duration) -> Result<(), NoPlace> {
+        let this = thread::current().id();
         let mut waiting = self.waiting();
-        if !waiting.taken {
-            waiting.taken = true;
-            return true;
+        match waiting.writer {
+            None => {
+                waiting.writer = Some(this);
+                return Ok(());
+            }
+            Some(writer) if writer == this => return Err(NoPlace::OfThisThread),
+            Some(_) => {}
         }
         let (call, called) = bounded(1);
-        waiting.next.push_back(call);
+        waiting.next.push_back((this, call));
         drop(waiting);
-        called.recv_timeout(limit).is_ok() || {
+        called.recv_timeout(limit).or_else(|_| {
             // The place is given away under this lock: either it was given to this connection meanwhile, or it never will be.
             let _waiting = self.waiting();
-            called.try_recv().is_ok()
-        }
+            called.try_recv().map_err(|_| NoPlace::Taken)
+        })
     }
 
     fn now(&self) -> Duration {
@@ -133,12 +163,13 @@ impl Drop for WriterPlace {
         let ended = self.now();
         let mut waiting = self.queue.waiting();
         waiting.pause.used(self.began, ended);
-        while let Some(next) = waiting.next.pop_front() {
+        while let Some((thread, next)) = waiting.next.pop_front() {
             if next.try_send(()).is_ok() {
+                waiting.writer = Some(thread);
                 return;
             }
         }
-        waiting.taken = false;
+        waiting.writer = None;
     }
 }
 
@@ -213,7 +244,10 @@ mod tests {
         let queue = writer.queue();
         let patient = writer
             .try_write(|_, _| {
-                let refused = hurried.try_write(|_, _| Ok(())).unwrap_err();
+                let own = hurried.try_write(|_, _| Ok(())).unwrap_err();
+                assert!(!own.is_busy() && own.to_string().starts_with("this thread holds the write lock"), "{own}");
+                let refused = thread::scope(|scope| scope.spawn(|| hurried.try_write(|_, _| Ok(()))).join());
+                let refused = refused.unwrap().unwrap_err();
                 assert!(refused.is_busy(), "{refused}");
                 let thread = thread::spawn(move || patient.try_write(|_, _| Ok(())).map_err(|fault| fault.to_string()));
                 // The one that has given up is still listed.
@@ -227,7 +261,7 @@ mod tests {
     }
 
     fn queue_is_free(store: &SqliteStore) -> bool {
-        !store.queue().waiting().taken
+        store.queue().waiting().writer.is_none()
     }
 
     /// A writer that fails or panics leaves its place.

@@ -67,7 +67,7 @@ pub(crate) fn is_guard(mut words: impl Iterator<Item = OsString>) -> bool {
     // Not before: a path of the loader may be relative.
     let _ = std::env::set_current_dir("/");
     ignore_signals();
-    let scheduler = parent();
+    let scheduler = system::parent();
     let (sender, lines) = sync_channel(AHEAD);
     let is_abroad = is_abroad();
     let read = move || {
@@ -113,14 +113,6 @@ fn unnamed(line: Line) -> Line {
         Line::Start(group) => Line::Start(Group { pid: 0, leader: None, ..group }),
         line => line,
     }
-}
-
-/// Returns the parent of this process; 0: one that is not visible here.
-fn parent() -> u32 {
-    #[cfg(unix)]
-    return rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
-    #[cfg(not(unix))]
-    0
 }
 
 /// Returns whether a process is a scheduler or another guard: it executes this program, and certainly not as a command of the scheduler.
@@ -297,7 +289,7 @@ impl Told {
         // What cannot be seen completely is looked for again.
         let Ok(visible) = every_process() else { return Vec::new() };
         // Asked after the look: what it has shown under another parent than the scheduler was adopted as this process was.
-        let parents = [self.scheduler, parent()];
+        let parents = [self.scheduler, system::parent()];
         let has_begun = |one: &Process, at: Duration| {
             let leads = one.pid == one.session || !visible.iter().any(|other| other.pid == one.session);
             let is_child = one.pid != std::process::id() && parents.contains(&one.parent);

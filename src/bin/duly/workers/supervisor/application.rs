@@ -1,23 +1,25 @@
 //! Child mode, `--worker -`: the application is the parent of this process, and serves handlers over its standard input and output.
 //!
-//! The application is no process of this scheduler: it is never signalled, and its end is known only by the lock of a file that it has
-//! open. While it holds the lock it may run handlers, so the runs that it has stay `running`, also when this process has ended.
+//! The application is no process of this scheduler: it is never signalled. When it has ended, which the system reports of the parent of this
+//! process, nothing more is read. What becomes of its runs is decided by the lock of a file that it has open: while a process holds the
+//! lock, it may run handlers, so the runs stay `running`, also when this process has ended.
 
 use std::ffi::OsString;
 use std::io;
 use std::mem;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use duly::executor::{SharedInput, Waker};
 use duly::{Clock, SystemClock, duration_text};
 
+use crate::exec::system;
 use crate::output::units::count_of;
 use crate::workers::attempts::Ended;
+use crate::workers::leader::{LeaderOutput, Pipe, is_read};
 use crate::workers::options::FILE;
 use crate::workers::protocol::ToWorker;
-use crate::workers::supervisor::{LATE, Order, Supervisor, lock, spawn};
+use crate::workers::supervisor::{LATE, Order, PIPES, Supervisor, lock, spawn, wait_for};
 use crate::workers::worker::Worker;
 
 /// The role of a process that locks its standard input, a file that the application has open too, and ends: systems know locks of open
@@ -40,13 +42,26 @@ pub(crate) fn lock_input(mut words: impl Iterator<Item = OsString>) -> Option<io
     Some(Err(io::ErrorKind::Unsupported.into()))
 }
 
+/// Returns standard input, without a buffer.
+fn own_input() -> io::Result<impl io::Read + Pipe + Send + 'static> {
+    #[cfg(unix)]
+    return std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned().map(std::fs::File::from);
+    #[cfg(not(unix))]
+    Ok(io::stdin())
+}
+
 impl Supervisor {
     /// Serves the application until it has ended, or an order ends that.
     pub(super) fn serve_application(&self, waker: &Waker) {
+        let application = system::parent();
         let path = std::env::var_os(FILE).map(PathBuf::from).unwrap_or_default();
         let input = match waker.adopt_input(&path) {
             Ok(input) => input,
             Err(error) => return self.leave_application(Err(format!("its file cannot be used as its lock: {error}"))),
+        };
+        let messages = match own_input() {
+            Ok(messages) => LeaderOutput::new(messages, application),
+            Err(error) => return self.leave_application(Err(format!("standard input cannot be read: {error}"))),
         };
         let worker = self.worker();
         let threads = [
@@ -54,27 +69,27 @@ impl Supervisor {
                 let input = input.clone();
                 move |worker| worker.write(io::stdout(), &input)
             }),
-            spawn("duly-worker-out", &worker, |worker| worker.read(io::stdin())),
+            spawn("duly-worker-out", &worker, move |worker| worker.read(messages)),
         ];
         *lock(&self.live) = Some(worker.clone());
         match threads.into_iter().collect::<io::Result<Vec<()>>>() {
-            Ok(_) => self.watch_application(&worker, &input),
+            Ok(_) => self.watch_application(&worker, &input, application),
             Err(error) => self.leave_application(Err(format!("a thread for it cannot be started: {error}"))),
         }
-        let is_gone = self.await_end(&worker, &input);
+        let is_gone = self.await_end(&worker, &input, application);
         worker.attempts.leave();
         worker.outbox.close(None);
-        let left = worker.attempts.count();
+        let left = worker.attempts.runs();
         if is_gone {
             worker.attempts.close(&Ended { how: "the application ended".to_owned(), is_heard: worker.output_ended() });
-        } else if left > 0 {
-            let runs = count_of(left, "run");
+        } else if !left.is_empty() {
+            let runs = count_of(left.len(), "run");
             log::warn!(
-                "{}: {runs} are left to it; they wait until it has ended, or has returned from them",
+                "{}: {runs} left to it: they start nowhere else before it has ended, or has closed the file of its lock",
                 self.label()
             );
             self.hub.cut_short();
-            self.has_left.store(true, Ordering::SeqCst);
+            *lock(&self.left) = left;
             // Dropping an attempt would end it.
             mem::forget(worker.clone());
         }
@@ -92,13 +107,14 @@ impl Supervisor {
 
     /// Watches the application until its messages have ended, or an order ends that. It is not ended, whatever it does: what it neglects is
     /// a problem of this scheduler.
-    fn watch_application(&self, worker: &Worker, input: &SharedInput) {
+    fn watch_application(&self, worker: &Worker, input: &SharedInput, application: u32) {
         let (clock, tick) = (SystemClock::new(), self.times.tick());
         // Time that this process was awake.
         let (mut seen, mut awake) = (clock.now().monotonic, Duration::ZERO);
         let (mut heard, mut has_pinged, mut is_stopping) = (Duration::ZERO, false, false);
-        // A process that the application has started may hold its pipe.
-        while !worker.output_ended() && !input.is_free() {
+        // A process that the application has forked may hold its pipe, and its lock.
+        let has_ended = || input.is_free() || system::parent() != application;
+        while !worker.output_ended() && !has_ended() {
             let said_hello = worker.attempts.said_hello();
             match self.has_order() {
                 Order::End => return,
@@ -125,6 +141,15 @@ impl Supervisor {
                 has_pinged = true;
                 worker.outbox.push_line(ToWorker::Ping.line());
             }
+            // While it reads nothing, it may still begin what is in its pipe.
+            let reads = silent < 2 * self.times.ping || is_read(&io::stdout());
+            if let Some(id) = worker.attempts.unbegun(awake, reads.then_some(self.times.begin)) {
+                let limit = duration_text(self.times.begin);
+                let how = format!("the application had not begun run {} {limit} after it was given to it", id.run);
+                if worker.attempts.take_back(id, &how) {
+                    log::warn!("{how}: the run is taken back");
+                }
+            }
             let late = worker.attempts.overdue(awake, self.times.cancel);
             if late.is_some() && self.drain_is_over() {
                 return;
@@ -146,8 +171,11 @@ impl Supervisor {
             awake += now.saturating_sub(seen).min(tick + LATE);
             seen = now;
         }
-        let how = if input.is_free() { "it has ended" } else { "it has closed its pipe" };
-        self.leave_application(Ok(how.to_owned()));
+        let how = if has_ended() { "it has ended" } else { "it has closed its pipe" };
+        // What it wrote before its end counts.
+        wait_for(PIPES, || worker.output_ended());
+        // It may have closed its pipe at the `error`.
+        self.leave_application(worker.attempts.broken().map_or_else(|| Ok(how.to_owned()), Err));
     }
 
     /// Whether the time has passed that running attempts have at the end.
@@ -156,11 +184,12 @@ impl Supervisor {
     }
 
     /// Waits until the application is gone, or is not waited for any more. Returns whether it is gone.
-    fn await_end(&self, worker: &Worker, input: &SharedInput) -> bool {
+    fn await_end(&self, worker: &Worker, input: &SharedInput, application: u32) -> bool {
         // Also when no attempt is left: the application may need a moment to end after its pipe.
         while !input.is_free() {
-            let is_idle = worker.attempts.count() == 0;
-            if self.has_order() == Order::End || self.drain_is_over() || worker.output_ended() && is_idle {
+            let has_ended = || worker.output_ended() || system::parent() != application;
+            let is_idle = || worker.attempts.count() == 0;
+            if self.has_order() == Order::End || self.drain_is_over() || has_ended() && is_idle() {
                 return false;
             }
             self.bell.wait(LOOK);
