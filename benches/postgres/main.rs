@@ -271,7 +271,8 @@ fn lateness(place: &mut Place, options: &Options, lines: &mut Vec<Line>) {
 
 /// Twenty waiting runs of one task for each job, once.
 fn others(place: &mut Place, options: &Options, _: &mut Vec<Line>) {
-    let address = format!("{}?schema={}", place.address, place.schema());
+    let schema = place.schema();
+    let address = format!("{}?schema={schema}", place.address);
     others::run(&address, &mut place.session, 20 * options.jobs);
 }
 
