@@ -346,8 +346,7 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- program and schema_version: mark these tables as duly's, and their version. probe: for the triggers of schema.sql.
 -- stamp: counts heartbeats. If it decreases, the database is an older copy, and the scheduler stops; do not change it.
--- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. clock_mark:
--- when a clock was found to have been ahead, and the last row that counts from then; turns correct the others in batches. misplanned: rows
+-- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
 -- that a wrong clock has planned and that could not be written since, and the time from which they are planned again.
 CREATE TABLE scheduler_meta (
     key              text COLLATE "C" PRIMARY KEY,

@@ -334,8 +334,7 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
 -- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
--- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. clock_mark:
--- when a clock was found to have been ahead, and the last row that counts from then; turns correct the others in batches. misplanned: rows
+-- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
 -- that a wrong clock has planned and that could not be written since, and the time from which they are planned again. history: a
 -- random id of the history of these rows. After the file was restored to an earlier state, the first scheduler or client that finds
 -- that begins another. restored: what it found, until a scheduler records the event. held: what still runs of the history before, as

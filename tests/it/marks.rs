@@ -1,10 +1,10 @@
 //! A change of a task with very many waiting runs writes a mark. Turns then derive the runs again, in batches, and claims obey the
-//! change at once. So do other zone data, and a clock that was wrong.
+//! change at once.
 
 use duly::testing::Stepper;
 use duly::{Client, Limit, NewTask, Overlap};
 
-use crate::fixtures::{NOON, TestDb, at, minutes, number, problems, seconds};
+use crate::fixtures::{NOON, TestDb, at, number, problems, seconds};
 
 /// What one transaction may write: the 500 items of a turn, some of which change a second row.
 const MOST: usize = 700;
@@ -254,76 +254,6 @@ fn local_tasks_are_planned_again_in_parts_and_none_starts_by_the_old_plan() {
         }
     }
     assert_eq!((db.rows(plan), db.ask(mark)), (before, "0".to_owned()));
-    db.assert_sound();
-}
-
-#[test]
-fn a_clock_that_was_wrong_is_corrected_in_parts_and_what_falls_due_is_corrected_first() {
-    let (runs, tasks) = (number("DULY_WAITING", 20_000), 2_000);
-    let (db, days) = (TestDb::new(), 3 * 86_400_000);
-    let ahead = "2027-03-17T12:00:00Z";
-    let mut stepper = db.builder(ahead).accept("late").start().expect("a stepper");
-    let client = stepper.client().clone();
-    crowd(&db, &client, runs);
-    // Every second run waits for a retry, an hour after its end.
-    db.execute(&format!(
-        "UPDATE task_runs SET scheduled_for = scheduled_for + {days}, run_at = run_at + {days} + 60000 WHERE id % 2 = 0"
-    ));
-    db.execute(&format!(
-        "UPDATE task_runs SET status = 'failed', attempt = 1, finished_at = {end}, started_at = {end}, run_at = {end} + 3600000
-          WHERE id % 2 = 1",
-        end = at(ahead).as_millis()
-    ));
-    db.execute(
-        "INSERT INTO task_attempts (run_id, attempt, outcome, locked_by, finished_at)
-         SELECT id, 1, 'failed', 'other', finished_at FROM task_runs WHERE status = 'failed'",
-    );
-    client.set_limit(Limit::rate("limited", 100, seconds(60))).expect("a limit");
-    db.execute(&format!(
-        "INSERT INTO rate_limit_starts (handler, number, started_at)
-         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT 'limited', i, {} FROM n",
-        at(ahead).as_millis()
-    ));
-    let every = |n: usize| NewTask::interval(format!("every:{n}"), minutes(10)).handler("nowhere");
-    for part in (0..tasks).collect::<Vec<_>>().chunks(500) {
-        client.add_all(part.iter().map(|n| every(*n))).expect("tasks");
-    }
-    client.add(NewTask::interval("late", minutes(10)).handler("late")).expect("a task");
-    derive(&mut stepper);
-    count_changes(&db);
-    let mark = "SELECT count(*) FROM scheduler_meta WHERE key = 'clock_mark'";
-    stepper.clock().set_wall(at(NOON));
-    assert!(stepper.step().expect("a turn").is_empty());
-    let found = changes(&db);
-    assert!(found > 0 && found <= MOST, "the first turn has changed {found} rows");
-    assert_eq!(db.ask(mark), "1", "the test looks too late");
-    // A user runs a task now that is not corrected yet.
-    stepper.clock().advance(seconds(2));
-    db.execute(&format!("UPDATE scheduled_tasks SET next_run = {} WHERE name = 'late'", at(NOON).as_millis() + 1_000));
-    changes(&db);
-    let mut late = 0;
-    for turn in 2.. {
-        for claim in stepper.step().expect("a turn") {
-            assert_eq!((claim.task.as_str(), db.ask(mark).as_str()), ("late", "1"));
-            stepper.finish(&claim, duly::Outcome::succeeded());
-            late += 1;
-        }
-        let found = changes(&db);
-        assert!(found <= MOST, "turn {turn} has changed {found} rows");
-        if stepper.sleeps() > seconds(0) {
-            assert!(turn <= (runs + tasks + 100) / BATCH + 10, "{turn} turns");
-            break;
-        }
-    }
-    assert_eq!((late, db.ask(mark).as_str()), (1, "0"));
-    let noon = at(NOON).as_millis();
-    let planned =
-        "SELECT DISTINCT strftime('%H:%M', next_run / 1000, 'unixepoch') FROM scheduled_tasks WHERE name <> 'crowd'";
-    assert_eq!(db.rows(planned), ["12:10"]);
-    let starts =
-        "SELECT DISTINCT status || ' ' || (run_at - {noon}) FROM task_runs WHERE status <> 'succeeded' ORDER BY 1";
-    assert_eq!(db.rows(&starts.replace("{noon}", &noon.to_string())), ["failed 3600000", "queued 60000"]);
-    assert_eq!(db.ask(&format!("SELECT count(*) FROM rate_limit_starts WHERE started_at > {noon}")), "0");
     db.assert_sound();
 }
 

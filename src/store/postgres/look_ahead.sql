@@ -48,8 +48,7 @@ SELECT (SELECT min(t.next_run) FROM (VALUES (0), (1), (2), (3)) AS p(priority)
                 WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= (SELECT now FROM asked)
                   AND attempt = forgiven)
        OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
-       OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE marked IS NOT NULL)
-       OR EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark'),
+       OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE marked IS NOT NULL),
        (SELECT value FROM scheduler_meta
          WHERE key = 'zone_data' AND EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'zone_mark')),
        hashtextextended(pg_current_snapshot()::text, 0),

@@ -20,7 +20,7 @@ use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
 use crate::store::sqlite::turn::{PRESSING, SWEEP};
-use crate::store::turn_io::{Done, Item, MAX_ITEMS, MAX_OUTCOMES, Other, Slots, Work};
+use crate::store::turn_io::{Done, Item, MAX_ITEMS, MAX_OUTCOMES, Other, Work};
 
 /// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
 const EXPIRING: usize = 450;
@@ -67,14 +67,10 @@ impl PostgresStore {
                 let alone =
                     Work { finished: &[], reports: &[], ended: &[], dead: &[], stalled: &[], full: false, ..*work };
                 events = self.work(&alone)?.events;
-                self.rewound = Some((believed, work.clock_events.len()));
-                // Corrects the first rows. The turn itself plans them.
-                let (clock_events, slots) = (&[][..], Slots::default());
-                let correcting = Work { rewind: None, stepped: 0, clock_events, slots, ..alone };
-                events.extend(self.work(&correcting)?.events);
                 work.clock_events.len()
             }
         };
+        self.rewound = Some((believed, recorded));
         let clock_events = work.clock_events.get(recorded..).unwrap_or_default();
         let mut done = self.work(&Work { rewind: None, clock_events, ..*work })?;
         self.rewound = None;
@@ -290,7 +286,6 @@ impl PostgresStore {
             room: count(room),
             misplanned: memory.clock.planned.tasks.keys().copied().collect(),
             derived: if_it_works(work.derived + 1),
-            corrected: count(work.most.div_ceil(2)),
             keys: HashSet::new(),
             outputs: false,
             attempts: false,

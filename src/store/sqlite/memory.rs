@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::model::report::Pass;
 use crate::store::sqlite::blocked::Round;
 use crate::store::sqlite::claim::PassedRuns;
+use crate::store::sqlite::replan::Misplanned;
 use crate::store::sqlite::restore::held::Holds;
-use crate::store::sqlite::rewind::Misplanned;
 use crate::store::turn_io::Item;
 
 /// What goes on from turn to turn.

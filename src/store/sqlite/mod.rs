@@ -45,7 +45,6 @@ pub(crate) mod registration;
 pub(crate) mod replan;
 mod requests;
 pub(crate) mod restore;
-pub(crate) mod rewind;
 pub(crate) mod row;
 #[cfg(feature = "page")]
 mod run_view;

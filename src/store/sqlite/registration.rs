@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::replan::Misplanned;
 use crate::store::sqlite::restore::Claims;
 use crate::store::sqlite::restore::held::HeldBack;
-use crate::store::sqlite::rewind::Misplanned;
-use crate::store::sqlite::{damage, health, owners, prune, replan, restore, rewind};
+use crate::store::sqlite::{damage, health, owners, prune, replan, restore};
 use crate::store::turn_io::{ClockEvent, KnownOwners, Registered, Registration};
 
 /// Returns which owners and attempts the tables know. What shows that the file was restored is compared before: the files of these owners
@@ -75,7 +75,7 @@ fn registered(
     let (others, not_stopped) = (owners::others(tx, &new.owner)?, owners::not_stopped(tx, &new.owner)?);
     let other_zone_data = replan::record_zone_data(tx, schedules, &new.zone_data, now)?;
     let registered = Registered { others, not_stopped, cookie, newest_seen, other_zone_data };
-    Ok((registered, rewind::misplanned(tx)?))
+    Ok((registered, replan::misplanned(tx)?))
 }
 
 /// Returns the newest time that a row counts from beyond the wall clock.

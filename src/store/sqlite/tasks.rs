@@ -10,7 +10,7 @@ use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{blocked, due, foreign_plans, marks, once, owners, replan, rewind, row};
+use crate::store::sqlite::{blocked, due, foreign_plans, marks, once, owners, replan, row};
 use crate::store::turn_io::MAX_ITEMS;
 
 const BY_NAME: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE name = :name"};
@@ -158,9 +158,6 @@ pub(crate) fn resolve_before_a_change(
 ) -> Result<Task, Fault> {
     if task.status != TaskStatus::Active && !runs_again(&task) {
         return Ok(task);
-    }
-    if rewind::correct_first(tx, task.id, now)? {
-        return Ok(by_id(tx, task.id)?.unwrap_or(task));
     }
     if !task.planned {
         match settle_plan(tx, schedules, task.id, now) {

@@ -33,8 +33,7 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{
-    attempts, blocked, claim, damage, delays, due, effects, foreign_plans, marks, once, owners, replan, rewind, settle,
-    tasks,
+    attempts, blocked, claim, damage, delays, due, effects, foreign_plans, marks, once, owners, replan, settle, tasks,
 };
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
@@ -188,14 +187,8 @@ impl<'a> Turning<'a> {
                 return Ok(());
             }
         }
-        let is_here = self.backing.is_none();
-        if !self.work.newer {
-            if is_here || self.work.draining {
-                self.correct()?;
-            }
-            if self.work.full {
-                self.correct_again()?;
-            }
+        if self.work.full && !self.work.newer {
+            self.rewind_again()?;
         }
         // Before anything is settled: no outcome is deleted in the turn in which it is written, however long it had to wait for
         // that.
@@ -255,10 +248,6 @@ impl<'a> Turning<'a> {
             // By itself: requested cancellations are applied even if the row cannot be used.
             self.item(Item::Task(task), |turn| settle::cancel_asked(turn.tx, task, now, &mut turn.written))?;
             self.task(task, |turn| turn.plan(task))?;
-        }
-        // What the plans of these tasks depend on is read from a server by the next turn, which plans them.
-        if !is_here {
-            self.correct()?;
         }
         self.work_off(&marked)?;
         let any_left = self.replan_local()?;
@@ -503,8 +492,7 @@ impl<'a> Turning<'a> {
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
         let mut chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
-        // What a wrong clock or other zone data had planned is planned again first: it may not be due.
-        self.done.more_due |= self.correct_due(&mut chosen)?;
+        // What other zone data had planned is planned again first: it may not be due.
         if let Some(mark) = replan::zone_mark(tx)? {
             let left = self.plan_again(mark, &chosen)?;
             self.done.more_due |= left;
@@ -568,8 +556,7 @@ pub(crate) fn look(
         done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty()
             || !tasks::unplanned(tx, 1)?.is_empty()
             || marks::any(tx)?
-            || replan::zone_mark(tx)?.is_some()
-            || rewind::mark(tx)?.is_some();
+            || replan::zone_mark(tx)?.is_some();
         done.more_due = done.more_unplanned;
         Ok(Some(done))
     })

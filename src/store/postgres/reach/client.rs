@@ -42,7 +42,7 @@ pub(crate) enum Request {
     Finish { run: i64, key: Option<String> },
     /// The start of a scheduler: `other_zone_data` reads the tasks that are planned again with the zone data of this process.
     Register { zone_data: String },
-    /// The begin of a correction of all that a wrong clock has planned beyond this time.
+    /// All that a wrong clock has planned beyond this time.
     Rewind { now: i64 },
     /// The end of a scheduler.
     Stop { owner: String },
@@ -138,11 +138,26 @@ impl Request {
     }
 }
 
+/// Waiting runs that are due later.
+const LATER_RUNS: &str = sql! {"WHERE {waiting:t} AND t.run_at > $1"};
+
+/// The tasks that `replan` may change.
+const PLANNED: &str = "
+    WHERE (t.status = 'active' AND t.schedule_type <> 'once')
+       OR (t.status = 'completed' AND t.schedule_type <> 'once' AND (t.ends_at IS NULL OR t.ends_at > $1))
+       OR t.active_since > $1 OR t.created_at > $1 OR t.resolved_until > $1 OR t.last_run > $1
+       OR (t.schedule_type = 'once' AND t.next_run <= t.resolved_until)";
+
 fn rewind(bench: &mut Sheets, now: i64) -> Result<(), Fault> {
     // What a wrong clock has planned is committed then, and what is added later is planned by the clock as it is now.
     bench.server.await_additions()?;
-    bench.read("scheduler_meta", "WHERE t.key = 'misplanned' OR t.key = 'clock_mark'", &[])?;
-    bench.read("scheduler_instances", "WHERE t.seen_at > $1 OR t.stopped_at > $1", &[&now]).map(|_| ())
+    bench.read("scheduler_meta", "WHERE t.key = 'misplanned'", &[])?;
+    bench.read("scheduler_instances", "WHERE t.seen_at > $1 OR t.stopped_at > $1", &[&now])?;
+    bench.read("rate_limits", "", &[])?;
+    bench.read("rate_limit_starts", "WHERE t.started_at > $1", &[&now])?;
+    bench.read("task_runs", LATER_RUNS, &[&now])?;
+    bench.read("scheduled_tasks", PLANNED, &[&now])?;
+    around::tasks_of_runs(bench)
 }
 
 fn text(on: &LimitOn) -> &str {

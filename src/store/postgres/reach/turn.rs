@@ -7,15 +7,12 @@
 //! - rows of occurrences that a resolution may meet again, and the newest one, with which a skip is merged;
 //! - for each key of these: what runs with it, what may start, and of each handler and priority those that go first behind it;
 //! - the tasks of these, and the oldest unfinished run of each; the runs that a run retries.
-//!
-//! After a clock that was wrong, further statements read the next rows that are to be corrected.
 
 use std::collections::HashSet;
 
 use crate::store::fault::Fault;
-use crate::store::postgres::reach::{around, unread_keys};
+use crate::store::postgres::reach::unread_keys;
 use crate::store::postgres::sheets::{Cell, Difference, Sheets};
-use crate::store::sqlite::rewind::{ClockMark, Place};
 use crate::store::sqlite::sql::sql;
 
 /// See `turn.sql` for the parameters.
@@ -54,8 +51,6 @@ pub(crate) struct TurnReach {
     pub(crate) misplanned: Vec<i64>,
     /// Most runs of marked tasks that the turn derives.
     pub(crate) derived: i64,
-    /// Most rows of each kind that the turn corrects after a clock that was wrong.
-    pub(crate) corrected: i64,
     /// Keys whose runs were read.
     pub(crate) keys: HashSet<String>,
     /// Whether the outputs of ended runs are read. Few rules change an ended run, and none needs its output for that.
@@ -117,20 +112,6 @@ const STALLS: (&str, &str) = (
 /// As [`STALLS`], without a stalled owner. The statement keeps its parameters.
 const NO_STALLS: (&str, &str) = ("scheduler_events", "WHERE $7::text[] IS NULL AND t.id = 0");
 
-/// The rows that `rewind` corrects next, each along an index.
-const NEXT_STARTS: &str = "
-    JOIN (SELECT s.handler, s.number FROM rate_limit_starts s WHERE (s.handler, s.number) > ($1, $2)
-           ORDER BY s.handler, s.number LIMIT $3) n ON n.handler = t.handler AND n.number = t.number";
-
-const NEXT_TASKS: &str =
-    "WHERE t.id = ANY (ARRAY(SELECT s.id FROM scheduled_tasks s WHERE s.id > $1 ORDER BY s.id LIMIT $2))";
-
-const NEXT_RUNS: &str = sql! {"
-    WHERE t.id = ANY (ARRAY(
-        SELECT r.id FROM task_runs r
-         WHERE {unfinished:r} AND (r.task_id, {unscheduled_case:r}, r.scheduled_for) > ($1, $2, $3)
-         ORDER BY r.task_id, {unscheduled_case:r}, r.scheduled_for LIMIT $4))"};
-
 impl TurnReach {
     pub(super) fn read(&mut self, bench: &mut Sheets) -> Result<(), Fault> {
         if !self.effects.is_empty() {
@@ -184,32 +165,7 @@ impl TurnReach {
             Some(output),
             false,
             &[&tasks, &runs, &owners, others, handlers, room, stalled, named],
-        )?;
-        self.read_behind_the_clock_mark(bench)
-    }
-
-    /// Reads the next rows that a wrong clock has planned. Only while there are any, this takes more round trips.
-    fn read_behind_the_clock_mark(&self, bench: &mut Sheets) -> Result<(), Fault> {
-        let (keys, values) = (bench.column("scheduler_meta", "key"), bench.column("scheduler_meta", "value"));
-        let is_mark = |key: &Cell| matches!(key, Cell::Text(key) if key == "clock_mark");
-        let Some((_, Cell::Text(mark))) = keys.into_iter().zip(values).find(|(key, _)| is_mark(key)) else {
-            return Ok(());
-        };
-        let Some(mut place) = serde_json::from_str(&mark).ok().map(|ClockMark { at, .. }| at) else { return Ok(()) };
-        if let Place::Starts(handler, number) = &place {
-            bench.read("rate_limit_starts", NEXT_STARTS, &[handler, number, &self.corrected])?;
-            place = Place::Tasks(i64::MIN);
-        }
-        if let Place::Tasks(after) = place {
-            bench.read("scheduled_tasks", NEXT_TASKS, &[&after, &self.corrected])?;
-            place = Place::Runs(i64::MIN, 0);
-        }
-        if let Place::Runs(task, mark) = place {
-            let (kind, at) = if mark < 0 { (-mark, i64::MAX) } else { (0, mark) };
-            bench.read("task_runs", NEXT_RUNS, &[&task, &kind, &at, &self.corrected])?;
-            around::tasks_of_runs(bench)?;
-        }
-        Ok(())
+        )
     }
 
     /// Which run starts, or may start, depends on the runs of its key.

@@ -3,7 +3,7 @@
 use crate::store::fault::Fault;
 use crate::store::sqlite::replan::ZoneMark;
 use crate::store::sqlite::turn::Turning;
-use crate::store::sqlite::{marks, replan, rewind};
+use crate::store::sqlite::{marks, replan};
 use crate::store::turn_io::Item;
 
 impl Turning<'_> {
@@ -63,9 +63,9 @@ impl Turning<'_> {
         Ok(any_left)
     }
 
-    /// Returns whether the next turn has runs of marked tasks to derive, or rows to plan again.
+    /// Returns whether the next turn has runs of marked tasks to derive, or tasks to plan again.
     pub(super) fn is_marked(&self) -> Result<bool, Fault> {
-        if replan::zone_mark(self.tx)?.is_some() || rewind::mark(self.tx)?.is_some() {
+        if replan::zone_mark(self.tx)?.is_some() {
             return Ok(true);
         }
         Ok(marks::marked(self.tx)?.into_iter().any(|(task, _)| !self.memory.aside.contains(&Item::Mark(task))))

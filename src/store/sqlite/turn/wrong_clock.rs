@@ -2,104 +2,62 @@
 
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
-use crate::store::sqlite::rewind::{Batch, Misplanned};
+use crate::store::sqlite::replan::Misplanned;
 use crate::store::sqlite::turn::{Mode, Turning};
-use crate::store::sqlite::{owners, rewind};
+use crate::store::sqlite::{owners, replan};
 use crate::store::turn_io::Item;
 
 impl Turning<'_> {
-    /// Begins to plan all again from now on: the clock had shown `believed`, far ahead.
+    /// Plans again from now on: the clock had shown `believed`, far ahead.
     pub(super) fn rewind(&mut self, believed: Timestamp) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
-        if rewind::is_ahead(tx, now)? {
-            rewind::begin(tx, believed, now)?;
-            self.memory.clock.planned = Misplanned::default();
+        if !replan::is_ahead(tx, now)? {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Corrects the next rows that a wrong clock had planned, with half of the items of the turn. Rows that cannot be written are kept for a
-    /// full turn.
-    pub(super) fn correct(&mut self) -> Result<(), Fault> {
-        let (tx, now) = (self.tx, self.work.now);
-        let Some(mut mark) = rewind::mark(tx)? else { return Ok(()) };
-        let mut most = self.budget.div_ceil(2);
-        while most > 0
-            && let Some((batch, found)) = mark.next(tx, most)?
-        {
-            most -= found;
-            self.budget = self.budget.saturating_sub(found);
-            match batch {
-                Batch::Starts(first, last) => rewind::correct_starts(tx, (&first, &last), (mark.since, now))?,
-                Batch::Tasks(tasks) => self.correct_tasks(&tasks, mark.since)?,
-                Batch::Runs(runs) => self.correct_runs(&runs, mark.since)?,
+        // All tasks are planned again: what an earlier turn could not write is among them.
+        let mut left = Misplanned::default();
+        if self.mode == Mode::Together {
+            replan::rewind_all(tx, now)?;
+        } else {
+            let tasks = replan::all_tasks(tx)?;
+            for (task, fault) in self.divide(&tasks, |_, tasks| Ok(replan::rewind_tasks(tx, tasks, now)?))? {
+                left.tasks.insert(task, now);
+                self.set_aside(Item::Task(task), &fault)?;
+            }
+            let runs = replan::later_runs(tx, now)?;
+            for (run, fault) in self.divide(&runs, |_, runs| Ok(replan::rewind_runs(tx, runs, now)?))? {
+                left.runs.insert(run, now);
+                self.set_aside(Item::Wait(run), &fault)?;
             }
         }
-        Ok(rewind::set_mark(tx, &mark)?)
+        replan::set_misplanned(tx, &left)?;
+        self.memory.clock.planned = left;
+        Ok(replan::rewound(tx, believed, now)?)
     }
 
-    /// Corrects those of the tasks that are due, and that a mark has not reached: they may not be due. Returns whether there are any.
-    pub(super) fn correct_due(&mut self, due: &mut Vec<i64>) -> Result<bool, Fault> {
-        let Some(mark) = rewind::mark(self.tx)? else { return Ok(false) };
-        let (early, others): (Vec<i64>, Vec<i64>) = due.iter().partition(|task| mark.covers(**task));
-        *due = others;
-        self.correct_tasks(&early, mark.since)?;
-        Ok(!early.is_empty())
-    }
-
-    fn correct_tasks(&mut self, tasks: &[i64], since: Timestamp) -> Result<(), Fault> {
-        let (tx, now) = (self.tx, self.work.now);
-        let failed = self.divide(tasks, |_, tasks| Ok(rewind::correct_tasks(tx, tasks, (since, now))?))?;
-        let mut left = rewind::misplanned(tx)?;
-        for (task, fault) in &failed {
-            left.keep_task(*task, since);
-            self.set_aside(Item::Task(*task), fault)?;
-        }
-        self.keep(left, !failed.is_empty())
-    }
-
-    fn correct_runs(&mut self, runs: &[i64], since: Timestamp) -> Result<(), Fault> {
-        let (tx, now) = (self.tx, self.work.now);
-        let failed = self.divide(runs, |_, runs| Ok(rewind::correct_runs(tx, runs, (since, now))?))?;
-        let mut left = rewind::misplanned(tx)?;
-        for (run, fault) in &failed {
-            left.keep_run(*run, since);
-            self.set_aside(Item::Wait(*run), fault)?;
-        }
-        self.keep(left, !failed.is_empty())
-    }
-
-    fn keep(&mut self, left: Misplanned, has_changed: bool) -> Result<(), Fault> {
-        if has_changed {
-            rewind::set_misplanned(self.tx, &left)?;
-            self.memory.clock.planned = left;
-        }
-        Ok(())
-    }
-
-    /// Corrects what could not be written before, from the time at which the clock was found wrong: also what another scheduler could
+    /// Plans again what could not be written before, from the time at which the clock was found wrong: also what another scheduler could
     /// not write, which may have ended since.
-    pub(super) fn correct_again(&mut self) -> Result<(), Fault> {
+    pub(super) fn rewind_again(&mut self) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
-        let mut left = rewind::misplanned(tx)?;
+        let mut left = replan::misplanned(tx)?;
         let before = left.clone();
         // Rows that are stored elsewhere are there if they were known before the turn. The others have their turn the next time.
         let known = std::mem::take(&mut self.memory.clock.planned);
         let is_here = self.backing.is_none();
         for (task, at) in before.tasks.iter().filter(|(task, _)| is_here || known.tasks.contains_key(task)) {
-            match self.attempt(|_| Ok(rewind::correct_tasks(tx, &[*task], (now.min(*at), now))?))? {
+            match self.attempt(|_| Ok(replan::rewind_tasks(tx, &[*task], now.min(*at))?))? {
                 None => _ = left.tasks.remove(task),
                 Some(fault) => self.set_aside(Item::Task(*task), &fault)?,
             }
         }
         for (run, at) in before.runs.iter().filter(|(run, _)| is_here || known.runs.contains_key(run)) {
-            match self.attempt(|_| Ok(rewind::correct_runs(tx, &[*run], (now.min(*at), now))?))? {
+            match self.attempt(|_| Ok(replan::rewind_runs(tx, &[*run], now.min(*at))?))? {
                 None => _ = left.runs.remove(run),
                 Some(fault) => self.set_aside(Item::Wait(*run), &fault)?,
             }
         }
         if left != before {
-            rewind::set_misplanned(tx, &left)?;
+            replan::set_misplanned(tx, &left)?;
         }
         self.memory.clock.planned = left;
         Ok(())
