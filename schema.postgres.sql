@@ -346,8 +346,11 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- program and schema_version: mark these tables as duly's, and their version. probe: for the triggers of schema.sql.
 -- stamp: counts heartbeats. If it decreases, the database is an older copy, and the scheduler stops; do not change it.
--- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
--- that a wrong clock has planned and that could not be written since, and the time from which they are planned again.
+-- zone_data: of the scheduler that started last. zone_rules:Europe/Rome: a digest of the rules by which the tasks of this time zone are
+-- planned, and those of running schedulers with other rules, each with @ and its id. zone_mark:Europe/Rome: the last of these tasks that
+-- is planned again by the first of these rules, and since when. clock_mark: since when a wrong clock is known, and the last task and the
+-- last run that were planned again since. misplanned: of these, rows that could not be written, and the time from which they are planned
+-- again.
 CREATE TABLE scheduler_meta (
     key              text COLLATE "C" PRIMARY KEY,
     value            text COLLATE "C" NOT NULL
@@ -364,6 +367,9 @@ CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run, id) WHE
 CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned, id) WHERE planned = 0;
 -- Tasks whose waiting runs a scheduler must still write.
 CREATE INDEX scheduled_tasks_marked ON scheduled_tasks (id) WHERE marked IS NOT NULL;
+-- Tasks that may have a local time, by time zone. What a run changes of its task is not in it.
+CREATE INDEX scheduled_tasks_zoned ON scheduled_tasks (time_zone, id)
+    WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'once');
 
 -- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs

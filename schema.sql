@@ -334,12 +334,14 @@ CREATE TABLE scheduler_alarm_channels (
 
 -- schema_version: of these tables, since user_version may be an application's. probe: see scheduled_tasks_no_replace.
 -- stamp: counts heartbeats. If it decreases, the file is an older copy, and the scheduler stops; do not change it.
--- zone_data: of the scheduler that started last. zone_mark: the last task that is planned again by it, and since when. misplanned: rows
--- that a wrong clock has planned and that could not be written since, and the time from which they are planned again. history: a
--- random id of the history of these rows. After the file was restored to an earlier state, the first scheduler or client that finds
--- that begins another. restored: what it found, until a scheduler records the event. held: what still runs of the history before, as
--- JSON: of each owner the id under which it goes on, and of each attempt its run, its number, its task and a hash of its key; these
--- tasks and keys start nothing. attempts is null if they are not known.
+-- zone_data: of the scheduler that started last. zone_rules:Europe/Rome: a digest of the rules by which the tasks of this time zone are
+-- planned, and those of running schedulers with other rules, each with @ and its id. zone_mark:Europe/Rome: the last of these tasks that
+-- is planned again by the first of these rules, and since when. clock_mark: since when a wrong clock is known, and the last task and the
+-- last run that were planned again since. misplanned: of these, rows that could not be written, and the time from which they are planned
+-- again. history: a random id of the history of these rows. After the file was restored to an earlier state, the first scheduler or
+-- client that finds that begins another. restored: what it found, until a scheduler records the event. held: what still runs of the
+-- history before, as JSON: of each owner the id under which it goes on, and of each attempt its run, its number, its task and a hash of
+-- its key; these tasks and keys start nothing. attempts is null if they are not known.
 CREATE TABLE scheduler_meta (
     key              TEXT PRIMARY KEY,
     value            TEXT NOT NULL
@@ -356,6 +358,9 @@ CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run) WHERE s
 CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned) WHERE planned = 0;
 -- Tasks whose waiting runs a scheduler must still write.
 CREATE INDEX scheduled_tasks_marked ON scheduled_tasks (id) WHERE marked IS NOT NULL;
+-- Tasks that may have a local time, by time zone. What a run changes of its task is not in it.
+CREATE INDEX scheduled_tasks_zoned ON scheduled_tasks (time_zone)
+    WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'once');
 
 -- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs

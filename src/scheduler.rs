@@ -371,6 +371,7 @@ impl Builder {
             orders,
             unfinished: report,
             vitals: vitals.clone(),
+            taken: Vec::new(),
             reports: Waiting::default(),
             problems: problems.clone(),
             #[cfg(feature = "postgres")]

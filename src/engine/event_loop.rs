@@ -16,6 +16,7 @@ use crate::engine::poller::Poller;
 use crate::error::Result;
 use crate::model::ended::Shutdown;
 use crate::model::event::Event;
+use crate::model::run::Claim;
 use crate::model::vitals::Vitals;
 use crate::store::turn_io::MAX_OUTCOMES;
 use crate::worker::attempt::{Notice, StopReason};
@@ -33,6 +34,8 @@ pub(crate) struct EventLoop {
     pub(crate) orders: Receiver<Order>,
     pub(crate) unfinished: Sender<Shutdown>,
     pub(crate) vitals: Arc<Vitals>,
+    /// The attempts whose outcomes the poller has taken and not stored.
+    pub(crate) taken: Vec<Arc<Claim>>,
     /// Reports of running attempts that are not due to be written yet.
     pub(crate) reports: Waiting,
     /// What the application has set as wrong, until the poller has it.
@@ -91,8 +94,7 @@ impl EventLoop {
                 Act::CompareClock(newest) => self.poller.compare_clock(Some(newest), sight.now),
                 Act::StopAll => self.pool.stop_all(StopReason::Shutdown),
                 Act::Report(unfinished) => {
-                    let attempts = self.pool.attempts().handed_over().claims().into_iter();
-                    let known = Shutdown::new(attempts.chain(self.poller.unwritten().cloned()).collect());
+                    let known = Shutdown::new(self.pool.attempts().handed_over().claims());
                     let _ = self.unfinished.try_send(Shutdown { unfinished, ..known });
                 }
                 Act::Wait(until) => self.wait(until),

@@ -168,7 +168,7 @@ impl Poller {
         let registration =
             Registration { owner: owner.clone(), host: platform::host(), workers, lease, zone_data, problems: None };
         let registered = store.register(&registration, random, now.wall)?;
-        let Registered { others, not_stopped, cookie, newest_seen, other_zone_data } = registered;
+        let Registered { others, not_stopped, cookie, newest_seen, zone_data_changed } = registered;
         cookie.iter().for_each(|cookie| lock.compared(*cookie));
         // The first turn asks the kernel about them already: a dead owner's runs do not wait for the second turn.
         let mut peers = Peers::new(database, owner, lease);
@@ -207,9 +207,7 @@ impl Poller {
             #[cfg(feature = "postgres")]
             former_unstored: 0,
         };
-        if let Some(before) = other_zone_data {
-            poller.emit(&Event::ZoneDataChanged { before, now: poller.registration.zone_data.clone() });
-        }
+        zone_data_changed.iter().for_each(|event| poller.emit(event));
         // If the clock is behind a heartbeat, the event names the newest time of all.
         if ClockMonitor::behind(newest_seen, now).is_some() {
             let counted = poller.store.counted_beyond(now.wall)?;

@@ -258,12 +258,14 @@ pub enum Event {
         /// The time that the clock shows.
         found: Timestamp,
     },
-    /// The time zone data differs from that of the last start: future local times have been recomputed.
+    /// The rules of time zones differ from those by which their tasks were planned: future local times are recomputed.
     ZoneDataChanged {
         /// The former version.
         before: String,
         /// The current version.
         now: String,
+        /// The time zones of tasks whose rules differ: the first, and how many more.
+        zones: String,
     },
     /// The machine's clock has not been set since boot. No run starts until it is set.
     ClockNotSet,
@@ -520,9 +522,11 @@ impl fmt::Display for Event {
             Event::ClockWasWrong { believed, found } => {
                 write!(f, "the clock had shown {believed} and shows {found}: all schedules count from now")
             }
-            Event::ZoneDataChanged { before, now } => {
-                write!(f, "the time zone data changed from {} to {now}; local times are recomputed", OneLine(before))
-            }
+            Event::ZoneDataChanged { before, now, zones } => write!(
+                f,
+                "the time zone data changed from {} to {now}: other rules for {zones}; local times are recomputed",
+                OneLine(before)
+            ),
             Event::ClockNotSet => f.write_str("the clock of this machine is not set: nothing is done until it is"),
             Event::ClockSet { found } => write!(f, "the clock of this machine is set: it shows {found}"),
             Event::ClockBehind { newest, found } => write!(

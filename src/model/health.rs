@@ -1,6 +1,6 @@
 //! What may be wrong with a store and its schedulers, as facts. [`Client::check`](crate::Client::check) judges them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -84,6 +84,8 @@ pub(crate) struct Health {
     pub(crate) zones: Vec<(String, String, u32)>,
     /// The zone data of each scheduler that has not stopped: its id, and what it displays.
     pub(crate) zone_data: Vec<(String, String)>,
+    /// By which rules the tasks of each time zone are planned: a digest, and those of other running schedulers.
+    pub(crate) zone_rules: BTreeMap<String, String>,
     /// Tasks whose dead runs would be reported nowhere: the task, the task that its `on_dead` names, what is wrong with that.
     pub(crate) on_dead: Vec<(String, String, String)>,
 }

@@ -139,8 +139,9 @@ pub(crate) fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestam
     plan.schedule.next_after(after).filter(|next| plan.ends_at.is_none_or(|ends| *next <= ends))
 }
 
-/// The largest shift of a zone by which a time of the day counts as the same. Countries choose another zone by an hour or two.
-const LARGEST_SHIFT: Duration = Duration::from_secs(6 * 3600);
+/// The largest shift of a zone by which a time of the day counts as the same. Countries choose another zone by an hour or two; a wrong file
+/// may be that of any zone.
+const LARGEST_SHIFT: Duration = Duration::from_secs(26 * 3600);
 
 /// Returns when a task is due by this schedule that other zone data has planned for `plan.next_run`.
 ///

@@ -81,6 +81,10 @@ impl Cron {
         (FIRST <= previous && previous < at).then_some(previous)
     }
 
+    pub(crate) fn zone_name(&self) -> &str {
+        self.zone.name()
+    }
+
     /// Returns whether the zone is one whose meaning is fixed, such as UTC.
     pub(crate) fn is_in_fixed_zone(&self) -> bool {
         has_fixed_meaning(self.zone.name())

@@ -30,6 +30,7 @@ pub(crate) use crate::schedule::zone::data::built_in as zone_file;
 pub use crate::schedule::zone::data::{ZoneData, zone_data};
 pub(crate) use crate::schedule::zone::fixed::is_fixed as has_fixed_meaning;
 pub use crate::schedule::zone::name::ZoneName;
+pub(crate) use crate::schedule::zone::rules_of;
 pub use crate::schedule::zone::{ClockNote, Zone};
 
 /// The kind of a schedule: the column `schedule_type`.
@@ -178,10 +179,11 @@ impl Schedule {
         }
     }
 
-    /// Returns whether other zone data may have planned an instant: by this data, it is no occurrence of the cron expression.
-    pub(crate) fn may_be_of_other_zone_data(&self, at: Timestamp) -> bool {
-        let Schedule::Cron(cron) = self else { return false };
-        !cron.is_in_fixed_zone() && cron.next_after(at.minus(Duration::from_millis(1))) != Some(at)
+    /// Returns the zone by whose rules an instant is no occurrence of the cron expression: other rules may have planned it.
+    pub(crate) fn contradicting_zone(&self, at: Timestamp) -> Option<&str> {
+        let Schedule::Cron(cron) = self else { return None };
+        let contradicts = !cron.is_in_fixed_zone() && cron.next_after(at.minus(Duration::from_millis(1))) != Some(at);
+        contradicts.then(|| cron.zone_name())
     }
 
     /// Counts the occurrences in `[first, last]`, both of which are occurrences. A grid is counted by arithmetic; a

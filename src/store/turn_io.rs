@@ -46,8 +46,8 @@ pub(crate) struct Registered {
     pub(crate) cookie: Option<i64>,
     /// The newest heartbeat of any owner before this one.
     pub(crate) newest_seen: Option<Timestamp>,
-    /// The zone data by which local times were planned before, if it differs: they are planned anew.
-    pub(crate) other_zone_data: Option<String>,
+    /// The event, if local times were planned by other rules: they are planned anew.
+    pub(crate) zone_data_changed: Option<Event>,
 }
 
 /// The owners and attempts that the tables know: files of others are left over.
@@ -337,6 +337,8 @@ pub(crate) enum Item {
     Wait(i64),
     /// The waiting runs of a task that was changed.
     Mark(i64),
+    /// How far tasks and runs are planned again that a wrong clock had planned.
+    ClockMark,
     /// The start of a running run, which moves with a step of the clock.
     Start(i64),
     Sweep,
@@ -354,6 +356,7 @@ impl std::fmt::Display for Item {
             Item::Claim(run) => write!(f, "the claim of run {run}"),
             Item::Wait(run) => write!(f, "the wait of run {run}"),
             Item::Mark(task) => write!(f, "the waiting runs of task {task}"),
+            Item::ClockMark => f.write_str("the tasks and runs that a wrong clock had planned"),
             Item::Start(run) => write!(f, "the start of run {run}"),
             Item::Prune => f.write_str("the deletion of expired history"),
             Item::Sweep => f.write_str("the check of waiting runs"),

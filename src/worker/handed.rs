@@ -32,7 +32,7 @@ pub(crate) const LONG: Duration = Duration::from_millis(500);
 /// How long to wait before an attempt is returned that could not begin.
 pub(crate) const UNNOTED: Duration = Duration::from_secs(1);
 
-/// The attempts that are handed over and whose outcomes have not returned, and what each of them runs with.
+/// The attempts that are handed over and whose outcomes are not stored, and what each of them runs with.
 #[derive(Clone)]
 pub(crate) struct Attempts {
     pub(crate) clock: Arc<dyn Clock>,
@@ -124,15 +124,15 @@ impl Attempts {
         Some(place)
     }
 
-    /// Removes an attempt that has ended.
+    /// Removes an attempt that has not begun, and is taken back.
     pub(crate) fn end(&self, claim: &Arc<Claim>) {
         end(&mut self.flags(), claim);
     }
 
-    /// Removes attempts that have ended.
-    pub(crate) fn end_all(&self, finished: &[Finished]) {
+    /// Removes attempts whose outcomes are stored.
+    pub(crate) fn settled(&self, claims: Vec<Arc<Claim>>) {
         let mut flags = self.flags();
-        finished.iter().for_each(|finished| end(&mut flags, &finished.claim));
+        claims.iter().for_each(|claim| end(&mut flags, claim));
     }
 
     /// Returns what the rows of attempts that run for long do not show yet: the begin of those that were read ahead, and the processes of
@@ -185,7 +185,7 @@ pub(crate) struct HandedOver {
 }
 
 impl HandedOver {
-    /// Returns the attempts that are handed over and whose outcomes have not returned to the loop.
+    /// Returns the attempts that are handed over and whose outcomes are not stored.
     pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
         self.flags.lock().unwrap_or_else(PoisonError::into_inner).values().map(|(claim, _)| claim.clone()).collect()
     }

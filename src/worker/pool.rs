@@ -165,7 +165,6 @@ impl Pool {
 
     /// Records that a worker ended. [`Pool::replace_ended`] replaces it.
     pub(crate) fn ended(&mut self, worker: &WorkerEnded) {
-        worker.at_work.claim.iter().for_each(|claim| self.attempts().end(claim));
         self.missing += usize::from(!worker.replaced);
     }
 
@@ -287,10 +286,8 @@ impl Pool {
         debug_assert!(sent.is_ok(), "the workers are gone");
     }
 
-    /// Removes attempts whose outcomes have returned. Returns those of the workers. Here and not where they ended: what one thread
-    /// allocates and another frees has the two wait for each other.
+    /// Removes attempts beside the workers whose outcomes have returned. Returns the others.
     pub(crate) fn returned(&mut self, finished: &[Finished]) -> Returned {
-        self.attempts().end_all(finished);
         let mut is_beside = |finished: &Finished| self.lanes.iter_mut().any(|lane| lane.returned(&finished.claim));
         finished.iter().filter(|finished| !is_beside(finished)).fold(Returned::default(), Returned::add)
     }

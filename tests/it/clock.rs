@@ -3,7 +3,7 @@
 use std::sync::mpsc::Receiver;
 
 use duly::testing::Stepper;
-use duly::{Event, NewTask, Outcome, RetryPolicy, RunStatus, zone_data};
+use duly::{Event, Limits, NewTask, Outcome, ProblemKind, RetryPolicy, RunStatus, zone_data};
 
 use crate::fixtures::{NOON, TestDb, advance_and_step, at, claim, minutes, once, seconds, step, work_off};
 
@@ -196,30 +196,40 @@ fn a_start_before_the_clock_is_set_waits_for_it() {
     }
 }
 
+/// As if all tasks had been planned by other rules of their zones, and within the same release.
+const OTHER_RULES: &str = "UPDATE scheduler_meta SET value = 'other' WHERE key LIKE 'zone_rules:%'";
+
 #[test]
-fn changed_zone_data_replans_local_times_once() {
+fn changed_rules_of_a_zone_replan_its_local_times_once() {
     let db = TestDb::new();
-    let (first, _) = db.stepper_with_events(NOON);
+    let (mut first, _) = db.stepper_with_events(NOON);
     let cron = |name: &str, zone: &str| NewTask::cron(name, "0 18 * * *").time_zone(zone).handler("work");
     let local = NewTask::scheduled("local", duly::ScheduleKind::Once, "2027-03-15 18:00").time_zone("Europe/Rome");
     let instant = NewTask::once("instant", at("2027-03-15T18:00:00Z")).time_zone("Europe/Rome");
-    let tasks = [cron("rome", "Europe/Rome"), cron("utc", "UTC"), local.handler("work"), instant.handler("work")];
+    let other_zone = cron("oslo", "Europe/Oslo");
+    let tasks =
+        [cron("rome", "Europe/Rome"), cron("utc", "UTC"), local.handler("work"), instant.handler("work"), other_zone];
     first.client().add_all(tasks).expect("tasks");
     first.client().add(cron("due", "Europe/Rome")).expect("a task");
+    work_off(&mut first);
     first.stop().expect("it leaves");
-    // As another release of the zone data would plan them: an hour later.
-    let otherwise = "UPDATE scheduled_tasks SET next_run = next_run + 3600000 WHERE name <> 'due';
-                     UPDATE scheduled_tasks SET next_run = next_run - 21600000 WHERE name = 'due';
-                     UPDATE scheduler_meta SET value = '1999z' WHERE key = 'zone_data'";
-    db.execute(otherwise);
+    // As other rules would plan them: an hour later.
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run + 3600000 WHERE name <> 'due'");
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run - 21600000 WHERE name = 'due'");
+    db.execute(&format!("{OTHER_RULES} AND key <> 'zone_rules:Europe/Oslo'"));
 
     let (mut second, events) = db.stepper_with_events(NOON);
     let changed = events.try_iter().find(|event| matches!(event, Event::ZoneDataChanged { .. })).expect("an event");
-    assert!(changed.to_string().starts_with("the time zone data changed from 1999z to "), "{changed}");
+    let data = zone_data();
+    let expected = format!(
+        "the time zone data changed from {data} to {data}: other rules for Europe/Rome; local times are recomputed"
+    );
+    assert_eq!(changed.to_string(), expected);
     let due = claim(&mut second);
     assert_eq!((&*due.task, due.scheduled_for), ("due", at("2027-03-14T11:00:00Z")), "resolved as it was planned");
     assert_eq!(db.next("rome"), "2027-03-14 17:00:00 active");
     assert_eq!(db.next("utc"), "2027-03-14 19:00:00 active", "it has no other zone");
+    assert_eq!(db.next("oslo"), "2027-03-14 18:00:00 active", "its zone has the rules by which it was planned");
     assert_eq!(db.next("local"), "2027-03-15 17:00:00 active");
     assert_eq!(db.next("instant"), "2027-03-15 19:00:00 active", "nor for an instant");
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
@@ -232,12 +242,14 @@ fn changed_zone_data_replans_local_times_once() {
 #[test]
 fn new_zone_data_repeats_no_run_of_today_and_skips_none() {
     let db = TestDb::new();
-    let (first, _) = db.stepper_with_events(NOON);
+    let (mut first, _) = db.stepper_with_events(NOON);
     let daily =
         |name: &str, hour: u32| NewTask::cron(name, format!("0 {hour} * * *")).time_zone("Europe/Rome").handler("work");
     // 13:30 in Rome is 12:30Z in winter.
     let half = NewTask::cron("twice", "30 13,19 * * *").time_zone("Europe/Rome").handler("work");
-    first.client().add_all([daily("ran", 13), daily("earlier", 14), half, daily("first", 14)]).expect("tasks");
+    let tasks = [daily("ran", 13), daily("far", 12), daily("earlier", 14), half, daily("first", 14)];
+    first.client().add_all(tasks).expect("tasks");
+    work_off(&mut first);
     first.stop().expect("it leaves");
     let planned = |name: &str, resolved: &str, next: &str| {
         let (resolved, next) = (at(resolved).as_millis(), at(next).as_millis());
@@ -246,13 +258,16 @@ fn new_zone_data_repeats_no_run_of_today_and_skips_none() {
         ));
     };
     planned("ran", "2027-03-14T11:00:00Z", "2027-03-15T11:00:00Z");
+    // The file of Rome was that of Tokyo.
+    planned("far", "2027-03-14T03:00:00Z", "2027-03-15T03:00:00Z");
     planned("earlier", "2027-03-13T14:00:00Z", "2027-03-14T14:00:00Z");
     planned("twice", "2027-03-14T11:30:00Z", "2027-03-14T17:30:00Z");
-    db.execute("UPDATE scheduler_meta SET value = '1999z' WHERE key = 'zone_data'");
+    db.execute(OTHER_RULES);
 
     let (mut second, _) = db.stepper_with_events("2027-03-14T11:45:00Z");
     assert!(second.step().expect("a step").is_empty());
     assert_eq!(db.next("ran"), "2027-03-15 12:00:00 active", "not today at 12:00 again");
+    assert_eq!(db.next("far"), "2027-03-15 11:00:00 active", "not today at 11:00 again");
     assert_eq!(db.next("earlier"), "2027-03-14 13:00:00 active", "it has not run today");
     assert_eq!(db.next("twice"), "2027-03-14 18:30:00 active", "half past one has run today, half past seven has not");
     assert_eq!(db.next("first"), "2027-03-14 13:00:00 active");
@@ -269,7 +284,8 @@ fn a_client_with_other_zone_data_leaves_local_times_to_the_schedulers() {
     client.add_all([cron("edited", "UTC"), cron("resumed", "Europe/Rome")]).expect("tasks");
     client.pause("resumed").expect("a pause");
     stepper.step().expect("a step");
-    db.execute("UPDATE scheduler_meta SET value = '1999z built in' WHERE key = 'zone_data'");
+    let mine = db.ask("SELECT value FROM scheduler_meta WHERE key = 'zone_rules:Europe/Rome'");
+    db.execute(OTHER_RULES);
     assert_eq!(client.add(cron("added", "Europe/Rome")).expect("a task").next_run, None, "not by this data");
     client.add(cron("utc", "Etc/UTC")).expect("a task");
     client.replace(cron("edited", "Europe/Rome")).expect("a task");
@@ -282,9 +298,8 @@ fn a_client_with_other_zone_data_leaves_local_times_to_the_schedulers() {
     for name in ["added", "edited", "resumed"] {
         assert_eq!(db.next(name), "2027-03-14 17:00:00 active", "{name}");
     }
-    // With the same release from elsewhere, a client plans.
-    let same = format!("{} built in", zone_data().version);
-    db.execute(&format!("UPDATE scheduler_meta SET value = '{same}' WHERE key = 'zone_data'"));
+    // With the rules of schedulers, a client plans, though there is a scheduler with others.
+    db.execute(&format!("UPDATE scheduler_meta SET value = '{mine} other' WHERE key = 'zone_rules:Europe/Rome'"));
     client.add(cron("same", "Europe/Rome")).expect("a task");
     assert_eq!(db.next("same"), "2027-03-14 17:00:00 active");
     db.assert_sound();
@@ -316,7 +331,9 @@ fn a_plan_of_a_scheduler_with_other_zone_data_is_checked_when_it_is_due() {
     let tasks = [cron("too-early", "Europe/Rome"), cron("too-late", "Europe/Rome"), cron("by-sql", "UTC")];
     stepper.client().add_all(tasks).expect("tasks");
     stepper.step().expect("a step");
-    db.execute(&format!("UPDATE scheduler_instances SET zone_data = '1999z built in' WHERE id = '{}'", other.owner()));
+    // As the other one records it, if it has other rules.
+    let rules = format!("value || ' other@{}'", other.owner());
+    db.execute(&format!("UPDATE scheduler_meta SET value = {rules} WHERE key = 'zone_rules:Europe/Rome'"));
     let plan = |name: &str, next: &str| {
         let next = at(next).as_millis();
         db.execute(&format!("UPDATE scheduled_tasks SET next_run = {next} WHERE name = '{name}'"));
@@ -341,10 +358,57 @@ fn a_plan_of_a_scheduler_with_other_zone_data_is_checked_when_it_is_due() {
     assert_eq!(found, [("too-early".into(), noon.plus(minutes(60))), ("too-late".into(), noon.plus(minutes(60)))]);
     // Without a scheduler with other data, SQL has set the time.
     other.stop().expect("it leaves");
+    stepper.clock().advance(seconds(60));
+    work_off(&mut stepper);
     stepper.client().add(cron("moved", "Europe/Rome")).expect("a task");
     plan("moved", "2027-03-14T13:00:01Z");
     let moved = started(&mut stepper);
     assert_eq!(moved, [("moved".into(), at("2027-03-14T13:00:01Z"))]);
+}
+
+/// Another scheduler with other rules has started last. The plans stay its own until it ends, and `check` says so.
+#[test]
+fn schedulers_with_other_rules_do_not_plan_to_and_fro() {
+    let db = TestDb::new();
+    let (mut stepper, _) = db.stepper_with_events(NOON);
+    let ((mut third, _), (other, _)) = (db.stepper_with_events(NOON), db.stepper_with_events(NOON));
+    let client = stepper.client().clone();
+    client.add(NewTask::cron("noon", "0 12 * * *").time_zone("Europe/Rome").handler("work")).expect("a task");
+    work_off(&mut stepper);
+    let rules = || db.ask("SELECT value FROM scheduler_meta WHERE key = 'zone_rules:Europe/Rome'");
+    let warnings = || {
+        let found = client.check(&Limits::default()).expect("a check").into_iter();
+        found.filter(|one| one.kind == ProblemKind::ZoneData).map(|one| one.found).collect::<Vec<_>>()
+    };
+    let mine = rules();
+    assert_eq!(warnings(), Vec::<String>::new());
+    db.execute(OTHER_RULES);
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run - 3600000");
+    let planned = db.rows("SELECT * FROM scheduled_tasks");
+    for _ in 0..5 {
+        for scheduler in [&mut stepper, &mut third] {
+            scheduler.clock().advance(minutes(1));
+            step(scheduler, 0);
+            assert!(scheduler.sleeps() > seconds(0), "turns without end");
+            assert!(rules().contains(&format!(" {mine}@{}", scheduler.owner())), "{}", rules());
+        }
+        assert!(rules().starts_with("other ") && rules().matches('@').count() == 2, "{}", rules());
+        assert_eq!(db.rows("SELECT * FROM scheduled_tasks"), planned);
+    }
+    assert_eq!(warnings(), ["noon was planned by other rules of Europe/Rome than those of this process"]);
+    // The third one still runs, and has the rules of this one.
+    other.stop().expect("it leaves");
+    stepper.clock().advance(minutes(1));
+    work_off(&mut stepper);
+    assert_eq!((rules(), db.next("noon")), (mine.clone(), "2027-03-15 11:00:00 active".to_owned()));
+    // One that had other rules is killed: what it has planned is planned again.
+    db.execute("UPDATE scheduler_meta SET value = value || ' other@gone' WHERE key = 'zone_rules:Europe/Rome'");
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run - 3600000");
+    stepper.clock().advance(minutes(1));
+    work_off(&mut stepper);
+    assert_eq!((rules(), db.next("noon")), (mine, "2027-03-15 11:00:00 active".to_owned()));
+    assert_eq!(warnings(), Vec::<String>::new());
+    db.assert_sound();
 }
 
 #[test]

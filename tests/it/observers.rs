@@ -181,3 +181,32 @@ fn a_scheduler_that_stops_by_itself_is_an_event_and_can_be_waited_for() {
     assert_eq!(receive(&events, "the event"), reason);
     assert_eq!(scheduler.wait().unwrap_err().to_string(), reason);
 }
+
+/// The loop has taken the outcome, and waits for the lock: the attempt is neither running nor stored.
+#[test]
+fn a_shutdown_names_an_attempt_whose_outcome_waits_for_the_lock_of_another_program() {
+    if is_of_sqlite("another program holds the lock of the file") {
+        return;
+    }
+    let (db, (begun, begins), (open, gate)) = (TestDb::new(), channel(), channel::<()>());
+    let gate = Mutex::new(gate);
+    let scheduler = Scheduler::builder(db.address())
+        .handler("work", move |_: &Context| {
+            begun.send(())?;
+            gate.lock().unwrap().recv_timeout(patience())?;
+            Ok::<_, duly::BoxError>(())
+        })
+        .start()
+        .unwrap();
+    scheduler.add(NewTask::manual("waits").handler("work")).unwrap();
+    let run = scheduler.client().trigger("waits").unwrap();
+    receive(&begins, "the attempt begins");
+    let other = db.plain();
+    eventually("the lock is free", || other.execute_batch("BEGIN IMMEDIATE").is_ok());
+    open.send(()).unwrap();
+    let shutdown = scheduler.shutdown(Duration::from_millis(300)).unwrap();
+    let named: Vec<_> = shutdown.attempts.iter().map(|claim| (claim.run_id, claim.task.as_str())).collect();
+    assert_eq!((shutdown.unfinished, named), (1, vec![(run, "waits")]));
+    other.execute_batch("ROLLBACK").unwrap();
+    eventually("the outcome is stored", || db.client().run(run).unwrap().is_some_and(|run| run.status.is_final()));
+}

@@ -1,9 +1,10 @@
 //! A clock was ahead and is found wrong: rows that cannot be written then are planned anew as soon as they can, also by another scheduler.
 
 use duly::testing::Stepper;
-use duly::{NewTask, Outcome, RetryPolicy};
+use duly::{NewTask, Outcome, Overlap, RetryPolicy};
 
-use crate::fixtures::{NOON, TestDb, at, claim, minutes, once, step};
+use crate::fixtures::{NOON, TestDb, at, claim, minutes, number, once, seconds, step};
+use crate::marks;
 
 #[test]
 fn a_row_that_cannot_be_planned_anew_stops_no_other() {
@@ -123,4 +124,83 @@ fn a_row_that_a_scheduler_could_not_plan_anew_before_it_died_is_planned_by_anoth
     assert_eq!(db.next("held"), "2027-03-14 12:10:00 active");
     assert_waits_its_backoff(&db);
     assert_eq!(misplanned(&db), 0);
+}
+
+/// Most rows that one transaction changes: each of 250 tasks up to three times while it is planned, and other 250 tasks once.
+const MOST: usize = 1_000;
+
+#[test]
+fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
+    let (tasks, runs) = (number("DULY_WAITING", 20_000), number("DULY_WAITING", 20_000));
+    let db = TestDb::new();
+    let ahead = at(NOON).plus(minutes(3 * 24 * 60));
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(NewTask::manual("crowd").handler("nowhere").overlap(Overlap::Allow)).expect("a task");
+    client.add(NewTask::interval("last", minutes(10)).handler("nowhere")).expect("a task");
+    db.execute(&format!(
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned, resolved_until, active_since,
+                                      created_at, updated_at)
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {tasks})
+         SELECT 't' || i, 'nowhere', 'interval', '10m', {0} + 600000, 1, {0}, {0}, {0}, {0} FROM n",
+        ahead.as_millis()
+    ));
+    // Each has waited a minute, by the wrong clock.
+    db.execute(&format!(
+        "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {runs})
+         SELECT 1, 'nowhere', {0} + i, CASE WHEN i % 3 = 0 THEN 'schedule' ELSE 'on_dead' END, 'queued', {0} + i + 60000 FROM n",
+        ahead.as_millis()
+    ));
+    // The mark comes to it at last.
+    client.add(NewTask::interval("rests", minutes(10)).handler("nowhere")).expect("a task");
+    client.pause("rests").expect("a pause");
+    stepper.clock().set_wall(ahead);
+    step(&mut stepper, 0);
+    marks::count_changes(&db);
+    stepper.clock().set_wall(at(NOON));
+    let late = "SELECT (SELECT count(*) FROM scheduled_tasks WHERE created_at > {0} + 3600000) || ' ' ||
+                       (SELECT count(*) FROM task_runs WHERE run_at > {0} + 600000 AND status = 'queued')";
+    let late = late.replace("{0}", &at(NOON).as_millis().to_string());
+    for turn in 1.. {
+        step(&mut stepper, 0);
+        let found = marks::changes(&db);
+        assert!(found <= MOST, "turn {turn} has changed {found} rows");
+        match turn {
+            // What is added meanwhile, or resumed, is planned by the clock as it is.
+            3 => {
+                stepper.clock().advance(minutes(15));
+                client.add(NewTask::interval("new", minutes(10)).handler("nowhere")).expect("a task");
+                client.resume("rests").expect("a resumption");
+                client.pause("last").expect("a pause");
+                client.resume("last").expect("a resumption");
+                marks::changes(&db);
+                assert_ne!(db.ask(&late), "0 0", "the test looks too late");
+            }
+            // Another scheduler goes on where this one was.
+            6 => {
+                stepper.crash();
+                stepper = db.builder("2027-03-14T12:15:00Z").accept("none").start().expect("a stepper");
+                marks::changes(&db);
+            }
+            _ if stepper.sleeps() > seconds(0) => break,
+            _ => {}
+        }
+        assert!(turn < 2 * (tasks + runs) / 100, "turns without end");
+    }
+    assert_eq!(db.ask(&late), "0 0");
+    let clock_mark = "SELECT count(*) FROM scheduler_meta WHERE key IN ('clock_mark', 'misplanned')";
+    assert_eq!(db.ask(clock_mark), "0");
+    // Others are planned from the time at which the clock was found wrong: 12:10 is resolved.
+    assert_eq!(db.next("new"), "2027-03-14 12:25:00 active");
+    for task in ["new", "rests"] {
+        db.assert_history(task, &[]);
+    }
+    assert_eq!(db.next("last"), "2027-03-14 12:20:00 active");
+    assert_eq!(db.next("t1"), "2027-03-14 12:20:00 active");
+    let by_the_wrong_clock =
+        ["2027-03-14 12:10:00 schedule missed x431 to 2027-03-17 11:50:00", "2027-03-17 12:00:00 schedule queued"];
+    db.assert_history("last", &by_the_wrong_clock);
+    db.execute("DELETE FROM scheduler_events WHERE kind = 'touched'");
+    db.assert_sound();
 }

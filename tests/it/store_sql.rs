@@ -124,6 +124,7 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
         ("waiting", "task_runs_waiting"),
         ("claimable", "task_runs_claimable"),
         ("active_planned", "scheduled_tasks_due"),
+        ("zoned", "scheduled_tasks_zoned"),
     ];
     for (shared, name) in conditions {
         let text = expanded(&format!("{{{shared}}}"));
@@ -136,9 +137,11 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
     for name in ["task_runs_one_per_occurrence", "task_runs_unfinished"] {
         assert!(index(name).contains(&columns), "{name}");
     }
-    let known =
-        [&conditions.map(|(shared, _)| shared)[..], &["unscheduled_id", "unscheduled_case", "local_time", "fenced"]]
-            .concat();
+    let known = [
+        &conditions.map(|(shared, _)| shared)[..],
+        &["unscheduled_id", "unscheduled_case", "zones_in_use", "local_time", "fenced"],
+    ]
+    .concat();
     for (shared, text) in sql::SHARED {
         let is_of_none = shared.ends_with("_columns") || is_number(text);
         assert!(known.contains(&shared) || is_of_none, "{{{shared}}} is compared with no index");

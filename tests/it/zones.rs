@@ -259,7 +259,7 @@ fn scheduler(folder: &Path, zone: &str, steps: &str) -> Vec<String> {
 }
 
 /// The smallest zone file: version 1, one offset.
-fn zone_file(hours: i32) -> Vec<u8> {
+pub(crate) fn zone_file(hours: i32) -> Vec<u8> {
     let counts = [0, 0, 0, 0, 1, 4_u32].map(u32::to_be_bytes).concat();
     [b"TZif".as_slice(), &[0; 16], &counts, &(hours * 3600).to_be_bytes(), b"\0\0XXX\0"].concat()
 }
@@ -395,26 +395,19 @@ fn zone_data_that_changes_under_a_running_scheduler() {
         std::fs::write(folder.path().join("tzdata.zi"), format!("# version {release}\n")).unwrap();
     };
     let db = TestDb::new();
-    let run = || Process::spawn(db.duly(&["run", "--poll", "50ms"]).env("TZDIR", folder.path()).stderr(Stdio::null()));
-    let end = |mut scheduler: Process| {
-        signal("TERM", &scheduler.0.id().to_string());
-        assert_eq!(scheduler.exit_code(), Some(0));
-    };
+    let run = || run_in(&db, folder.path());
     let add = |name: &str| {
         let line = ["-q", "add", name, "--cron", "0 12 * * *", "--tz", "Europe/Rome", "--", "true"];
         program(&db, folder.path(), &line);
     };
     let hours =
         || db.rows("SELECT name, strftime('%H', next_run / 1000, 'unixepoch') FROM scheduled_tasks ORDER BY name");
-    let check = || {
-        let output = db.duly(&["check"]).env("TZDIR", folder.path()).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let check = || printed(&db, folder.path(), "check");
     install("first", 1);
     add("before");
     let old = run();
     eventually("it has registered", || db.ask("SELECT count(*) FROM scheduler_instances") == "1");
-    eventually("it has planned", || hours() == ["before|11"]);
+    eventually("it has planned", || hours() == ["before|11"] && recorded(&db).is_some());
     assert!(!check().contains("zone data"), "{}", check());
 
     install("second", 2);
@@ -432,7 +425,7 @@ fn zone_data_that_changes_under_a_running_scheduler() {
     eventually("the other scheduler has planned all anew", || hours() == ["before|10", "since|10"]);
     assert!(says(&check()), "the first one still runs: {}", check());
     end(old);
-    assert!(!check().contains("zone data"), "{}", check());
+    eventually("no other has other rules", || !check().contains("zone data"));
     assert_eq!(hours(), ["before|10", "since|10"]);
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'"), "1");
 
@@ -454,5 +447,121 @@ fn zone_data_that_changes_under_a_running_scheduler() {
         db.ask("SELECT count(*) FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = 'ran')"),
         "0"
     );
+    db.assert_sound();
+}
+
+/// Starts the sidecar with a folder of zone files. It compares their rules each 5 s.
+#[cfg(unix)]
+fn run_in(db: &TestDb, folder: &Path) -> Process {
+    let line = ["run", "--poll", "50ms", "--lease", "15s"];
+    Process::spawn(db.duly(&line).env("TZDIR", folder).stderr(Stdio::null()))
+}
+
+#[cfg(unix)]
+fn end(mut scheduler: Process) {
+    signal("TERM", &scheduler.0.id().to_string());
+    assert_eq!(scheduler.exit_code(), Some(0));
+}
+
+/// Returns what a command prints that may fail.
+#[cfg(unix)]
+fn printed(db: &TestDb, folder: &Path, command: &str) -> String {
+    let output = db.duly(&[command]).env("TZDIR", folder).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The rules by which the tasks of Rome are planned.
+#[cfg(unix)]
+fn recorded(db: &TestDb) -> Option<String> {
+    db.rows("SELECT value FROM scheduler_meta WHERE key = 'zone_rules:Europe/Rome'").pop()
+}
+
+/// A zone file was wrong when its tasks were planned, then damaged, then repaired, all within one release, or with no release stated.
+#[cfg(unix)]
+#[test]
+fn a_zone_file_that_is_repaired_within_a_release_plans_its_tasks_again() {
+    for release in [Some("first"), None] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("Europe")).unwrap();
+        for name in ["UTC", "Europe/Oslo"] {
+            std::fs::write(folder.path().join(name), zone_file(2)).unwrap();
+        }
+        if let Some(release) = release {
+            std::fs::write(folder.path().join("tzdata.zi"), format!("# version {release}\n")).unwrap();
+        }
+        let rome = |bytes: &[u8]| std::fs::write(folder.path().join("Europe/Rome"), bytes).unwrap();
+        let db = TestDb::new();
+        let add = |name: &str, zone: &str| {
+            program(&db, folder.path(), &["-q", "add", name, "--cron", "0 12 * * *", "--tz", zone, "--", "true"])
+        };
+        let hours =
+            || db.rows("SELECT name, strftime('%H', next_run / 1000, 'unixepoch') FROM scheduled_tasks ORDER BY name");
+        let look = || (printed(&db, folder.path(), "check"), printed(&db, folder.path(), "doctor"));
+        let run = |until: &dyn Fn() -> bool| {
+            let started = db.number::<u32>("SELECT count(*) FROM scheduler_instances");
+            let scheduler = run_in(&db, folder.path());
+            eventually("it has registered", || db.number::<u32>("SELECT count(*) FROM scheduler_instances") > started);
+            eventually("it has compared the rules", until);
+            end(scheduler);
+        };
+
+        rome(&zone_file(5));
+        add("oslo", "Europe/Oslo");
+        add("rome", "Europe/Rome");
+        run(&|| recorded(&db).is_some());
+        let (wrong, planned) = (recorded(&db), ["oslo|10", "rome|07"]);
+        assert_eq!(hours(), planned);
+        let (check, doctor) = look();
+        assert!(!check.contains("zone_data") && doctor.starts_with("no damage found"), "{check}{doctor}");
+
+        rome(&zone_file(5)[..30]);
+        run(&|| true);
+        assert_eq!((recorded(&db), hours()), (wrong.clone(), planned.map(str::to_owned).to_vec()), "it is unknown");
+        let (check, doctor) = look();
+        assert!(check.contains("zone: the time zone of rome is not known here: "), "{check}");
+        assert!(!check.contains("zone_data") && doctor.starts_with("no damage found"), "{check}{doctor}");
+
+        rome(&zone_file(1));
+        db.execute(
+            "CREATE TRIGGER moved AFTER UPDATE OF next_run ON scheduled_tasks WHEN NEW.name = 'oslo'
+             BEGIN INSERT INTO scheduler_events (at, kind) VALUES (1900000000000, 'touched'); END",
+        );
+        let (check, doctor) = look();
+        let says = "zone_data: rome was planned by other rules of Europe/Rome than those of this process: restart the schedulers";
+        assert!(check.contains(says) && doctor.contains(says), "{check}{doctor}");
+        run(&|| hours() == ["oslo|10", "rome|11"]);
+        assert_ne!(recorded(&db), wrong);
+        let (check, doctor) = look();
+        assert!(!check.contains("zone_data") && doctor.starts_with("no damage found"), "{check}{doctor}");
+        let events = "SELECT kind, detail LIKE '%other rules for Europe/Rome' FROM scheduler_events WHERE kind IN ('zone_data', 'touched')";
+        assert_eq!(db.rows(events), ["zone_data|1"]);
+        db.execute("DROP TRIGGER moved");
+        db.assert_sound();
+    }
+}
+
+/// A scheduler that could not read a zone when it started plans its tasks again as soon as it can.
+#[cfg(unix)]
+#[test]
+fn a_zone_file_that_is_repaired_under_a_scheduler_that_could_not_read_it() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("Europe")).unwrap();
+    std::fs::write(folder.path().join("UTC"), zone_file(0)).unwrap();
+    let rome = |bytes: &[u8]| std::fs::write(folder.path().join("Europe/Rome"), bytes).unwrap();
+    let db = TestDb::new();
+    rome(&zone_file(5));
+    program(&db, folder.path(), &["-q", "add", "t", "--cron", "0 12 * * *", "--tz", "Europe/Rome", "--", "true"]);
+    let scheduler = run_in(&db, folder.path());
+    eventually("it has compared the rules", || recorded(&db).is_some());
+    end(scheduler);
+    let wrong = recorded(&db);
+    rome(b"");
+    let scheduler = run_in(&db, folder.path());
+    eventually("it has registered", || db.ask("SELECT count(*) FROM scheduler_instances") == "2");
+    assert_eq!(recorded(&db), wrong);
+    rome(&zone_file(1));
+    let hour = "SELECT strftime('%H', next_run / 1000, 'unixepoch') FROM scheduled_tasks";
+    eventually("it has planned again", || recorded(&db) != wrong && db.ask(hour) == "11");
+    end(scheduler);
     db.assert_sound();
 }

@@ -2,7 +2,7 @@
 
 use crate::client::check::{Check, ProblemKind, problem};
 use crate::error::Error;
-use crate::schedule::{Zone, zone_data};
+use crate::schedule::{Zone, rules_of, zone_data};
 
 impl Check<'_> {
     /// Adds zones that are not known, and zone data that may be wrong.
@@ -16,6 +16,14 @@ impl Check<'_> {
                 let text = format!("the time zone of {of} is not known here: {error}");
                 let advice = "install zone data that has it, or repair the rows; schedulers on other machines that know it go on";
                 self.of_task(ProblemKind::Zone, task, text, advice);
+            }
+            if let (Some(rules), Some(recorded)) = (rules_of(zone), self.health.zone_rules.get(zone))
+                && rules != *recorded
+            {
+                let text = format!("{of} was planned by other rules of {zone} than those of this process");
+                let advice = "restart the schedulers, which plan by the zone data as it is when they start; if it differs between \
+                              programs, give all of them the same (the package tzdata)";
+                self.of_task(ProblemKind::ZoneData, task, text, advice);
             }
             if let Some(contradiction) = zone_data().contradiction(zone) {
                 let text = format!("the time zone of {of} may be wrong: {contradiction}");

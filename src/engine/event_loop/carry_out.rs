@@ -1,6 +1,7 @@
 //! How the shell carries out what the loop has decided, with its pool and its poller.
 
-use std::sync::PoisonError;
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError};
 
 use crate::clock::Now;
 use crate::engine::event_loop::EventLoop;
@@ -9,6 +10,7 @@ use crate::error::Result;
 use crate::host::fault_points;
 use crate::model::event::Event;
 use crate::model::finished::Finished;
+use crate::model::run::Claim;
 use crate::store::turn_io::MAX_OUTCOMES;
 use crate::worker::attempt::Notice;
 #[cfg(feature = "postgres")]
@@ -63,7 +65,9 @@ impl EventLoop {
         if ended > 0 {
             fault_points::reach("ended");
         }
+        self.taken.extend(finished.iter().map(|finished| finished.claim.clone()));
         let turn = self.poller.turn(now, finished, slots)?;
+        self.settle();
         self.vitals.turn_ended(self.clock.now(), turn.refused);
         if ended > 0 {
             fault_points::reach("settled");
@@ -79,6 +83,17 @@ impl EventLoop {
         }
         self.state.turned(turn);
         Ok(())
+    }
+
+    /// Removes the attempts whose outcomes are stored. The loop does it, not the thread of the attempt: what one thread allocates and
+    /// another frees has the two wait for each other. Until then an attempt is unfinished.
+    fn settle(&mut self) {
+        let unwritten: HashSet<(i64, u32)> =
+            self.poller.unwritten().map(|claim| (claim.run_id, claim.attempt)).collect();
+        let is_unwritten = |claim: &Arc<Claim>| unwritten.contains(&(claim.run_id, claim.attempt));
+        let (left, stored): (Vec<_>, Vec<_>) = self.taken.drain(..).partition(is_unwritten);
+        self.taken = left;
+        self.pool.attempts().settled(stored);
     }
 
     pub(super) fn carry_out(&mut self, Given { claims, stop, orphans }: Given) {

@@ -85,7 +85,7 @@ pub fn zone_data() -> &'static ZoneData {
 
 impl ZoneData {
     /// Returns whether the data that another process displays is of the same release. The text begins with the release.
-    pub(crate) fn is_as(&self, displayed: &str) -> bool {
+    fn is_as(&self, displayed: &str) -> bool {
         displayed.strip_prefix(&*self.version).is_some_and(|rest| rest.starts_with(" from ") || rest == " built in")
     }
 

@@ -43,6 +43,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub struct Zone {
     name: Arc<str>,
     offsets: Arc<Offsets>,
+    /// A digest of the offsets.
+    rules: u64,
 }
 
 /// A cache of zones, so that each file is read once. Its size is bounded by the number of zone names.
@@ -100,22 +102,26 @@ impl Zone {
         if let Some(zone) = loaded.get(name) {
             return Ok(zone.clone());
         }
-        let zone = Zone { name: name.into(), offsets: Arc::new(zone_data().offsets(name)?) };
+        let zone = Zone::new(name, zone_data().offsets(name)?);
         loaded.insert(zone.name.clone(), zone.clone());
         Ok(zone)
+    }
+
+    fn new(name: &str, offsets: Offsets) -> Self {
+        Zone { name: name.into(), rules: offsets.digest(), offsets: Arc::new(offsets) }
     }
 
     /// Returns the zone that a zone file such as `/etc/localtime` defines, with the path as its name; `None` if there is no
     /// file. The error is a reason.
     pub(crate) fn of_file(path: &Path) -> Result<Option<Self>, String> {
         let offsets = data::offsets_of_path(path)?;
-        Ok(offsets.map(|offsets| Zone { name: path.display().to_string().into(), offsets: Arc::new(offsets) }))
+        Ok(offsets.map(|offsets| Zone::new(&path.display().to_string(), offsets)))
     }
 
     /// Returns the zone of this name by the built-in rules, whatever files there are.
     pub(crate) fn built_in_if_any(name: &str) -> Option<Self> {
         let offsets = tzif::parse(data::built_in(name)?).ok()?;
-        Some(Zone { name: name.into(), offsets: Arc::new(offsets) })
+        Some(Zone::new(name, offsets))
     }
 
     /// Returns the first instant in `[from, until]` at which two zones have different offsets.
@@ -208,6 +214,12 @@ impl PartialEq for Zone {
 }
 
 impl Eq for Zone {}
+
+/// Returns a digest of the rules by which this process plans local times in a zone; `None`: it needs no zone data, or its rules are unknown.
+pub(crate) fn rules_of(name: &str) -> Option<String> {
+    let zone = if fixed::is_fixed(name) { None } else { Zone::named(name).ok() };
+    zone.map(|zone| format!("{:016x}", zone.rules))
+}
 
 /// Shows the name only: the table of offsets is long.
 impl fmt::Debug for Zone {

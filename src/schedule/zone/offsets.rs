@@ -3,16 +3,23 @@
 //! The table is complete from 1970 to the year 4000 for every source: a permanent rule is expanded year by year, once,
 //! so that every query is a search in one sorted list. This module knows no files and no names.
 
+use std::ops::Range;
+
 use chrono::{NaiveDate, NaiveTime};
 use tz::timezone::{AlternateTime, RuleDay};
 
 use crate::clock::Timestamp;
+use crate::host::attempt_slots::hash;
 
 /// The first second of the table. Earlier changes are not needed: they were before 1970 in every zone.
 pub(super) const FIRST: i64 = -40 * 24 * 3600;
 
 /// Rules are expanded up to the end of this year; occurrences end at its start.
 const LAST_YEAR: i32 = 4000;
+
+/// The changes that a digest covers, in seconds: from 2025 to the end of 2099. Releases correct older ones, which decide about no plan, and
+/// repeat the rule of 2099 afterwards.
+const COMPARED: Range<i64> = 1_735_689_600..4_102_444_800;
 
 /// The largest offset, east or west. Since 1970 offsets are between -12 h and +14 h; formats and libraries accept up to
 /// a day.
@@ -54,6 +61,13 @@ impl Offsets {
     /// Builds the table of an offset that never changes.
     pub(super) fn constant(offset: i32) -> Self {
         Offsets { first: offset, changes: Vec::new() }
+    }
+
+    /// Returns a digest of the offsets by which tasks are planned. Other versions of duly compute the same.
+    pub(super) fn digest(&self) -> u64 {
+        let first = self.at(Timestamp::from_millis(COMPARED.start * 1000));
+        let changes = self.changes.iter().filter(|(at, _)| COMPARED.contains(at));
+        hash(&changes.fold(first.to_string(), |text, (at, offset)| format!("{text} {at} {offset}")))
     }
 
     fn newest(&self) -> i32 {
@@ -154,6 +168,23 @@ mod tests {
         assert_eq!(Offsets::new(0, [(20, 1), (19, 2)]).unwrap_err(), "its changes are out of order at second 19");
         assert_eq!(Offsets::new(0, [(20, 86_401)]).unwrap_err(), "an offset of 86401 s is more than a day");
         assert_eq!(Offsets::new(-86_401, []).unwrap_err(), "an offset of -86401 s is more than a day");
+    }
+
+    #[test]
+    fn a_digest_differs_where_a_plan_may_differ() {
+        // Summer times of 2024 and 2027, and one of 2101.
+        let all = [(1_711_846_800, 2), (1_729_990_800, 1), (1_806_109_200, 2), (1_824_858_000, 1), (4_140_000_000, 2)];
+        let digest = |first, changes: &[(i64, i32)]| Offsets::new(first, changes.iter().copied()).unwrap().digest();
+        let [right, without_the_past, of_another_second, without_2027, elsewhere] = [
+            digest(1, &all),
+            digest(1, &all[2..4]),
+            digest(1, &[(1_806_109_201, 2), all[3]]),
+            digest(1, &[]),
+            digest(2, &[all[2], all[3]]),
+        ];
+        assert_eq!(right, without_the_past);
+        assert!([of_another_second, without_2027, elsewhere].iter().all(|digest| *digest != right));
+        assert_eq!(digest(0, &[]), 0xaf63_ad4c_8601_9caf, "of \"0\", in every version");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::host::orphan;
-use crate::schedule::zone_data;
+use crate::schedule::rules_of;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::text;
@@ -69,9 +69,9 @@ impl LookAhead {
         });
         let (stopping, processes): (Vec<i64>, Vec<String>) = (row.try_get(8)?, row.try_get(9)?);
         let declared = stopping.into_iter().zip(processes).filter(|(_, process)| orphan::is_declaration(process));
-        // The zone data by which tasks are to be planned again, if any are.
-        let (more_unplanned, marked): (bool, Option<String>) = (row.try_get(10)?, row.try_get(11)?);
-        let is_zone_marked = marked.is_some_and(|data| zone_data().is_as(&data));
+        let (more_unplanned, zones, rules): (bool, Vec<String>, Vec<String>) =
+            (row.try_get(10)?, row.try_get(11)?, row.try_get(12)?);
+        let is_zone_marked = zones.iter().zip(rules).any(|(zone, rules)| rules_of(zone).as_ref() == Some(&rules));
         Ok(Seen {
             next_due: time(row.try_get(0)?),
             next_expiry: time(row.try_get(1)?),
@@ -80,9 +80,9 @@ impl LookAhead {
             others: others.collect(),
             declared_gone: declared.map(|(run, _)| run).collect(),
             more_unplanned: more_unplanned || is_zone_marked,
-            data_version: row.try_get(12)?,
-            tables: row.try_get(13)?,
-            now: Timestamp::from_millis(row.try_get(14)?),
+            data_version: row.try_get(13)?,
+            tables: row.try_get(14)?,
+            now: Timestamp::from_millis(row.try_get(15)?),
         })
     }
 }

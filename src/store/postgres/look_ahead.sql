@@ -11,6 +11,12 @@ other AS MATERIALIZED (
     SELECT w.locked_by AS owner, max(w.locked_until) AS until,
            coalesce((SELECT lease_ms FROM scheduler_instances WHERE id = w.locked_by), 0) AS lease
       FROM watched w WHERE w.locked_by <> $1::text GROUP BY w.locked_by
+),
+-- The time zones of which tasks are to be planned again, each with the rules by which.
+zoned AS MATERIALIZED (
+    SELECT substr(m.key, 11) AS zone, split_part(r.value, ' ', 1) AS rules
+      FROM scheduler_meta m JOIN scheduler_meta r ON r.key = 'zone_rules:' || substr(m.key, 11)
+     WHERE m.key > 'zone_mark:' AND m.key < 'zone_mark;'
 )
 SELECT (SELECT min(t.next_run) FROM (VALUES (0), (1), (2), (3)) AS p(priority)
          CROSS JOIN LATERAL (
@@ -48,9 +54,10 @@ SELECT (SELECT min(t.next_run) FROM (VALUES (0), (1), (2), (3)) AS p(priority)
                 WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= (SELECT now FROM asked)
                   AND attempt = forgiven)
        OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
+       OR EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark')
        OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE marked IS NOT NULL),
-       (SELECT value FROM scheduler_meta
-         WHERE key = 'zone_data' AND EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'zone_mark')),
+       ARRAY(SELECT zone FROM zoned ORDER BY zone),
+       ARRAY(SELECT rules FROM zoned ORDER BY zone),
        hashtextextended(pg_current_snapshot()::text, 0),
        (SELECT value FROM scheduler_meta WHERE key = 'schema_version'),
        (SELECT now FROM asked)

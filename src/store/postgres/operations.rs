@@ -519,8 +519,8 @@ impl PostgresStore {
         // Before its id can be read: an owner that is registered and has no session looks dead.
         let session = OwnerConnection::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
         self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
-        let reach = Request::Register { zone_data: new.zone_data.clone() };
-        let registered = self.change(now, reach, |memory, now| Store::register(memory, new, random.clone(), now));
+        let registered =
+            self.change(now, Request::Register, |memory, now| Store::register(memory, new, random.clone(), now));
         let given = self.given(now);
         registered.map(|mut registered| {
             let server = &mut self.bench.lock().rows.server;

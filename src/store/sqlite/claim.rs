@@ -177,6 +177,11 @@ pub(crate) struct ByUrgency<'a, T> {
 }
 
 impl<T> ByUrgency<'_, T> {
+    /// Does not count the last one, which was not taken.
+    pub(crate) fn discount(&mut self) {
+        *self.counter = self.counter.wrapping_sub(1);
+    }
+
     /// Keeps what `may` accepts. What is dropped is not counted.
     pub(crate) fn retain(&mut self, may: impl Fn(&T) -> bool) {
         self.lists.iter_mut().for_each(|list| list.retain(|(_, one)| may(one)));

@@ -325,8 +325,7 @@ impl SqliteStore {
         self.memory = Some(Memory::new(random));
         (self.adds_new, self.transactions, self.accepts_newer) = (false, 0, false);
         self.history.purpose = Purpose::Requests;
-        // A turn changes many rows in one statement, for which SQLite copies each page first, beyond 64 KiB into a file. The rows of a
-        // turn are few. Only speed depends on it.
+        // The copies of pages that a statement may undo, beyond 64 KiB a file each time. Only speed depends on it.
         let _ = self.connection.pragma_update(None, "temp_store", "memory");
     }
 

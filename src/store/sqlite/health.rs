@@ -1,6 +1,6 @@
 //! The facts that show what is wrong with a file and its schedulers, and the rules that its rows break.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -63,6 +63,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             invalid,
             zones: zones(tx)?,
             zone_data: zone_data(tx)?,
+            zone_rules: zone_rules(tx)?,
             on_dead: unreported(tx)?,
         })
     })
@@ -319,6 +320,14 @@ fn zone_data(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String)>> {
     tx.prepare_cached(ZONE_DATA)?
         .query_map(named_params! { ":limit": MAX_LISTED_ROWS }, |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?
         .collect()
+}
+
+const ZONE_RULES: &str = "
+    SELECT substr(key, 12), value FROM scheduler_meta WHERE key > 'zone_rules:' AND key < 'zone_rules;'";
+
+/// Returns by which rules the tasks of each time zone are planned.
+fn zone_rules(tx: &Transaction<'_>) -> rusqlite::Result<BTreeMap<String, String>> {
+    tx.prepare_cached(ZONE_RULES)?.query_map([], |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?.collect()
 }
 
 const UNREPORTED: &str = sql! {"

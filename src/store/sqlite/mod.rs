@@ -10,6 +10,7 @@ pub(crate) mod blocked;
 mod bulk;
 pub(crate) mod census;
 pub(crate) mod claim;
+pub(crate) mod clock_mark;
 pub(crate) mod connection;
 #[cfg(test)]
 mod cost;

@@ -409,7 +409,7 @@ pub(crate) struct Only {
 /// Decides about a task that has no unfinished run.
 #[cfg(feature = "postgres")]
 pub(crate) fn only_run(due: &Due, now: Timestamp) -> Option<Only> {
-    if due.plan.schedule.may_be_of_other_zone_data(due.plan.next_run) {
+    if due.plan.schedule.contradicting_zone(due.plan.next_run).is_some() {
         return None;
     }
     let resolution = resolve::resolve(&due.plan, &[], now, Rest::Later);

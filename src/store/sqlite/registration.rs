@@ -41,10 +41,18 @@ pub(crate) fn register(
     now: Timestamp,
 ) -> Result<Registered> {
     store.reset(random);
+    // On a server, only turns read the tasks that are planned again.
+    let most = if store.is_in_memory() { 0 } else { replan::AT_ONCE };
     let (owner, no_claims) = (new.owner.as_str(), Claims::new());
     let registered = store.check_writable().and_then(|()| {
         store.try_write_items(Some((owner, &no_claims)), |tx, schedules, _, beginning| {
-            registered(tx, schedules, new, beginning.map(|beginning| beginning.cookie), now)
+            let registered = registered(tx, new, beginning.map(|beginning| beginning.cookie), now)?;
+            if most > 0 {
+                let (marks, tasks) = replan::pass_marks(tx, most, most)?;
+                // The first turn examines the rows that cannot be planned.
+                replan::plan_again(tx, schedules, &marks, &tasks)?;
+            }
+            Ok(registered)
         })
     });
     let (registered, misplanned) = registered.map_err(|fault| store.error(fault, "register the scheduler"))?;
@@ -60,7 +68,6 @@ pub(crate) fn register(
 
 fn registered(
     tx: &Transaction<'_>,
-    schedules: &mut Schedules,
     new: &Registration,
     cookie: Option<i64>,
     now: Timestamp,
@@ -73,8 +80,8 @@ fn registered(
     // Here, because a scheduler that always crashes early takes no turn in which retention has a part.
     prune::instances(tx, Timestamp::MIN)?;
     let (others, not_stopped) = (owners::others(tx, &new.owner)?, owners::not_stopped(tx, &new.owner)?);
-    let other_zone_data = replan::record_zone_data(tx, schedules, &new.zone_data, now)?;
-    let registered = Registered { others, not_stopped, cookie, newest_seen, other_zone_data };
+    let zone_data_changed = replan::record_zone_data(tx, &new.owner, &new.zone_data, now)?;
+    let registered = Registered { others, not_stopped, cookie, newest_seen, zone_data_changed };
     Ok((registered, replan::misplanned(tx)?))
 }
 

@@ -5,7 +5,7 @@
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 18] = [
+pub(crate) const SHARED: [(&str, &str); 23] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -20,6 +20,17 @@ pub(crate) const SHARED: [(&str, &str); 18] = [
     ("unscheduled_case", "(CASE WHEN .origin = 'schedule' OR .origin = 'catch_up' THEN 0 ELSE .id END)"),
     // scheduled_tasks_due: active tasks whose next_run stands.
     ("active_planned", ".status = 'active' AND .planned = 1"),
+    // scheduled_tasks_zoned: tasks that may have a local time.
+    ("zoned", ".time_zone <> 'UTC' AND (.schedule_type = 'cron' OR .schedule_type = 'once')"),
+    // The time zones of these tasks, for a recursive `used (zone)`. After the last one follows a NULL.
+    (
+        "zones_in_use",
+        "SELECT min(time_zone) FROM scheduled_tasks WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'once') \
+          UNION ALL \
+         SELECT (SELECT min(time_zone) FROM scheduled_tasks \
+                  WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'once') AND time_zone > zone) \
+           FROM used WHERE zone IS NOT NULL",
+    ),
     // Tasks whose next_run depends on zone data.
     (
         "local_time",
@@ -61,6 +72,12 @@ pub(crate) const SHARED: [(&str, &str); 18] = [
     ("asked", "200"),
     // Of how many marked tasks one turn derives runs.
     ("marks", "32"),
+    // Of how many time zones one turn plans tasks again.
+    ("zone_marks", "8"),
+    // Of how many time zones the rules are compared: there are some 600 names.
+    ("zones", "800"),
+    // How many tasks and runs that a wrong clock had planned one turn looks at.
+    ("misplanned", "250"),
     // Numbers of starts from here on are refused by a CHECK, and ignored.
     ("most_starts", "9000000000000000"),
 ];

@@ -10,7 +10,7 @@ use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{blocked, due, foreign_plans, marks, once, owners, replan, row};
+use crate::store::sqlite::{blocked, clock_mark, due, foreign_plans, marks, once, owners, replan, row};
 use crate::store::turn_io::MAX_ITEMS;
 
 const BY_NAME: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE name = :name"};
@@ -156,6 +156,7 @@ pub(crate) fn resolve_before_a_change(
     task: Task,
     now: Timestamp,
 ) -> Result<Task, Fault> {
+    let task = planned_again(tx, task, now)?;
     if task.status != TaskStatus::Active && !runs_again(&task) {
         return Ok(task);
     }
@@ -168,9 +169,7 @@ pub(crate) fn resolve_before_a_change(
             Err(fault) => return Err(fault),
         }
     }
-    if let Some(mark) = replan::zone_mark(tx)? {
-        replan::plan_again(tx, schedules, mark, &[task.id])?;
-    }
+    replan::plan_again(tx, schedules, &replan::zone_marks(tx)?, &[task.id])?;
     let mut written = Written::default();
     let due = due::due(tx, schedules, &[task.id], now)?;
     let mut cx = Change { tx, now, schedules, written: &mut written };
@@ -179,6 +178,13 @@ pub(crate) fn resolve_before_a_change(
     }
     once::finish(&mut cx, None)?;
     recall(tx, task.id)?;
+    Ok(by_id(tx, task.id)?.unwrap_or(task))
+}
+
+/// Plans a task again first, if a wrong clock has planned it and turns have not come to it yet. Returns the task as it is then.
+fn planned_again(tx: &Transaction<'_>, task: Task, now: Timestamp) -> Result<Task, Fault> {
+    let Some(mark) = clock_mark::read(tx)?.filter(|mark| mark.awaits(task.id)) else { return Ok(task) };
+    replan::rewind_tasks(tx, &[task.id], mark.since, now)?;
     Ok(by_id(tx, task.id)?.unwrap_or(task))
 }
 
@@ -262,6 +268,7 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
         TaskStatus::Invalid => return repair(tx, schedules, "resume", &task, now),
         TaskStatus::Completed => return Err(refused("resume", &task)),
     }
+    let task = planned_again(tx, task, now)?;
     let schedule = task.definition.check(task.created_at, schedules)?;
     let since = after(now, task.active_since);
     let unfinished = open::any_unfinished(tx, task.id)?;

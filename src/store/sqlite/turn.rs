@@ -33,7 +33,8 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{
-    attempts, blocked, claim, damage, delays, due, effects, foreign_plans, marks, once, owners, replan, settle, tasks,
+    attempts, blocked, claim, clock_mark, damage, delays, due, effects, foreign_plans, marks, once, owners, replan,
+    settle, tasks,
 };
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
@@ -187,6 +188,10 @@ impl<'a> Turning<'a> {
                 return Ok(());
             }
         }
+        if !self.work.newer {
+            // Before any run ends: a server has read the first unfinished runs.
+            self.rewind_marked()?;
+        }
         if self.work.full && !self.work.newer {
             self.rewind_again()?;
         }
@@ -271,6 +276,7 @@ impl<'a> Turning<'a> {
         }
         // These rows have no due time, so the next turn runs immediately.
         let more_unplanned = more_unplanned || any_left || self.is_marked()?;
+        let more_unplanned = more_unplanned || self.is_clock_marked()?;
         self.done.more_due |= more_unplanned;
         self.done.more_unplanned = more_unplanned;
         if self.written.claims.is_empty() && !self.done.more_due {
@@ -492,9 +498,10 @@ impl<'a> Turning<'a> {
         self.done.more_due = lists.iter().map(Vec::len).sum::<usize>() > limit;
         let mut order = std::mem::take(&mut self.memory.resolved);
         let mut chosen: Vec<i64> = claim::by_urgency(lists, &mut order).take(limit).collect();
-        // What other zone data had planned is planned again first: it may not be due.
-        if let Some(mark) = replan::zone_mark(tx)? {
-            let left = self.plan_again(mark, &chosen)?;
+        // What other rules had planned is planned again first: it may not be due.
+        let marks = replan::zone_marks(tx)?;
+        if !marks.is_empty() {
+            let left = self.plan_again(&marks, &chosen)?;
             self.done.more_due |= left;
             chosen.retain(|task| !self.memory.aside.contains(&Item::Task(*task)));
         }
@@ -556,7 +563,8 @@ pub(crate) fn look(
         done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty()
             || !tasks::unplanned(tx, 1)?.is_empty()
             || marks::any(tx)?
-            || replan::zone_mark(tx)?.is_some();
+            || clock_mark::read(tx)?.is_some()
+            || !replan::zone_marks(tx)?.is_empty();
         done.more_due = done.more_unplanned;
         Ok(Some(done))
     })

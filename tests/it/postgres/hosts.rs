@@ -1,11 +1,15 @@
 //! Hosts whose clocks differ by hours behave as one: the time of day is the server's.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use duly::{Client, Clock, Context, Error, EventFilter, NewTask, Now, RunStatus, Scheduler, SystemClock};
 
-use crate::fixtures::{eventually, patience};
+use crate::fixtures::on_server::session;
+use crate::fixtures::{Process, eventually, patience};
 use crate::postgres::database;
+use crate::sidecar::signal;
+use crate::zones::zone_file;
 
 /// The clock of a host that is behind, or ahead if `ahead` says so.
 struct Off {
@@ -71,4 +75,49 @@ fn hosts_whose_clocks_differ_by_hours_behave_as_one() {
     for host in hosts {
         host.shutdown(patience()).unwrap();
     }
+}
+
+/// A zone file was wrong when a scheduler planned a task by it, and is repaired within the same release.
+#[test]
+fn a_repaired_zone_file_plans_the_tasks_of_a_server_again() {
+    let Some(address) = database() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("zoneinfo");
+    std::fs::create_dir_all(folder.join("Europe")).unwrap();
+    std::fs::write(folder.join("UTC"), zone_file(0)).unwrap();
+    let rome = |hours| std::fs::write(folder.join("Europe/Rome"), zone_file(hours)).unwrap();
+    let duly = |line: &[&str]| {
+        let mut duly = Command::new(env!("CARGO_BIN_EXE_duly"));
+        duly.args(["--db", &address]).args(line).current_dir(home.path());
+        duly.env("TZDIR", &folder).env("DULY_STATE_DIR", home.path().join("state")).stderr(Stdio::null());
+        duly
+    };
+    let output = |line: &[&str]| String::from_utf8(duly(line).output().unwrap().stdout).unwrap();
+    rome(5);
+    let client = Client::open(&address).unwrap();
+    output(&["add", "noon", "--cron", "0 12 * * *", "--tz", "Europe/Rome", "--", "true"]);
+    let mut rows = session(&address);
+    let mut rules = || {
+        let recorded = rows.query("SELECT value FROM scheduler_meta WHERE key = 'zone_rules:Europe/Rome'", &[]);
+        recorded.unwrap().first().map(|row| row.get::<_, String>(0))
+    };
+    let hour = || client.task("noon").unwrap().unwrap().next_run.map(|at| at.as_millis() / 3_600_000 % 24);
+    let mut run_until = |done: &mut dyn FnMut(Option<String>) -> bool| {
+        let mut scheduler = Process::spawn(&mut duly(&["run", "--poll", "50ms"]));
+        eventually("it has compared the rules", || done(rules()));
+        signal("TERM", &scheduler.0.id().to_string());
+        assert_eq!(scheduler.exit_code(), Some(0));
+    };
+    let mut wrong = None;
+    run_until(&mut |rules| {
+        wrong = rules;
+        wrong.is_some()
+    });
+    assert_eq!(hour(), Some(7));
+    rome(1);
+    let says = "noon was planned by other rules of Europe/Rome than those of this process";
+    assert!(output(&["check"]).contains(says) && output(&["doctor"]).contains(says));
+    run_until(&mut |rules| rules != wrong && hour() == Some(11));
+    assert!(!output(&["check"]).contains("zone_data"));
+    assert!(client.doctor().unwrap().is_empty());
 }

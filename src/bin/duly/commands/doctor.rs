@@ -1,9 +1,10 @@
-//! `doctor`: checks the integrity of the database.
+//! `doctor`: checks the integrity of the database. If it is sound, time zones are named whose tasks other rules have planned: that is no
+//! damage.
 
 use std::path::Path;
 
-use duly::Client;
 use duly::text::database_name::is_address;
+use duly::{Client, Limits, ProblemKind};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
@@ -18,11 +19,15 @@ struct Row<'a> {
 
 pub(crate) fn doctor(db: &Path, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let findings = client.doctor()?;
+    let mut zones = if findings.is_empty() { client.check(&Limits::default())? } else { Vec::new() };
+    zones.retain(|problem| problem.kind == ProblemKind::ZoneData);
     if printer.json {
         let rows = findings.iter().map(|one| Row { rule: one.rule, found: &one.found });
-        printer.document(&rows.collect::<Vec<_>>())?;
+        let of_zones = zones.iter().map(|one| Row { rule: one.kind.as_str(), found: &one.found });
+        printer.document(&rows.chain(of_zones).collect::<Vec<_>>())?;
     } else {
         findings.iter().try_for_each(|finding| printer.line(finding))?;
+        zones.iter().try_for_each(|problem| printer.line(problem))?;
     }
     if findings.is_empty() {
         let intact = if is_address(db) { "sequences" } else { "pages, indexes" };

@@ -15,7 +15,8 @@ WITH gate AS MATERIALIZED (
                  ORDER BY expires_at, id LIMIT 1) IS NULL
            AND (SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT 1) IS NULL
            -- No waiting run is to be derived again, and no task to be planned again.
-           AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'zone_mark')
+            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key > 'zone_mark:' AND key < 'zone_mark;')
+            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark')
            AND (SELECT id FROM scheduled_tasks WHERE marked IS NOT NULL ORDER BY id LIMIT 1) IS NULL
            AND NOT EXISTS (SELECT 1 FROM concurrency_limits)
            AND NOT EXISTS (SELECT 1 FROM rate_limits)

@@ -7,8 +7,8 @@ use crate::store::postgres::sheets::{Cell, Sheets};
 use crate::store::sqlite::limits::WINDOW;
 use crate::store::sqlite::sql::sql;
 
-/// The version of the tables, the zone data of schedulers, and how far tasks are planned again by it.
-const META: &str = "WHERE t.key = 'schema_version' OR t.key = 'zone_data' OR t.key = 'zone_mark'";
+/// The version of the tables, the rules of time zones, and how far tasks are planned again by them, and after a clock was wrong.
+const META: &str = "WHERE t.key = 'schema_version' OR t.key LIKE 'zone%' OR t.key = 'clock_mark'";
 
 /// Reads the version of the tables.
 pub(super) fn version(bench: &mut Sheets) -> Result<(), Fault> {

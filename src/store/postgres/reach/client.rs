@@ -5,7 +5,6 @@ use crate::model::limit::LimitOn;
 use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
 use crate::store::postgres::sheets::Sheets;
-use crate::store::sqlite::replan;
 use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::MAX_ITEMS;
 
@@ -40,8 +39,8 @@ pub(crate) enum Request {
     Claim { run: i64 },
     /// The end of a running run that succeeded.
     Finish { run: i64, key: Option<String> },
-    /// The start of a scheduler: `other_zone_data` reads the tasks that are planned again with the zone data of this process.
-    Register { zone_data: String },
+    /// The start of a scheduler.
+    Register,
     /// All that a wrong clock has planned beyond this time.
     Rewind { now: i64 },
     /// The end of a scheduler.
@@ -81,7 +80,7 @@ impl Request {
             | Request::Matching { .. }
             | Request::Claim { .. }
             | Request::Finish { .. }
-            | Request::Register { .. }
+            | Request::Register
             | Request::Rewind { .. }
             | Request::Stop { .. }
             | Request::Record => Vec::new(),
@@ -126,7 +125,7 @@ impl Request {
             }
             Request::Claim { run } => around::runs(bench, &[*run]),
             Request::Finish { run, key } => finish(bench, *run, key.as_deref()),
-            Request::Register { zone_data } => register(bench, zone_data),
+            Request::Register => register(bench),
             Request::Rewind { now } => rewind(bench, *now),
             Request::Stop { owner } => bench.read("scheduler_instances", "WHERE t.id = $1", &[owner]).map(|_| ()),
             Request::Record => Ok(()),
@@ -138,26 +137,13 @@ impl Request {
     }
 }
 
-/// Waiting runs that are due later.
-const LATER_RUNS: &str = sql! {"WHERE {waiting:t} AND t.run_at > $1"};
-
-/// The tasks that `replan` may change.
-const PLANNED: &str = "
-    WHERE (t.status = 'active' AND t.schedule_type <> 'once')
-       OR (t.status = 'completed' AND t.schedule_type <> 'once' AND (t.ends_at IS NULL OR t.ends_at > $1))
-       OR t.active_since > $1 OR t.created_at > $1 OR t.resolved_until > $1 OR t.last_run > $1
-       OR (t.schedule_type = 'once' AND t.next_run <= t.resolved_until)";
-
 fn rewind(bench: &mut Sheets, now: i64) -> Result<(), Fault> {
     // What a wrong clock has planned is committed then, and what is added later is planned by the clock as it is now.
     bench.server.await_additions()?;
-    bench.read("scheduler_meta", "WHERE t.key = 'misplanned'", &[])?;
+    bench.read("scheduler_meta", "WHERE t.key = 'misplanned' OR t.key = 'clock_mark'", &[])?;
     bench.read("scheduler_instances", "WHERE t.seen_at > $1 OR t.stopped_at > $1", &[&now])?;
     bench.read("rate_limits", "", &[])?;
-    bench.read("rate_limit_starts", "WHERE t.started_at > $1", &[&now])?;
-    bench.read("task_runs", LATER_RUNS, &[&now])?;
-    bench.read("scheduled_tasks", PLANNED, &[&now])?;
-    around::tasks_of_runs(bench)
+    bench.read("rate_limit_starts", "WHERE t.started_at > $1", &[&now]).map(|_| ())
 }
 
 fn text(on: &LimitOn) -> &str {
@@ -302,17 +288,16 @@ fn limit(bench: &mut Sheets, on: &LimitOn) -> Result<(), Fault> {
     around::limits(bench, std::slice::from_ref(on))
 }
 
-/// The first tasks, one more than a registration plans again if the zone data of this process is not the recorded one.
-const OTHER_ZONES: &str = "
+/// The first task of each time zone in use, whose rules are compared.
+const ZONES_IN_USE: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
-        SELECT s.id FROM scheduled_tasks s
-         WHERE (SELECT m.value FROM scheduler_meta m WHERE m.key = 'zone_data') IS DISTINCT FROM $1
-         ORDER BY s.id LIMIT $2))";
+        WITH RECURSIVE used (zone) AS ({zones_in_use})
+        SELECT (SELECT min(id) FROM scheduled_tasks WHERE {zoned} AND time_zone = zone) FROM used
+         WHERE zone IS NOT NULL LIMIT {zones}))"};
 
-fn register(bench: &mut Sheets, zone_data: &String) -> Result<(), Fault> {
+fn register(bench: &mut Sheets) -> Result<(), Fault> {
     bench.read("scheduler_meta", "", &[])?;
     bench.read("scheduler_instances", "", &[])?;
     bench.read("task_runs", "WHERE t.status = 'running'", &[])?;
-    let most = around::bound(replan::AT_ONCE + 1);
-    bench.read("scheduled_tasks", OTHER_ZONES, &[zone_data, &most]).map(|_| ())
+    bench.read("scheduled_tasks", ZONES_IN_USE, &[]).map(|_| ())
 }

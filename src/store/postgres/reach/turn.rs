@@ -157,14 +157,12 @@ impl TurnReach {
         parts.push(("task_attempts", &attempts));
         parts.push(if self.stalled.is_empty() { NO_STALLS } else { STALLS });
         let output = (("task_runs", "output"), if self.outputs { ANY_OUTPUT } else { OUTPUT });
-        // The zone data of others decides about what is due.
-        let others = self.full || self.due > 0;
-        let (others, handlers, room, stalled, named) = (&others, &self.handlers, &self.room, &self.stalled, &self.runs);
+        let (handlers, room, stalled, named) = (&self.handlers, &self.room, &self.stalled, &self.runs);
         bench.read_together(
             &parts,
             Some(output),
             false,
-            &[&tasks, &runs, &owners, others, handlers, room, stalled, named],
+            &[&tasks, &runs, &owners, &self.full, handlers, room, stalled, named],
         )
     }
 

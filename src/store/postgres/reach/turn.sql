@@ -11,7 +11,8 @@ WITH RECURSIVE
 unplanned AS MATERIALIZED (
     SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT $8::bigint
 ),
--- Tasks whose runs were to be derived again before this turn, and the first of these runs, one more than the turn derives.
+-- Tasks whose runs were to be derived again before this turn, and the first of these runs: one more than the turn derives, and as many
+-- as it ends before.
 marked AS MATERIALIZED (
     SELECT id, marked FROM scheduled_tasks WHERE marked IS NOT NULL ORDER BY id LIMIT {marks}
 ),
@@ -21,20 +22,47 @@ derived AS MATERIALIZED (
      CROSS JOIN LATERAL (
          (SELECT id, concurrency_key AS key, retry_of, 0 AS phase, scheduled_for AS place FROM task_runs
            WHERE m.marked >= 0 AND task_id = m.id AND {unfinished} AND {unscheduled_case} = 0 AND scheduled_for > m.marked
-           ORDER BY scheduled_for LIMIT $20::bigint)
+           ORDER BY scheduled_for LIMIT $20::bigint + cardinality($4::bigint[]))
          UNION ALL
          (SELECT id, concurrency_key, retry_of, 1, id FROM task_runs
            WHERE task_id = m.id AND {unfinished} AND {unscheduled_case} > greatest(-m.marked, 0)
-           ORDER BY {unscheduled_case} LIMIT $20::bigint)) r
-     ORDER BY m.id, r.phase, r.place LIMIT $20::bigint
+           ORDER BY {unscheduled_case} LIMIT $20::bigint + cardinality($4::bigint[]))) r
+     ORDER BY m.id, r.phase, r.place LIMIT $20::bigint + cardinality($4::bigint[])
 ),
--- The next tasks that other zone data had planned.
+-- How far tasks and runs are planned again that a wrong clock had planned, and the next of both.
+clock_mark AS MATERIALIZED (
+    SELECT split_part(value, ' ', 2)::bigint AS task, split_part(value, ' ', 3)::bigint AS task_of_run,
+           split_part(value, ' ', 4)::bigint AS unscheduled, split_part(value, ' ', 5)::bigint AS scheduled_for
+      FROM scheduler_meta
+     WHERE key = 'clock_mark' AND value ~ '^-?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+$' AND value !~ repeat('[0-9]', 19)
+),
+misplanned_task AS MATERIALIZED (
+    SELECT id FROM scheduled_tasks WHERE id > (SELECT task FROM clock_mark) ORDER BY id LIMIT {misplanned} + 1
+),
+misplanned_run AS MATERIALIZED (
+    SELECT r.id, r.task_id FROM clock_mark m
+     CROSS JOIN LATERAL (
+         SELECT id, task_id FROM task_runs
+          WHERE {unfinished} AND (task_id, {unscheduled_case}, scheduled_for) > (m.task_of_run, m.unscheduled, m.scheduled_for)
+          ORDER BY task_id, {unscheduled_case}, scheduled_for LIMIT {misplanned} + 1) r
+),
+-- The next tasks of marked time zones; and the first of each time zone in use, whose rules a full turn compares.
+zone_mark AS MATERIALIZED (
+    SELECT substr(key, 11) AS zone,
+           CASE WHEN value ~ '^[0-9]+ -?[0-9]+$' AND length(split_part(value, ' ', 1)) < 19
+                THEN split_part(value, ' ', 1)::bigint END AS after
+      FROM scheduler_meta WHERE key > 'zone_mark:' AND key < 'zone_mark;' ORDER BY key LIMIT {zone_marks}
+),
+used (zone) AS (
+    {zones_in_use}
+),
 zoned AS MATERIALIZED (
-    SELECT id FROM scheduled_tasks
-     WHERE id > (SELECT CASE WHEN value ~ '^-?[0-9]+ [0-9]+$' AND length(split_part(value, ' ', 1)) < 19
-                          THEN split_part(value, ' ', 1)::bigint END
-                   FROM scheduler_meta WHERE key = 'zone_mark')
-     ORDER BY id LIMIT $20::bigint
+    SELECT t.id FROM zone_mark m
+     CROSS JOIN LATERAL (
+         SELECT id FROM scheduled_tasks WHERE {zoned} AND time_zone = m.zone AND id > m.after ORDER BY id LIMIT $20::bigint) t
+    UNION ALL
+    (SELECT (SELECT min(id) FROM scheduled_tasks WHERE {zoned} AND time_zone = zone) FROM used
+      WHERE zone IS NOT NULL AND $11::boolean LIMIT {zones})
 ),
 -- Runs that the turn may end.
 ending AS MATERIALIZED (
@@ -153,6 +181,7 @@ task AS MATERIALIZED (
                     UNION ALL SELECT id, true, true, false, 0 FROM unplanned
                     UNION ALL SELECT id, found, found, false, 0 FROM planless
                     UNION ALL SELECT id, true, true, false, 0 FROM unnest($18::bigint[]) AS all_runs(id)
+                    UNION ALL SELECT id, true, true, false, 0 FROM misplanned_task
                     UNION ALL SELECT id, pauses, false, false, ends FROM ended
                     -- A request of a delay task has it planned again.
                     UNION ALL SELECT id, resolves, resolves, true, 0 FROM target
@@ -295,7 +324,7 @@ run AS MATERIALIZED (
     SELECT id, task_id FROM ending UNION SELECT id, task_id FROM own UNION SELECT id, task_id FROM candidate
     UNION SELECT id, task_id FROM witness UNION SELECT id, task_id FROM unfinished UNION SELECT id, task_id FROM occurrence
     UNION SELECT id, task_id FROM behind UNION SELECT id, task_id FROM older UNION SELECT id, task_id FROM retried
-    UNION SELECT id, task_id FROM derived
+    UNION SELECT id, task_id FROM derived UNION SELECT id, task_id FROM misplanned_run
 )
 SELECT ARRAY(SELECT id FROM run) AS runs,
        ARRAY(SELECT task_id FROM run UNION SELECT id FROM task UNION SELECT id FROM planless

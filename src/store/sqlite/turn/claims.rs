@@ -124,7 +124,6 @@ impl Turning<'_> {
         let lists = claim::claimable(tx, &open, &self.memory.passed, now, limit)?;
         let mut order = std::mem::take(&mut self.memory.claimed);
         let mut runs = claim::by_urgency(lists, &mut order);
-        let mut refused = false;
         while self.slots.room > 0
             && let Some((run, handler)) = runs.next()
         {
@@ -137,15 +136,17 @@ impl Turning<'_> {
                 claim::claim(&mut cx, &claimer, &mut turn.slots, run)
             })?;
             let started = self.written.claims.len() > claimed;
-            refused = self.slots.room == 0 && !started;
+            if !started {
+                // It waits for an idle worker, or the list is out of date since a run was renewed. The next one is chosen as this one was.
+                runs.discount();
+            }
             // Runs that wait for the rate of their handler are not counted: otherwise the eighth would always be one of them.
             if started && !self.written.limits.is_open(tx, handler, now)? {
                 runs.retain(|(_, of)| *of != handler);
             }
         }
         drop(runs);
-        // A run that waits for an idle worker is also the first in the next turn.
-        self.memory.claimed = if refused { order.wrapping_sub(1) } else { order };
+        self.memory.claimed = order;
         Ok(())
     }
 }

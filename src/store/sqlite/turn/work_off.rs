@@ -1,7 +1,7 @@
-//! Works off marks: derives waiting runs again, whose task was changed, and plans tasks again, if the zone data was changed.
+//! Works off marks: derives waiting runs again, whose task was changed, and plans tasks again, if the rules of a time zone were changed.
 
 use crate::store::fault::Fault;
-use crate::store::sqlite::replan::ZoneMark;
+use crate::store::sqlite::replan::ZoneMarks;
 use crate::store::sqlite::turn::Turning;
 use crate::store::sqlite::{marks, replan};
 use crate::store::turn_io::Item;
@@ -39,22 +39,34 @@ impl Turning<'_> {
         Ok(())
     }
 
-    /// Plans the next tasks again that other zone data had planned. Returns whether the next turn must examine one of them.
+    /// Plans the next tasks again that other rules had planned. Returns whether the next turn must examine one of them.
+    ///
+    /// A full turn compares the rules; on a server afterwards, since it has not read the tasks of a zone that it marks.
     pub(super) fn replan_local(&mut self) -> Result<bool, Fault> {
-        let Some(mark) = replan::zone_mark(self.tx)? else { return Ok(false) };
-        let (tasks, left) = replan::next_tasks(self.tx, mark, self.work.derived, self.budget / 2)?;
+        let (tx, now, is_file) = (self.tx, self.work.now, self.backing.is_none());
+        let compare = |turn: &mut Self| -> Result<(), Fault> {
+            let (owner, others) = (turn.work.owner, &turn.done.not_stopped);
+            turn.written.events.extend(replan::compare_rules(tx, owner, others, now)?);
+            Ok(())
+        };
+        if self.work.full && is_file {
+            compare(self)?;
+        }
+        let (marks, tasks) = replan::pass_marks(tx, self.work.derived, self.budget / 2)?;
         self.budget = self.budget.saturating_sub(tasks.len());
-        let any_left = self.plan_again(mark, &tasks)?;
-        replan::set_zone_mark(self.tx, left)?;
+        let any_left = self.plan_again(&marks, &tasks)?;
+        if self.work.full && !is_file {
+            compare(self)?;
+        }
         Ok(any_left)
     }
 
-    /// Plans those of these tasks again that other zone data had planned. A task that cannot be written is set aside. Returns whether the
+    /// Plans those of these tasks again that other rules had planned. A task that cannot be written is set aside. Returns whether the
     /// next turn must examine one of them.
-    pub(super) fn plan_again(&mut self, mark: ZoneMark, tasks: &[i64]) -> Result<bool, Fault> {
+    pub(super) fn plan_again(&mut self, marks: &ZoneMarks, tasks: &[i64]) -> Result<bool, Fault> {
         let (tx, mut any_left) = (self.tx, false);
         let failed = self.divide(tasks, |turn, tasks| {
-            any_left |= replan::plan_again(tx, turn.schedules, mark, tasks)?;
+            any_left |= replan::plan_again(tx, turn.schedules, marks, tasks)?;
             Ok(())
         })?;
         for (task, fault) in failed {
@@ -65,7 +77,7 @@ impl Turning<'_> {
 
     /// Returns whether the next turn has runs of marked tasks to derive, or tasks to plan again.
     pub(super) fn is_marked(&self) -> Result<bool, Fault> {
-        if replan::zone_mark(self.tx)?.is_some() {
+        if !replan::zone_marks(self.tx)?.is_empty() {
             return Ok(true);
         }
         Ok(marks::marked(self.tx)?.into_iter().any(|(task, _)| !self.memory.aside.contains(&Item::Mark(task))))

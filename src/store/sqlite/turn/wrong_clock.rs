@@ -1,38 +1,63 @@
-//! Corrects what a wrong clock has written. Rows that cannot be written are set aside, and corrected in a later full turn.
+//! Corrects what a wrong clock has written, in batches. Rows that cannot be written are set aside, and corrected in a later full turn.
 
 use crate::clock::Timestamp;
 use crate::store::fault::Fault;
-use crate::store::sqlite::replan::Misplanned;
+use crate::store::sqlite::replan::{MOST_MISPLANNED, Misplanned};
 use crate::store::sqlite::turn::{Mode, Turning};
-use crate::store::sqlite::{owners, replan};
+use crate::store::sqlite::{clock_mark, owners, replan};
 use crate::store::turn_io::Item;
 
 impl Turning<'_> {
-    /// Plans again from now on: the clock had shown `believed`, far ahead.
+    /// Marks all that is planned: the clock had shown `believed`, far ahead.
     pub(super) fn rewind(&mut self, believed: Timestamp) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
         if !replan::is_ahead(tx, now)? {
             return Ok(());
         }
         // All tasks are planned again: what an earlier turn could not write is among them.
-        let mut left = Misplanned::default();
-        if self.mode == Mode::Together {
-            replan::rewind_all(tx, now)?;
-        } else {
-            let tasks = replan::all_tasks(tx)?;
-            for (task, fault) in self.divide(&tasks, |_, tasks| Ok(replan::rewind_tasks(tx, tasks, now)?))? {
-                left.tasks.insert(task, now);
-                self.set_aside(Item::Task(task), &fault)?;
-            }
-            let runs = replan::later_runs(tx, now)?;
-            for (run, fault) in self.divide(&runs, |_, runs| Ok(replan::rewind_runs(tx, runs, now)?))? {
-                left.runs.insert(run, now);
-                self.set_aside(Item::Wait(run), &fault)?;
-            }
-        }
-        replan::set_misplanned(tx, &left)?;
-        self.memory.clock.planned = left;
+        replan::set_misplanned(tx, &Misplanned::default())?;
+        self.memory.clock.planned = Misplanned::default();
+        clock_mark::begin(tx, now)?;
         Ok(replan::rewound(tx, believed, now)?)
+    }
+
+    /// Plans the next tasks and waiting runs again that a wrong clock had planned, with half of the items that are left.
+    pub(super) fn rewind_marked(&mut self) -> Result<(), Fault> {
+        let (tx, now) = (self.tx, self.work.now);
+        let Some(mark) = clock_mark::read(tx)?.filter(|_| !self.rests(Item::ClockMark)) else { return Ok(()) };
+        let most = self.budget.div_ceil(2).min(clock_mark::MOST);
+        if most == 0 {
+            return Ok(());
+        }
+        let batch = clock_mark::batch(tx, mark, now, most)?;
+        let mut left = replan::misplanned(tx)?;
+        let before = left.clone();
+        for (task, fault) in
+            self.divide(&batch.tasks, |_, tasks| Ok(replan::rewind_tasks(tx, tasks, mark.since, now)?))?
+        {
+            left.tasks.insert(task, mark.since.min(now));
+            self.set_aside(Item::Task(task), &fault)?;
+        }
+        for (run, fault) in self.divide(&batch.runs, |_, runs| Ok(replan::rewind_runs(tx, runs, mark.since, now)?))? {
+            left.runs.insert(run, mark.since.min(now));
+            self.set_aside(Item::Wait(run), &fault)?;
+        }
+        self.budget = self.budget.saturating_sub(batch.looked_at);
+        if left.tasks.len() + left.runs.len() > MOST_MISPLANNED {
+            // A full turn tries these rows again before any other.
+            self.memory.aside.insert(Item::ClockMark);
+            return Ok(());
+        }
+        if left != before {
+            replan::set_misplanned(tx, &left)?;
+            self.memory.clock.planned = left;
+        }
+        self.item(Item::ClockMark, |_| Ok(clock_mark::reach(tx, batch.reached)?))
+    }
+
+    /// Returns whether the next turn has more to plan again that a wrong clock had planned.
+    pub(super) fn is_clock_marked(&self) -> Result<bool, Fault> {
+        Ok(!self.memory.aside.contains(&Item::ClockMark) && clock_mark::read(self.tx)?.is_some())
     }
 
     /// Plans again what could not be written before, from the time at which the clock was found wrong: also what another scheduler could
@@ -45,13 +70,13 @@ impl Turning<'_> {
         let known = std::mem::take(&mut self.memory.clock.planned);
         let is_here = self.backing.is_none();
         for (task, at) in before.tasks.iter().filter(|(task, _)| is_here || known.tasks.contains_key(task)) {
-            match self.attempt(|_| Ok(replan::rewind_tasks(tx, &[*task], now.min(*at))?))? {
+            match self.attempt(|_| Ok(replan::rewind_tasks(tx, &[*task], *at, now)?))? {
                 None => _ = left.tasks.remove(task),
                 Some(fault) => self.set_aside(Item::Task(*task), &fault)?,
             }
         }
         for (run, at) in before.runs.iter().filter(|(run, _)| is_here || known.runs.contains_key(run)) {
-            match self.attempt(|_| Ok(replan::rewind_runs(tx, &[*run], now.min(*at))?))? {
+            match self.attempt(|_| Ok(replan::rewind_runs(tx, &[*run], *at, now)?))? {
                 None => _ = left.runs.remove(run),
                 Some(fault) => self.set_aside(Item::Wait(*run), &fault)?,
             }

@@ -1,0 +1,146 @@
+//! The mark of a clock that was wrong: since when that is known, and how far tasks and waiting runs are planned again, of which there
+//! may be any number. A row of `scheduler_meta` keeps it. Planning a row again that was planned since changes nothing.
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
+
+use crate::clock::Timestamp;
+use crate::store::sqlite::sql::{number, sql};
+
+/// Before the first row, and behind the last. A server reads numbers of at most 18 digits.
+const FIRST: i64 = -999_999_999_999_999_999;
+const LAST: i64 = 999_999_999_999_999_999;
+
+/// Most rows that one turn looks at.
+pub(crate) const MOST: usize = number("misplanned") as usize;
+
+/// How far the rows are planned again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClockMark {
+    /// When the clock was found wrong.
+    pub(crate) since: Timestamp,
+    /// The last task, in the order of ids.
+    task: i64,
+    run: Place,
+}
+
+impl ClockMark {
+    /// Returns whether a task is still to be planned again.
+    pub(crate) fn awaits(&self, task: i64) -> bool {
+        self.task < task
+    }
+}
+
+/// The place of a run in the index `task_runs_unfinished`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    task: i64,
+    unscheduled: i64,
+    scheduled_for: i64,
+}
+
+impl Place {
+    const LAST: Place = Place { task: LAST, unscheduled: 0, scheduled_for: 0 };
+}
+
+const READ: &str = "SELECT CAST(value AS BLOB) FROM scheduler_meta WHERE key = 'clock_mark'";
+
+/// Returns the mark; `None`: all is planned by the clock as it is.
+pub(crate) fn read(tx: &Transaction<'_>) -> rusqlite::Result<Option<ClockMark>> {
+    let value: Option<Vec<u8>> = tx.prepare_cached(READ)?.query_row([], |row| row.get(0)).optional()?;
+    let read = |value: &[u8]| {
+        let numbers = std::str::from_utf8(value).ok()?.split(' ').map(|number| number.parse().ok());
+        let [since, task, of, unscheduled, scheduled_for] = numbers.collect::<Option<Vec<i64>>>()?.try_into().ok()?;
+        let run = Place { task: of, unscheduled, scheduled_for };
+        Some(ClockMark { since: Timestamp::from_millis(since), task, run })
+    };
+    // Something that another program wrote counts as the end.
+    let end = ClockMark { since: Timestamp::MAX, task: LAST, run: Place::LAST };
+    Ok(value.map(|value| read(&value).unwrap_or(end)))
+}
+
+const WRITE: &str = "
+    INSERT INTO scheduler_meta (key, value) VALUES ('clock_mark', :mark)
+    ON CONFLICT (key) DO UPDATE SET value = :mark";
+
+const REMOVE: &str = "DELETE FROM scheduler_meta WHERE key = 'clock_mark'";
+
+/// Stores how far the rows are planned again; `None`: all are.
+pub(crate) fn reach(tx: &Transaction<'_>, mark: Option<ClockMark>) -> rusqlite::Result<()> {
+    let Some(ClockMark { since, task, run }) = mark else { return tx.prepare_cached(REMOVE)?.execute([]).map(drop) };
+    let Place { task: of, unscheduled, scheduled_for } = run;
+    let mark = format!("{} {task} {of} {unscheduled} {scheduled_for}", since.as_millis());
+    tx.prepare_cached(WRITE)?.execute(named_params! { ":mark": mark }).map(drop)
+}
+
+/// Marks all rows: the clock was found wrong. A mark of before begins again.
+pub(crate) fn begin(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
+    let run = Place { task: FIRST, unscheduled: 0, scheduled_for: 0 };
+    reach(tx, Some(ClockMark { since: now, task: FIRST, run }))
+}
+
+/// The next rows that are planned again.
+pub(crate) struct Batch {
+    pub(crate) tasks: Vec<i64>,
+    /// Waiting runs that are due later.
+    pub(crate) runs: Vec<i64>,
+    /// How many rows were looked at.
+    pub(crate) looked_at: usize,
+    /// The mark after them; `None` if they are the last.
+    pub(crate) reached: Option<ClockMark>,
+}
+
+const NEXT_TASKS: &str = "SELECT id FROM scheduled_tasks WHERE id > :task ORDER BY id LIMIT :limit";
+
+// INDEXED BY: after an ANALYZE SQLite would choose the index that also holds all final runs.
+const NEXT_SCHEDULED: &str = sql! {"
+    SELECT id, task_id, {unscheduled_id}, scheduled_for, {waiting} AND run_at > :now FROM task_runs INDEXED BY task_runs_unfinished
+     WHERE {unfinished} AND task_id = :task AND {unscheduled_id} = :unscheduled AND scheduled_for > :scheduled
+     ORDER BY scheduled_for LIMIT :limit"};
+
+const NEXT_OTHERS: &str = sql! {"
+    SELECT id, task_id, {unscheduled_id}, scheduled_for, {waiting} AND run_at > :now FROM task_runs INDEXED BY task_runs_unfinished
+     WHERE {unfinished} AND task_id = :task AND {unscheduled_id} > :unscheduled
+     ORDER BY {unscheduled_id} LIMIT :limit"};
+
+const NEXT_OF_TASKS: &str = sql! {"
+    SELECT id, task_id, {unscheduled_id}, scheduled_for, {waiting} AND run_at > :now FROM task_runs INDEXED BY task_runs_unfinished
+     WHERE {unfinished} AND task_id > :task
+     ORDER BY task_id, {unscheduled_id}, scheduled_for LIMIT :limit"};
+
+/// Returns the rows behind a mark, at most `limit`: all tasks, then the unfinished runs in the order of their index.
+pub(crate) fn batch(tx: &Transaction<'_>, mark: ClockMark, now: Timestamp, limit: usize) -> rusqlite::Result<Batch> {
+    let mut reached = mark;
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    let params = named_params! { ":task": mark.task, ":limit": count(limit) };
+    let mut statement = tx.prepare_cached(NEXT_TASKS)?;
+    let tasks: Vec<i64> = statement.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    if tasks.len() == limit {
+        reached.task = tasks.last().copied().unwrap_or(mark.task);
+        return Ok(Batch { looked_at: tasks.len(), tasks, runs: Vec::new(), reached: Some(reached) });
+    }
+    reached.task = LAST;
+    let (mut runs, mut looked_at) = (Vec::new(), tasks.len());
+    let Place { task, unscheduled, scheduled_for } = mark.run;
+    for (statement, of_task, of_kind) in
+        [(NEXT_SCHEDULED, true, true), (NEXT_OTHERS, true, false), (NEXT_OF_TASKS, false, false)]
+    {
+        let left = count(limit - looked_at);
+        let mut params: Vec<(&str, &dyn rusqlite::ToSql)> = vec![(":task", &task), (":now", &now), (":limit", &left)];
+        if of_task {
+            params.push((":unscheduled", &unscheduled));
+        }
+        if of_kind {
+            params.push((":scheduled", &scheduled_for));
+        }
+        let mut statement = tx.prepare_cached(statement)?;
+        let mut rows = statement.query(&*params)?;
+        while let Some(row) = rows.next()? {
+            if row.get(4)? {
+                runs.push(row.get(0)?);
+            }
+            reached.run = Place { task: row.get(1)?, unscheduled: row.get(2)?, scheduled_for: row.get(3)? };
+            looked_at += 1;
+        }
+    }
+    Ok(Batch { tasks, runs, looked_at, reached: (looked_at == limit).then_some(reached) })
+}
