@@ -8,6 +8,7 @@ mod bare;
 #[path = "../speed/measure.rs"]
 #[allow(dead_code, reason = "the bench of the file measures more")]
 mod measure;
+mod others;
 mod proxy;
 #[path = "../../tests/it/postgres/server.rs"]
 #[allow(dead_code, reason = "the tests do more with it")]
@@ -40,7 +41,8 @@ const DAY: i64 = 86_400_000;
 
 type Workload = fn(&mut Place, &Options, &mut Vec<Line>);
 
-const WORKLOADS: [(&str, Workload); 4] = [("drain", drain), ("far", far), ("lateness", lateness), ("add", add)];
+const WORKLOADS: [(&str, Workload); 5] =
+    [("drain", drain), ("far", far), ("lateness", lateness), ("add", add), ("others", others)];
 
 pub(crate) struct Options {
     jobs: usize,
@@ -265,6 +267,13 @@ fn lateness(place: &mut Place, options: &Options, lines: &mut Vec<Line>) {
     }
     lines.push(line("lateness, p50", &half, "ms", Goal::Later(3.0)));
     lines.push(line("lateness, p99", &whole, "ms", Goal::None));
+}
+
+/// Twenty waiting runs of one task for each job, once.
+fn others(place: &mut Place, options: &Options, _: &mut Vec<Line>) {
+    let schema = place.schema();
+    let address = format!("{}?schema={schema}", place.address);
+    others::run(&address, &mut place.session, 20 * options.jobs);
 }
 
 /// Adds jobs that are due in a day, one by one and in batches.

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use duly::testing::Stepper;
-use duly::{Client, Context, Event, Filter, NewTask, Overlap, Retention, RunStatus, Scheduler, Timestamp};
+use duly::{Client, Context, Event, Filter, Limits, NewTask, Overlap, Retention, RunStatus, Scheduler, Timestamp};
 use rusqlite::Connection;
 
 use crate::Options;
@@ -234,10 +234,22 @@ fn marked(file: &Path, count: usize) -> Box<dyn FnOnce()> {
         until(is_written);
         scheduler.resume("crowd").expect("a resumption");
         until(is_written);
+        let looked = timed(|| _ = scheduler.check(&Limits::default()).expect("a look for problems"));
         let cancelled = scheduler.cancel_all("crowd").expect("a cancellation");
+        let removed = timed(|| scheduler.remove("crowd").expect("a removal"));
         scheduler.shutdown(PATIENCE).expect("a shutdown");
         let memory = memory_of(std::process::id()).unwrap_or_default();
         let late = late.load(Ordering::Relaxed);
-        eprintln!("{cancelled} cancelled; each second, at most {late} ms late; {memory:.0} MiB of memory");
+        eprintln!(
+            "{cancelled} cancelled, and removed in {removed:.2} s; a check beside them takes {looked:.2} s; each second, at most {late} ms \
+             late; {memory:.0} MiB of memory"
+        );
     })
+}
+
+/// Returns the seconds that it takes.
+fn timed(work: impl FnOnce()) -> f64 {
+    let begin = Instant::now();
+    work();
+    begin.elapsed().as_secs_f64()
 }

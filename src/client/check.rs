@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::Client;
+use crate::client::{Client, details};
 use crate::clock::Timestamp;
 use crate::error::{Result, excerpt};
 use crate::host::folder;
@@ -29,6 +29,7 @@ use crate::model::run::text_enum;
 use crate::rules::clock_monitor::WAITED_OUT;
 use crate::schedule::duration_text;
 use crate::store::place;
+use crate::text::units::being_marked;
 
 /// An idle scheduler cuts its log beyond 16 MiB: with a much larger log it is never idle, or a reader never ends.
 const LARGE_LOG: u64 = 64 * 1024 * 1024;
@@ -158,7 +159,8 @@ impl Client {
     pub fn check(&self, limits: &Limits) -> Result<Vec<Problem>> {
         let now = self.now();
         let mut store = self.store();
-        let health = store.health(limits, now)?;
+        let mut health = store.health(limits, now)?;
+        details::count_marked(&mut **store, &mut health)?;
         let file = store.as_file().map(|file| (file.path().to_owned(), file.sizes().1));
         let beside = place::beside(&mut **store);
         drop(store);
@@ -489,10 +491,11 @@ impl<'a> Check<'a> {
     fn failed(&mut self) {
         for failing in &self.health.failing {
             let (task, count) = (&failing.task, failing.count);
+            let marked = failing.marked.map(|runs| format!(" ({})", being_marked(runs))).unwrap_or_default();
             let (paused, advice) = if failing.is_paused {
-                (", and is paused", format!("repair it, then duly resume {task}"))
+                (format!(", and is paused{marked}"), format!("repair it, then duly resume {task}"))
             } else {
-                ("", "repair or pause it".to_owned())
+                (marked, "repair or pause it".to_owned())
             };
             let error = excerpt(&failing.error, MAX_ERROR);
             let text = format!("{task} is dead {count} times in a row{paused}: {error}");

@@ -5,10 +5,12 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::health::Health;
 use crate::model::limit::{LimitOn, LimitState};
 use crate::model::report::Recent;
 use crate::model::run::{Attempt, Effect, Run, RunFilter};
 use crate::model::task::{Definition, Task};
+use crate::store::Store;
 use crate::text::units::MANY_MARKED;
 
 /// A task in a list, with its last runs. Its JSON is an item of `duly list --json`: the columns of the task, and `recent`.
@@ -169,4 +171,13 @@ impl Client {
         let run = self.run(id)?.ok_or(Error::UnknownRun { id })?;
         Ok(RunDetails { run, attempts: self.attempts(id)?, effects: self.effects(id)? })
     }
+}
+
+/// Counts, for tasks that a look for problems names as failing, the waiting runs that are being marked.
+pub(super) fn count_marked(store: &mut dyn Store, health: &mut Health) -> Result<()> {
+    for failing in health.failing.iter_mut().filter(|_| health.any_marked) {
+        let Some(task) = store.task(&failing.task)? else { continue };
+        failing.marked = store.marked_runs(task.id, MANY_MARKED)?;
+    }
+    Ok(())
 }

@@ -130,6 +130,16 @@ impl Client {
         self.change_selected(&filter.selection(action, self.now())?)
     }
 
+    pub(super) fn remove_in_parts(&self, name: &str) -> Result<()> {
+        loop {
+            let began = self.monotonic();
+            if self.write(|store, now| store.remove(name, now))? {
+                return Ok(());
+            }
+            self.rest(began, 1);
+        }
+    }
+
     pub(super) fn change_selected(&self, selection: &Selection) -> Result<BulkReport> {
         let (mut pass, mut report, mut size) = (BulkPass::default(), BulkReport::default(), TurnSize::default());
         while !pass.is_over() {

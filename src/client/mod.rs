@@ -345,7 +345,8 @@ impl Client {
         self.write(|store, now| store.resume(name, now))
     }
 
-    /// Removes a task with its whole history.
+    /// Removes a task with its whole history. More than 500 runs are deleted in parts. The first part makes the task invalid, so that no
+    /// run of it starts; if the removal is interrupted then, repeat it.
     ///
     /// ```
     /// use duly::{Client, Error, NewTask};
@@ -363,7 +364,7 @@ impl Client {
     /// # Errors
     /// [`Error::UnknownTask`]; [`Error::Refused`] while a run of it is running.
     pub fn remove(&self, name: &str) -> Result<()> {
-        self.write(|store, now| store.remove(name, now))
+        self.remove_in_parts(name)
     }
 
     /// Returns the task of this name.

@@ -56,6 +56,8 @@ pub(crate) struct Health {
     pub(crate) newest_seen: Option<Timestamp>,
     /// Whether a scheduler would find work now; false while one is alive.
     pub(crate) any_work: bool,
+    /// Whether the waiting runs of any task are being marked.
+    pub(crate) any_marked: bool,
     /// Tasks that are overdue, and since when.
     pub(crate) overdue: Vec<(String, Timestamp)>,
     pub(crate) waiting: Vec<Waiting>,
@@ -178,6 +180,8 @@ pub(crate) struct Failing {
     pub(crate) count: u32,
     pub(crate) error: String,
     pub(crate) is_paused: bool,
+    /// How many of its waiting runs are being marked, if it is marked.
+    pub(crate) marked: Option<usize>,
 }
 
 /// A dead run after which no run of its task has succeeded.

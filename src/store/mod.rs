@@ -95,7 +95,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn pause(&mut self, task: &str, now: Timestamp) -> Result<()>;
     fn resume(&mut self, task: &str, now: Timestamp) -> Result<()>;
     /// Removes a task with its history.
-    fn remove(&mut self, task: &str, now: Timestamp) -> Result<()>;
+    /// Removes a task, or a part of its runs. Returns whether that was all.
+    fn remove(&mut self, task: &str, now: Timestamp) -> Result<bool>;
     /// Cancels a run that waits, or asks a running one to stop.
     fn cancel(&mut self, run: i64, now: Timestamp) -> Result<Cancelled>;
     /// Records that the commands of running runs are gone, where their schedulers are not alive. Returns the number of these runs.

@@ -4,7 +4,7 @@
 use duly::testing::Stepper;
 use duly::{Client, Limit, NewTask, Overlap};
 
-use crate::fixtures::{NOON, TestDb, at, number, seconds};
+use crate::fixtures::{NOON, TestDb, at, number, problems, seconds};
 
 /// What one transaction may write: the 500 items of a turn, some of which change a second row.
 const MOST: usize = 700;
@@ -276,8 +276,14 @@ fn what_is_being_marked_is_shown_until_turns_have_written_it() {
     }
     let left: usize = db.number("SELECT count(*) FROM task_runs WHERE blocked IS NOT 'paused'");
     assert_eq!(shown(), Some(left));
+    // A monitor is told of it where it names the task.
+    db.execute("UPDATE scheduled_tasks SET failure_count = 3, last_error = 'no' WHERE name = 'crowd'");
+    let failing = || problems(&client).into_iter().find(|line| line.starts_with("failing: ")).expect("a problem");
+    let found = failing();
+    assert!(found.contains(&format!("and is paused ({left} waiting runs are being marked): no")), "{found}");
     derive(&mut stepper);
     assert_eq!(shown(), None);
+    assert!(failing().contains("and is paused: no"));
 }
 
 #[test]
@@ -292,5 +298,31 @@ fn all_runs_of_a_task_are_cancelled_in_parts_and_no_other() {
     assert_eq!(client.cancel_all("crowd").expect("a cancellation"), 0);
     assert_eq!(db.ask("SELECT group_concat(id) FROM task_runs WHERE status = 'queued'"), other.to_string());
     derive(&mut stepper);
+    db.assert_sound();
+}
+
+#[test]
+fn a_task_with_many_runs_is_removed_in_parts_and_none_of_them_starts() {
+    let runs = number("DULY_WAITING", 20_000) / 10;
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(3).start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, runs);
+    db.execute(
+        "UPDATE task_runs SET status = 'succeeded', attempt = 1, finished_at = run_at, blocked = NULL WHERE id % 2 = 0",
+    );
+    client.add(NewTask::manual("other").handler("work").concurrency_key("k")).expect("a task");
+    let other = client.trigger("other").expect("a run");
+    let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON scheduled_tasks BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    db.execute(refuse);
+    client.remove("crowd").expect_err("it is interrupted");
+    let left: usize = db.number("SELECT count(*) FROM task_runs WHERE task_id = 1");
+    assert!((1..=500).contains(&left), "{left} runs are left");
+    assert!(db.ask("SELECT invalid_reason FROM scheduled_tasks WHERE name = 'crowd'").contains("remove it again"));
+    let started: Vec<i64> = stepper.step().expect("a turn").iter().map(|claim| claim.run_id).collect();
+    assert_eq!(started, [other], "a run of a task starts that is being removed");
+    db.execute("DROP TRIGGER refuse");
+    client.remove("crowd").expect("a removal");
+    assert_eq!(db.ask("SELECT group_concat(id) FROM task_runs"), other.to_string());
     db.assert_sound();
 }

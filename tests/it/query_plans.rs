@@ -104,7 +104,7 @@ const MAY_SCAN: &str = "
     schedulers: STOPPED
     seen: IDS SEEN
     task_pages: MARKS RUNS TASKS
-    tasks: ALL MANAGED_BY NAMES";
+    tasks: ALL DELETE_RUNS MANAGED_BY NAMES";
 const MAY_SORT: &str = "
     alarms: PENDING
     blocked: FIRST_WAITING KEYS_OF_FRONT

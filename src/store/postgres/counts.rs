@@ -9,6 +9,7 @@ use postgres::types::ToSql;
 use crate::clock::Timestamp;
 #[cfg(feature = "page")]
 use crate::model::health::Queue;
+use crate::model::health::Waiting;
 use crate::model::limit::{Limit, LimitState};
 use crate::model::report::{Recent, Status};
 use crate::model::run::RunStatus;
@@ -88,6 +89,26 @@ pub(super) fn limits(server: &mut Server, limits: &mut [LimitState], now: Timest
             Limit::Rate { handler, .. } => (false, handler.clone()),
         };
         (state.used, state.waiting) = counted.get(&of).copied().unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// As `waiting` in the health of the SQLite store.
+const MAY_START: &str = sql! {"
+    SELECT r.handler, count(*) FROM task_runs r
+     WHERE {claimable:r} AND r.handler = ANY ($1) AND r.run_at < $2
+       AND r.task_id <> ALL (ARRAY(SELECT s.id FROM scheduled_tasks s WHERE s.marked IS NOT NULL))
+     GROUP BY r.handler"};
+
+/// Counts the runs of handlers that could have started before an instant.
+pub(super) fn waiting(server: &mut Server, waiting: &mut [Waiting], before: Timestamp) -> Result<(), Fault> {
+    let handlers: Vec<&str> = waiting.iter().map(|waiting| waiting.handler.as_str()).collect();
+    let mut counted: BTreeMap<String, u64> = BTreeMap::new();
+    for row in server.query(MAY_START, &[&handlers, &before.as_millis()])? {
+        counted.insert(row.try_get(0)?, number(row.try_get(1)?));
+    }
+    for one in waiting {
+        one.count = counted.get(&one.handler).copied().unwrap_or(one.count);
     }
     Ok(())
 }

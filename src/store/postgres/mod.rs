@@ -229,17 +229,19 @@ impl PostgresStore {
         })
     }
 
-    /// Runs an operation that writes, again if another program changed what it had read.
+    /// Runs an operation that writes, again if another program changed what it had read, or if its rules look at other rows than foreseen.
     fn change<T>(
         &mut self,
         given: Timestamp,
         reach: impl Into<Reach>,
         mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
     ) -> Result<T> {
-        let (reach, mut tries) = (reach.into(), 1);
+        let (mut reach, mut tries) = (reach.into(), 1);
         loop {
             let now = self.begin(Access::Write, given, reach.clone())?;
             let answer = f(&mut self.memory, now);
+            // It is wider now if the rules went further than foreseen.
+            reach = self.bench.lock().reach.take().unwrap_or(reach);
             let collided = self.end();
             if !collided || tries == TRIES {
                 return rights::explained(&mut self.lock().rows.server, answer);

@@ -249,7 +249,16 @@ impl Store for PostgresStore {
 
     fn health(&mut self, limits: &Limits, now: Timestamp) -> Result<Health> {
         self.look_at_sessions(now)?;
-        self.look_up(now, View::Health { recent: now.minus(RECENT) }, |memory, now| Store::health(memory, limits, now))
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
+        let (recent, before) = (now.minus(RECENT), now.minus(limits.overdue));
+        self.look_up(now, View::Health { recent, now }, |memory, now| {
+            let mut health = Store::health(memory, limits, now)?;
+            if counts && !health.waiting.is_empty() {
+                let counted = counts::waiting(&mut bench.lock().rows.server, &mut health.waiting, before);
+                counted.map_err(|fault| fault.into_error("count the waiting runs"))?;
+            }
+            Ok(health)
+        })
     }
 
     fn doctor(&mut self) -> Result<Vec<Finding>> {
@@ -377,7 +386,7 @@ impl Store for PostgresStore {
         self.change(now, Request::Change { task: task.to_owned() }, |memory, now| Store::resume(memory, task, now))
     }
 
-    fn remove(&mut self, task: &str, now: Timestamp) -> Result<()> {
+    fn remove(&mut self, task: &str, now: Timestamp) -> Result<bool> {
         self.change(now, Request::Remove { task: task.to_owned() }, |memory, now| Store::remove(memory, task, now))
     }
 

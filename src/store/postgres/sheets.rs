@@ -125,6 +125,8 @@ impl Difference<'_> {
 pub(crate) struct Sheets {
     pub(crate) server: Server,
     pub(super) sheets: Vec<Sheet>,
+    /// The keys behind which all was read that a request may look at.
+    pub(super) keys: HashSet<String>,
 }
 
 impl Sheets {
@@ -140,10 +142,12 @@ impl Sheets {
                 updated: BTreeSet::new(),
             })
         };
-        Ok(Sheets { server, sheets: TABLES.into_iter().map(sheet).collect::<rusqlite::Result<_>>()? })
+        let sheets = TABLES.into_iter().map(sheet).collect::<rusqlite::Result<_>>()?;
+        Ok(Sheets { server, sheets, keys: HashSet::new() })
     }
 
     pub(super) fn clear(&mut self) {
+        self.keys.clear();
         for sheet in &mut self.sheets {
             sheet.rows.clear();
             sheet.written.clear();
@@ -169,7 +173,7 @@ impl Sheets {
         condition: &str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<usize, Fault> {
-        let Sheets { server, sheets } = self;
+        let Sheets { server, sheets, .. } = self;
         let Some(sheet) = sheets.iter_mut().find(|sheet| sheet.table.name == table) else {
             return Err(Error::store("read from the server", format!("no table {table}")).into());
         };
@@ -223,7 +227,7 @@ impl Sheets {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<(), Fault> {
         let numbers = numbers.then(|| format!("SELECT -1, ARRAY[{}]::text[], 0", self.numbers()));
-        let Sheets { server, sheets } = self;
+        let Sheets { server, sheets, .. } = self;
         let mut statements = Vec::new();
         for (table, condition) in parts {
             let Some(at) = sheets.iter().position(|sheet| sheet.table.name == *table) else {
@@ -288,7 +292,7 @@ impl Sheets {
     /// Takes numbers that follow each other for the new rows of a table. Other programs that add many rows would otherwise be given
     /// one of them each time before the transaction has written its rows.
     pub(super) fn reserve(&mut self, table: &str, count: i64) -> Result<(), Fault> {
-        let Sheets { server, sheets } = self;
+        let Sheets { server, sheets, .. } = self;
         let Some(sheet) = sheets.iter_mut().find(|sheet| sheet.table.name == table) else { return Ok(()) };
         let take = format!(
             "SELECT min(number), max(number)

@@ -183,7 +183,7 @@ impl PostgresStore {
                 let mut bench = self.bench.lock();
                 match &mut aim {
                     Reach::Turn(turn) => turn.now = now.as_millis(),
-                    Reach::Client(Request::Rewind { now: from }) => *from = now.as_millis(),
+                    Reach::Client(Request::Rewind { now: from }, _) => *from = now.as_millis(),
                     _ => {}
                 }
                 bench.aim(aim);
@@ -245,7 +245,7 @@ impl PostgresStore {
 
     fn reach_of(&mut self, work: &Work<'_>) -> Reach {
         if work.rewind.is_some() {
-            return Reach::Client(Request::Rewind { now: 0 });
+            return Reach::from(Request::Rewind { now: 0 });
         }
         let memory = self.memory.take_memory();
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);

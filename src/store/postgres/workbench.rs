@@ -94,7 +94,7 @@ impl Workbench {
     /// Writes what differs from the rows that were read, and asks what is to be asked after that.
     fn write_back(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
         let Workbench { rows, collided, reach, ask, seen, dry, record, touched, lacking, .. } = self;
-        let Sheets { server, sheets } = rows;
+        let Sheets { server, sheets, keys } = rows;
         let touched = touched.take();
         let none = BTreeSet::new();
         let differences = sheets.iter().map(|sheet| match touched.get(sheet.table.name).unwrap_or(&none) {
@@ -112,7 +112,7 @@ impl Workbench {
             return Ok(());
         }
         // Rules that looked further than they could see begin again.
-        if reach.as_mut().is_some_and(|reach| !reach.was_enough(&differences)) {
+        if reach.as_mut().is_some_and(|reach| !reach.was_enough(&differences, keys)) {
             *collided = true;
             return Err(Fault::Store(Class::Busy, "the operation needs more rows".into()));
         }
@@ -232,7 +232,7 @@ impl Backing for Shared {
         if bench.dry {
             return Ok(());
         }
-        let Workbench { rows: Sheets { server, sheets }, collided, touched, lacking, .. } = &mut *bench;
+        let Workbench { rows: Sheets { server, sheets, .. }, collided, touched, lacking, .. } = &mut *bench;
         let rows = touched.take();
         let written = write_pending(server, sheets, tables, &rows, &mut Collisions { collided, lacking }, whose);
         if written.is_err() {

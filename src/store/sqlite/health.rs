@@ -46,6 +46,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             newest_seen: owners::newest_seen(tx)?,
             // It reads all tasks, and only matters if no scheduler is alive.
             any_work: !any_alive && any_work(tx, now)?,
+            any_marked: marks::any(tx)?,
             overdue: overdue(tx, before)?,
             waiting: waiting(tx, before)?,
             ownerless: ownerless(tx, &path)?,
@@ -197,7 +198,7 @@ const FAILING: &str = "
 fn failing(tx: &Transaction<'_>, failures: u32) -> rusqlite::Result<Vec<Failing>> {
     let read = |row: &Row<'_>| {
         let (task, count, error) = (row::shown(row, 0)?, row::saturating(row, 1)?, row::shown(row, 2)?);
-        Ok(Failing { task, count, error, is_paused: row.get(3)? })
+        Ok(Failing { task, count, error, is_paused: row.get(3)?, marked: None })
     };
     tx.prepare_cached(FAILING)?
         .query_map(named_params! { ":failures": failures, ":limit": MAX_LISTED_ROWS }, read)?

@@ -111,8 +111,11 @@ pub(crate) fn derive(tx: &Transaction<'_>, runs: &[i64], now: Timestamp) -> rusq
     for run in runs {
         renew(tx, *run)?;
     }
+    keys(tx, runs)?.iter().try_for_each(|key| blocked::derive_key(tx, key, now))
+}
+
+/// Returns the keys of runs.
+pub(crate) fn keys(tx: &Transaction<'_>, runs: &[i64]) -> rusqlite::Result<Vec<Raw>> {
     let mut statement = tx.prepare_cached(KEYS)?;
-    let keys = statement.query_map(named_params! { ":runs": row::list(runs.iter().copied()) }, |row| row.get(0))?;
-    let keys = keys.collect::<rusqlite::Result<Vec<Raw>>>()?;
-    keys.iter().try_for_each(|key| blocked::derive_key(tx, key, now))
+    statement.query_map(named_params! { ":runs": row::list(runs.iter().copied()) }, |row| row.get(0))?.collect()
 }

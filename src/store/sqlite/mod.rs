@@ -138,7 +138,7 @@ impl Store for SqliteStore {
         self.write("resume a task", |tx, schedules| tasks::resume(tx, schedules, task, now))
     }
 
-    fn remove(&mut self, task: &str, now: Timestamp) -> Result<()> {
+    fn remove(&mut self, task: &str, now: Timestamp) -> Result<bool> {
         self.write("remove a task", |tx, _| tasks::remove(tx, task, now))
     }
 

@@ -11,6 +11,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{blocked, clock_mark, due, foreign_plans, marks, once, owners, replan, row};
+use crate::store::turn_io::MAX_ITEMS;
 
 const BY_NAME: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE name = :name"};
 
@@ -312,8 +313,18 @@ fn refused(request: &str, task: &Task) -> Fault {
 
 const REMOVE: &str = "DELETE FROM scheduled_tasks WHERE id = :task";
 
-/// Removes a task and its history. Refused while a run of it is running.
-pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result<(), Fault> {
+/// The first runs of a task, one more than a removal deletes at once. On a server, all of these are read.
+const RUNS: &str = sql! {"
+SELECT id FROM task_runs WHERE task_id = :task ORDER BY task_id, {unscheduled_id}, scheduled_for LIMIT :limit"};
+
+const DELETE_RUNS: &str = "DELETE FROM task_runs WHERE id IN (SELECT value FROM rarray(:runs))";
+
+/// Why a task is invalid of which a part of the runs is deleted.
+const BEING_REMOVED: &str = "it is being removed, and a part of its runs is deleted: remove it again";
+
+/// Removes a task and its history. Refused while a run of it is running. Of a task with very many runs, deletes a part of them. Then no run
+/// of it starts. Returns whether that was all: otherwise the caller repeats it.
+pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result<bool, Fault> {
     let task = expect(tx, name)?;
     if open::any_running(tx, task.id)? {
         return Err(Error::Refused {
@@ -322,8 +333,22 @@ pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result
         }
         .into());
     }
-    remove_idle(tx, task.id, name, now)?;
-    Ok(())
+    let limit = MAX_ITEMS + 1;
+    let params = named_params! { ":task": task.id, ":limit": bound(limit) };
+    let mut statement = tx.prepare_cached(RUNS)?;
+    let runs = statement.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+    if runs.len() < limit {
+        remove_idle(tx, task.id, name, now)?;
+        return Ok(true);
+    }
+    if task.invalid_reason.as_deref() != Some(BEING_REMOVED) {
+        invalidate(tx, task.id, BEING_REMOVED, now)?;
+    }
+    let keys = marks::keys(tx, &runs[..MAX_ITEMS])?;
+    let deleted = row::list(runs[..MAX_ITEMS].iter().copied());
+    tx.prepare_cached(DELETE_RUNS)?.execute(named_params! { ":runs": deleted })?;
+    keys.iter().try_for_each(|key| blocked::derive_key(tx, key, now))?;
+    Ok(false)
 }
 
 /// Removes a task without a running run, and its history. Returns whether the task is gone, as [`delete`].

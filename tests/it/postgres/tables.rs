@@ -3,11 +3,11 @@
 use std::process::Command;
 
 use duly::testing::Stepper;
-use duly::{Client, Error, NewTask, Outcome, RunFilter};
+use duly::{Apply, Client, Error, NewTask, Outcome, RunFilter};
 use postgres::NoTls;
 
 use crate::fixtures::on_server::session;
-use crate::fixtures::{NOON, advance_and_step, at, claim, finish_all, joined, minutes, once, skip};
+use crate::fixtures::{NOON, advance_and_step, at, claim, finish_all, joined, minutes, number, once, skip};
 use crate::sql::{present_time, turn};
 
 const POSTGRES: &str = include_str!("../../../schema.postgres.sql");
@@ -272,4 +272,47 @@ fn a_schema_that_is_dropped_under_a_scheduler_is_named_by_its_address() {
     let error = scheduler.shutdown(crate::fixtures::seconds(5)).expect_err("its tables are gone").to_string();
     let folder = home.path().display().to_string();
     assert!(error.contains(parts(&address).1) && !error.contains(&folder), "{error}");
+}
+
+/// The largest number of rows of a table that one transaction has written last.
+fn most_written(address: &str, table: &str) -> i64 {
+    let most =
+        format!("SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM {table} GROUP BY xmin::text) AS written");
+    session(address).query_one(&most, &[]).expect("a number").get(0)
+}
+
+#[test]
+fn a_request_that_concerns_many_rows_writes_few_in_each_transaction() {
+    let Some(address) = super::database() else { return };
+    let client = Client::open(&address).expect("the tables");
+    let tasks = number("DULY_TASKS", 3_000);
+    let many =
+        |priority: u8| (0..tasks).map(move |n| NewTask::manual(format!("t:{n:06}")).handler("work").priority(priority));
+    let apply = Apply { prune: true, dry_run: false, adopt: false };
+    client.apply("m", many(1), apply).expect("many tasks");
+    assert_eq!(most_written(&address, "scheduled_tasks"), 500);
+    client.apply("m", many(2), apply).expect("changes");
+    assert_eq!(most_written(&address, "scheduled_tasks"), 500);
+
+    let runs = number("DULY_WAITING", 20_000) / 4;
+    let waiting = format!(
+        "SET duly.store = 'on';
+         INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+         SELECT (SELECT min(id) FROM scheduled_tasks), 'work', {noon} + n, 'manual', 'queued', {noon} FROM generate_series(1, {runs}) n",
+        noon = at(NOON).as_millis()
+    );
+    session(&address).batch_execute(&waiting).expect("runs");
+    assert_eq!(client.cancel_all("t:000000").expect("a cancellation"), runs);
+    let most = most_written(&address, "task_runs");
+    assert!((1..=500).contains(&most), "{most} runs in one transaction");
+    // Their removal is in parts too: what is left when it is interrupted, is less than one.
+    session(&address)
+        .batch_execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$;
+             CREATE TRIGGER refuse BEFORE DELETE ON scheduled_tasks FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+        .expect("a trigger");
+    client.remove("t:000000").expect_err("it is interrupted");
+    let left: i64 = session(&address).query_one("SELECT count(*) FROM task_runs", &[]).expect("a number").get(0);
+    assert!((1..=500).contains(&left), "{left} runs are left");
 }

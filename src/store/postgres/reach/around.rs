@@ -192,9 +192,15 @@ pub(super) fn behind_keys_and(bench: &mut Sheets, key: Option<&str>) -> Result<(
     keys.extend(key.map(str::to_owned));
     keys.sort_unstable();
     keys.dedup();
+    read_behind(bench, keys)
+}
+
+/// Reads what waits behind these keys, and their limits.
+pub(super) fn read_behind(bench: &mut Sheets, mut keys: Vec<String>) -> Result<(), Fault> {
     if keys.is_empty() {
         return Ok(());
     }
+    bench.keys.extend(keys.iter().cloned());
     let read = i64::try_from(bench.column("task_runs", "id").len()).unwrap_or(i64::MAX / 2);
     let window = WINDOW as i64;
     bench.read("task_runs", BEHIND_KEYS, &[&keys, &read, &window])?;

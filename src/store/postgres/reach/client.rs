@@ -6,6 +6,7 @@ use crate::store::fault::Fault;
 use crate::store::postgres::reach::around;
 use crate::store::postgres::sheets::Sheets;
 use crate::store::sqlite::sql::sql;
+use crate::store::turn_io::MAX_ITEMS;
 
 /// A request, with what it names.
 #[derive(Clone, Debug)]
@@ -116,7 +117,7 @@ impl Request {
             Request::GoneAll { .. } => gone_all(bench),
             Request::Change { .. } => change(bench),
             Request::Matching { action, ids } => matching(bench, *action, ids),
-            Request::Remove { .. } => remove(bench),
+            Request::Remove { .. } => remove_one(bench),
             Request::Limit { on } => limit(bench, on),
             Request::Effect { run, first, key } => {
                 around::runs(bench, &[*run])?;
@@ -260,6 +261,25 @@ fn change(bench: &mut Sheets) -> Result<(), Fault> {
 /// Reads the unfinished runs of the tasks that were read, and what waits behind them: the server deletes the rest.
 fn remove(bench: &mut Sheets) -> Result<(), Fault> {
     around::unfinished_of_tasks(bench)?;
+    around::behind_keys(bench)?;
+    around::tasks_of_runs(bench)
+}
+
+/// The first runs of a task.
+const FIRST_RUNS: &str = sql! {"
+    SELECT r.id FROM task_runs r WHERE r.task_id = ANY ($1)
+     ORDER BY r.task_id, {unscheduled_case:r}, r.scheduled_for LIMIT $2"};
+
+/// As [`remove`]. Of a task with very many runs, reads those that are deleted first, and one more.
+fn remove_one(bench: &mut Sheets) -> Result<(), Fault> {
+    let (tasks, most) = (around::numbers(bench, "scheduled_tasks", "id"), around::bound(MAX_ITEMS + 1));
+    let found = bench.server.query(FIRST_RUNS, &[&tasks, &most])?;
+    if found.len() <= MAX_ITEMS {
+        return remove(bench);
+    }
+    let runs = found.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+    around::runs(bench, &runs)?;
+    bench.read("task_runs", "WHERE t.task_id = ANY ($1) AND t.locked_by IS NOT NULL", &[&tasks])?;
     around::behind_keys(bench)?;
     around::tasks_of_runs(bench)
 }

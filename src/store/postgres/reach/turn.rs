@@ -11,6 +11,7 @@
 use std::collections::HashSet;
 
 use crate::store::fault::Fault;
+use crate::store::postgres::reach::unread_keys;
 use crate::store::postgres::sheets::{Cell, Difference, Sheets};
 use crate::store::sqlite::sql::sql;
 
@@ -175,16 +176,9 @@ impl TurnReach {
                     if !self.outputs && difference.changes(["status"]).any(|([before], _)| is_ended(before)) {
                         (self.outputs, enough) = (true, false);
                     }
-                    for (before, after) in difference.changes(["concurrency_key", "blocked", "locked_by"]) {
-                        let moves = before[1] != after[1] || (*before[2] == Cell::Null && *after[2] != Cell::Null);
-                        if let Cell::Text(key) = after[0]
-                            && moves
-                            && !self.keys.contains(key)
-                        {
-                            self.more_keys.push(key.to_string());
-                            enough = false;
-                        }
-                    }
+                    let unread = unread_keys(difference, &self.keys);
+                    enough &= unread.is_empty();
+                    self.more_keys.extend(unread);
                 }
                 // An outcome would be superseded: the attempts may show that it is stored already.
                 "task_attempts" if !self.attempts && difference.adds("outcome", "superseded") => {

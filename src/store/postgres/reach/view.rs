@@ -39,6 +39,7 @@ pub(crate) enum View {
     /// What a look for problems reads: living tasks, unfinished runs, and what has happened since an instant.
     Health {
         recent: Timestamp,
+        now: Timestamp,
     },
     /// Limits and the next starts. Their use is counted on the server.
     Limits,
@@ -118,7 +119,7 @@ impl View {
             }
             View::Idle(handlers) => idle(bench, handlers),
             View::Status { now } => status(bench, *now),
-            View::Health { recent } => health(bench, *recent),
+            View::Health { recent, now } => health(bench, *recent, *now),
             View::Limits => limits(bench),
             View::Events(filter) => events(bench, filter),
             View::Beyond(after) => beyond(bench, *after),
@@ -211,12 +212,51 @@ fn status(bench: &mut Sheets, now: Timestamp) -> Result<(), Fault> {
 /// A completed task only matters if it has an unfinished run or a dead one, or another task names it.
 const LIVING: &str = "WHERE t.status <> 'completed' OR t.planned = 0";
 
-/// Waiting and running runs apart: before an ANALYZE, the server expects an owner in each row.
+/// Most waiting runs of a kind that a look for problems reads.
+const MOST: i64 = 10_000;
+
+/// Running runs, and of waiting ones: the first that are blocked for each reason; those that have had an attempt or an end; and of each
+/// handler and priority the first that may start, of no marked task: all of these are counted. `$1` most.
 const UNFINISHED: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
-        SELECT r.id FROM task_runs r WHERE {waiting:r}
+        WITH RECURSIVE handler (name) AS (
+            (SELECT r.handler FROM task_runs r WHERE {claimable:r} ORDER BY r.handler, r.priority, r.run_at LIMIT 1)
+             UNION ALL
+            SELECT (SELECT r.handler FROM task_runs r WHERE {claimable:r} AND r.handler > h.name
+                     ORDER BY r.handler, r.priority, r.run_at LIMIT 1)
+              FROM handler h WHERE h.name IS NOT NULL)
+        SELECT r.id FROM task_runs r WHERE r.status = 'running'
          UNION ALL
-        SELECT r.id FROM task_runs r WHERE r.status = 'running'))"};
+        SELECT x.id FROM (VALUES ('key'), ('order'), ('paused')) AS b(reason) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked = b.reason
+             ORDER BY r.blocked, r.concurrency_key, r.handler, r.priority, r.run_at LIMIT $1) x
+         UNION ALL
+        (SELECT r.id FROM task_runs r
+          WHERE {waiting:r} AND (r.attempt > 0 OR r.error IS NOT NULL OR r.duration_ms IS NOT NULL OR r.result IS NOT NULL)
+          LIMIT $1)
+         UNION ALL
+        SELECT x.id FROM handler h CROSS JOIN generate_series(0, 3) p (priority) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r
+             WHERE {claimable:r} AND r.handler = h.name AND r.priority = p.priority
+               AND r.task_id <> ALL (ARRAY(SELECT s.id FROM scheduled_tasks s WHERE s.marked IS NOT NULL))
+             ORDER BY r.run_at LIMIT 1) x))"};
+
+/// What the blocked runs that were read may wait for: the oldest run of their tasks, and those that may start with their keys. One
+/// unfinished run of each completed task that names another for its dead runs.
+const WAITED_FOR: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM unnest($1::bigint[]) one (task) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r
+             WHERE r.task_id = one.task AND {unfinished:r} AND {unscheduled_case:r} = 0
+             ORDER BY r.task_id, {unscheduled_case:r}, r.scheduled_for LIMIT 1) x
+         UNION ALL
+        SELECT x.id FROM unnest($2::text[]) one (key) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = one.key
+             ORDER BY r.blocked, r.concurrency_key, r.handler, r.priority, r.run_at LIMIT 1000) x
+         UNION ALL
+        SELECT x.id FROM scheduled_tasks s CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND {unfinished:r} LIMIT 1) x
+         WHERE s.status = 'completed' AND s.on_dead IS NOT NULL))"};
 
 /// The dead runs since an instant, and of each the first successes after it.
 const DEAD: &str = sql! {"
@@ -231,12 +271,18 @@ const DEAD: &str = sql! {"
               WHERE s.task_id = d.task_id AND {unscheduled_case:s} > d.id AND s.status = 'succeeded' LIMIT 1)) x
          WHERE d.status = 'dead' AND d.finished_at >= $1))"};
 
-fn health(bench: &mut Sheets, recent: Timestamp) -> Result<(), Fault> {
+fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), Fault> {
     let (recent, long) = (recent.as_millis(), ["output", "payload"]);
     bench.read("scheduler_instances", "", &[])?;
     bench.read("scheduler_events", "WHERE t.kind = 'worker_ended' AND t.at >= $1", &[&recent])?;
     bench.read("scheduled_tasks", LIVING, &[])?;
-    bench.read_without(&long, "task_runs", UNFINISHED, &[])?;
+    bench.read_without(&long, "task_runs", UNFINISHED, &[&MOST])?;
+    let tasks = around::numbers(bench, "task_runs", "task_id");
+    let mut keys = around::texts(bench, "task_runs", "concurrency_key");
+    keys.sort_unstable();
+    keys.dedup();
+    bench.read_without(&long, "task_runs", WAITED_FOR, &[&tasks, &keys])?;
+    beyond(bench, now.plus(NOTICED))?;
     let unfinished = around::numbers(bench, "task_runs", "id");
     bench.read_without(&long[..1], "task_attempts", "WHERE t.run_id = ANY ($1)", &[&unfinished])?;
     bench.read_without(&long, "task_runs", DEAD, &[&recent])?;
@@ -253,12 +299,14 @@ const TASKS_BEYOND: &str = "
 
 /// As for [`UNFINISHED`], not those that are unfinished.
 const RUNS_BEYOND: &str = sql! {"
-WHERE {waiting:t} AND t.status = 'failed' AND t.run_at >= t.finished_at AND t.finished_at > $1"};
+    WHERE t.id = ANY (ARRAY(
+        SELECT r.id FROM task_runs r
+         WHERE {waiting:r} AND r.status = 'failed' AND r.run_at >= r.finished_at AND r.finished_at > $1 LIMIT $2))"};
 
 fn beyond(bench: &mut Sheets, after: Timestamp) -> Result<(), Fault> {
     let after = after.as_millis();
     bench.read("scheduled_tasks", TASKS_BEYOND, &[&after])?;
-    bench.read("task_runs", RUNS_BEYOND, &[&after]).map(|_| ())
+    bench.read("task_runs", RUNS_BEYOND, &[&after, &MOST]).map(|_| ())
 }
 
 /// Of each rate, the start by which the next one is judged, and the newest.
