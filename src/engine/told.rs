@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone)]
 pub(crate) struct Told(Arc<Teller>);
 
-/// Ends the thread when the scheduler and all its clients are gone.
+/// Ends the thread when it is dropped.
 struct Teller {
     queue: Arc<Queue>,
     thread: ThreadId,
@@ -53,6 +53,7 @@ struct State {
 }
 
 impl Told {
+    /// Starts the thread, which ends when the scheduler and all its clients are gone.
     pub(crate) fn start(observers: Vec<Arc<dyn Observer>>) -> Result<Self> {
         let queue = Arc::<Queue>::default();
         let of_thread = queue.clone();

@@ -29,9 +29,10 @@ impl Scheduler {
     /// process ends first, the attempt is lost, and counts. To have handlers return within the deadline, call
     /// [`Scheduler::interrupt`] before.
     ///
-    /// Called by one of its own handlers, it returns at once, since it would wait for that one: at the deadline its handlers, that one
-    /// too, are asked to stop, and the scheduler ends when they have returned. On the only thread of the runtime of its async handlers, which cannot return meanwhile, it waits for all others, asks
-    /// those to stop after some seconds, and returns them as unfinished: await `shutdown_async` there. Both are logged.
+    /// Called by one of its own handlers, it returns at once, since it would wait for that handler. At the deadline all handlers are asked
+    /// to stop, that one as well, and the scheduler ends when they have returned. On the only thread of the runtime of its async handlers,
+    /// these cannot return meanwhile: it waits for the others, asks the async ones to stop after some seconds, and returns them as
+    /// unfinished. Await `shutdown_async` there. Both are logged.
     ///
     /// ```
     /// use std::time::Duration;
@@ -141,8 +142,8 @@ impl Scheduler {
         self.told.iter().for_each(|told| told.flush(limit));
     }
 
-    /// Where this thread may be the only one of the runtime of the async handlers: returns what is told when the runtime polls. Threads
-    /// for blocking calls are within the runtime, too, and do not block it.
+    /// If this thread may be the only one of the runtime of the async handlers, has the runtime poll a task, and returns the channel on
+    /// which the task reports that it was polled. A thread for blocking calls is within the runtime as well, but does not block it.
     fn polled(&self) -> Option<Receiver<()>> {
         #[cfg(feature = "tokio")]
         if let Some(runtime) = &self.runtime

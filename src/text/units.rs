@@ -38,6 +38,15 @@ pub fn bytes(bytes: u64) -> String {
     if tenths < 100 { format!("{}.{} {unit}", tenths / 10, tenths % 10) } else { format!("{} {unit}", tenths / 10) }
 }
 
+/// The first of some items, and how many there are beside them: `run 1 of a, run 2 of b and 307 more`. `count`: of all.
+pub fn first_of(items: impl Iterator<Item = String>, most: usize, count: usize) -> String {
+    let shown: Vec<String> = items.take(most).collect();
+    match count.saturating_sub(shown.len()) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 /// A number with its noun: `1 start`, `2 starts`.
 pub fn count_of(count: impl TryInto<u64>, noun: &str) -> String {
     match count.try_into().unwrap_or(u64::MAX) {

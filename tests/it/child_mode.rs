@@ -397,7 +397,7 @@ fn the_end_of_the_application_is_the_end_of_duly_although_its_fork_holds_pipe_an
         if what == "idle" {
             continue;
         }
-        // What the fork has written reaches nobody, and nothing starts while it holds the lock.
+        // duly ignores what the forked process has written, and nothing starts while it holds the lock.
         let mut other = another(&db);
         client.add(task("second")).unwrap();
         wait_for_status(&client, "second", RunStatus::Succeeded);

@@ -210,12 +210,15 @@ fn changed_rules_of_a_zone_replan_its_local_times_once() {
     let tasks =
         [cron("rome", "Europe/Rome"), cron("utc", "UTC"), local.handler("work"), instant.handler("work"), other_zone];
     first.client().add_all(tasks).expect("tasks");
-    first.client().add(cron("due", "Europe/Rome")).expect("a task");
+    first.client().add_all([cron("due", "Europe/Rome"), cron("set", "Europe/Rome")]).expect("tasks");
     work_off(&mut first);
     first.stop().expect("it leaves");
     // As other rules would plan them: an hour later.
     db.execute("UPDATE scheduled_tasks SET next_run = next_run + 3600000 WHERE name <> 'due'");
     db.execute("UPDATE scheduled_tasks SET next_run = next_run - 21600000 WHERE name = 'due'");
+    // No rules can have planned this: a user has set it.
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run + 355 WHERE name = 'set'");
+    let set = db.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'set'");
     db.execute(&format!("{OTHER_RULES} AND key <> 'zone_rules:Europe/Oslo'"));
 
     let (mut second, events) = db.stepper_with_events(NOON);
@@ -228,6 +231,7 @@ fn changed_rules_of_a_zone_replan_its_local_times_once() {
     let due = claim(&mut second);
     assert_eq!((&*due.task, due.scheduled_for), ("due", at("2027-03-14T11:00:00Z")), "resolved as it was planned");
     assert_eq!(db.next("rome"), "2027-03-14 17:00:00 active");
+    assert_eq!(db.ask("SELECT next_run FROM scheduled_tasks WHERE name = 'set'"), set, "as a user has set it");
     assert_eq!(db.next("utc"), "2027-03-14 19:00:00 active", "it has no other zone");
     assert_eq!(db.next("oslo"), "2027-03-14 18:00:00 active", "its zone has the rules by which it was planned");
     assert_eq!(db.next("local"), "2027-03-15 17:00:00 active");

@@ -276,7 +276,7 @@ fn what_is_being_marked_is_shown_until_turns_have_written_it() {
     }
     let left: usize = db.number("SELECT count(*) FROM task_runs WHERE blocked IS NOT 'paused'");
     assert_eq!(shown(), Some(left));
-    // A monitor is told of it where it names the task.
+    // The problem that names the task says it, for monitors.
     db.execute("UPDATE scheduled_tasks SET failure_count = 3, last_error = 'no' WHERE name = 'crowd'");
     let failing = || problems(&client).into_iter().find(|line| line.starts_with("failing: ")).expect("a problem");
     let found = failing();

@@ -269,7 +269,7 @@ fn ended_by_drop(scheduler: Scheduler) -> usize {
     1
 }
 
-/// A bot that is told to quit: its handler has the scheduler.
+/// As when a user asks a bot to quit: its handler owns the scheduler.
 #[test]
 fn a_handler_that_ends_its_own_scheduler_does_not_wait_for_itself() {
     for shuts_down in [true, false] {

@@ -88,6 +88,9 @@ impl EventLoop {
     /// Removes the attempts whose outcomes are stored. The loop does it, not the thread of the attempt: what one thread allocates and
     /// another frees has the two wait for each other. Until then an attempt is unfinished.
     fn settle(&mut self) {
+        if self.taken.is_empty() {
+            return;
+        }
         let unwritten: HashSet<(i64, u32)> =
             self.poller.unwritten().map(|claim| (claim.run_id, claim.attempt)).collect();
         let is_unwritten = |claim: &Arc<Claim>| unwritten.contains(&(claim.run_id, claim.attempt));

@@ -9,7 +9,7 @@ use crate::cli::change_args::Matching;
 use crate::cli::failure::Failure;
 use crate::commands::history::day_or_age;
 use crate::output::printer::Printer;
-use crate::output::units::count_of;
+use crate::output::units::{count_of, first_of};
 
 /// Most examples in a line.
 const SHOWN: usize = 3;
@@ -144,11 +144,7 @@ fn print_left(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>
     Ok(())
 }
 
-/// A few of the items: `run 1 of a, run 2 of b, run 3 of c and 307 more`.
+/// A few of the items.
 fn examples(items: &[BulkItem], count: usize) -> String {
-    let shown: Vec<String> = items.iter().take(SHOWN).map(ToString::to_string).collect();
-    match count.saturating_sub(shown.len()) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
+    first_of(items.iter().map(ToString::to_string), SHOWN, count)
 }

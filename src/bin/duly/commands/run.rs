@@ -28,7 +28,7 @@ use crate::exec::{Commands, children, system};
 use crate::manifest::{self, Manifest};
 use crate::output::escape;
 use crate::output::forward::Forward;
-use crate::output::units::count_of;
+use crate::output::units::{count_of, first_of};
 use crate::workers::options::MAX_WORKERS;
 use crate::workers::times::Times;
 use crate::workers::{Place, WorkerOptions, Workers};
@@ -460,16 +460,10 @@ impl Session<'_> {
         attempts.retain(|claim| !left.contains(&claim.run_id));
         let unrecorded = unfinished.saturating_sub(left.len());
         if unrecorded > 0 {
-            let named =
-                attempts.iter().take(RUNS_NAMED).map(|claim| format!("run {} of {:?}", claim.run_id, claim.task));
-            let named = named.collect::<Vec<_>>().join(", ");
-            let more = match attempts.len().saturating_sub(RUNS_NAMED) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
+            let named = attempts.iter().map(|claim| format!("run {} of {:?}", claim.run_id, claim.task));
+            let named = first_of(named, RUNS_NAMED, attempts.len());
             log::error!(
-                "the outcomes of {unrecorded} runs could not be recorded ({named}{more}); the next scheduler recovers \
-                 these runs"
+                "the outcomes of {unrecorded} runs could not be recorded ({named}); the next scheduler recovers these runs"
             );
             return Ok(Exit::CutShort);
         }

@@ -20,8 +20,8 @@ pub(crate) struct LeaderOutput<R> {
 }
 
 impl<R: Read + Pipe> LeaderOutput<R> {
-    /// `pid`: the process, which has not been waited for, or the parent of this one. Where the system does not report its end by a descriptor, the output lasts as
-    /// long as any process has it.
+    /// `pid`: the process, which has not been waited for, or the parent of this one. Where the system does not report its end by a
+    /// descriptor, the output lasts as long as any process has it.
     pub(crate) fn new(output: R, pid: u32) -> Self {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
