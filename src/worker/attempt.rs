@@ -59,7 +59,7 @@ impl StopReason {
 /// A request to stop, which a handler can read and wait for.
 #[derive(Debug, Default)]
 pub(crate) struct StopFlag {
-    raised: Mutex<Option<StopReason>>,
+    raised: Mutex<Raised>,
     changed: Condvar,
     #[cfg(feature = "tokio")]
     notify: tokio::sync::Notify,
@@ -69,6 +69,13 @@ pub(crate) struct StopFlag {
     begun: Mutex<Option<Now>>,
     /// The record of the process that it runs in, and when that is due to be stored, until it is taken.
     process: Mutex<Option<(Duration, Arc<str>)>>,
+}
+
+#[derive(Debug, Default)]
+struct Raised {
+    reason: Option<StopReason>,
+    /// How many threads wait for it: to notify none is a system call, too, and the end of each attempt raises the flag.
+    waiting: usize,
 }
 
 impl StopFlag {
@@ -105,8 +112,12 @@ impl StopFlag {
 
     /// Requests the stop. The first reason stands.
     pub(crate) fn raise(&self, reason: StopReason) {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
-        self.changed.notify_all();
+        let mut raised = self.lock();
+        raised.reason.get_or_insert(reason);
+        if raised.waiting > 0 {
+            self.changed.notify_all();
+        }
+        drop(raised);
         #[cfg(feature = "tokio")]
         self.notify.notify_waiters();
     }
@@ -123,14 +134,21 @@ impl StopFlag {
     }
 
     pub(crate) fn raised(&self) -> Option<StopReason> {
-        *self.raised.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock().reason
     }
 
     /// Waits until a stop is requested, at most for `limit`. Returns whether it is.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
-        let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(raised, limit, |raised| raised.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
+        let mut raised = self.lock();
+        raised.waiting += 1;
+        let waited = self.changed.wait_timeout_while(raised, limit, |raised| raised.reason.is_none());
+        let (mut raised, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        raised.waiting -= 1;
+        raised.reason.is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Raised> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
