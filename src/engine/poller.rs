@@ -520,14 +520,15 @@ impl Poller {
 
     /// Forgets what a turn has written.
     fn clear_written(&mut self, now: Now, input: &Input, done: &mut Done) {
-        for finished in self.outbox.drain(..input.outcomes - done.deferred).collect::<Vec<_>>() {
-            // Claim, slot and input of an attempt stay until its outcome is stored.
-            if !done.unwritten.iter().any(|unwritten| Arc::ptr_eq(&unwritten.claim, &finished.claim)) {
-                self.forget(&finished.claim);
-                finished.remove_input();
-                self.lock.free_slots(finished.slot.into_iter());
-            }
+        let mut stored: Vec<Finished> = self.outbox.drain(..input.outcomes - done.deferred).collect();
+        // Claim, slot and input of an attempt stay until its outcome is stored.
+        let is_unwritten = |of: &Finished| done.unwritten.iter().any(|one| Arc::ptr_eq(&one.claim, &of.claim));
+        stored.retain(|finished| !is_unwritten(finished));
+        for finished in &stored {
+            self.forget(&finished.claim);
+            finished.remove_input();
         }
+        self.lock.free_slots(stored.iter().filter_map(|finished| finished.slot));
         self.aside.append(&mut done.unwritten);
         self.reports.clear();
         self.ended.clear();
