@@ -135,8 +135,9 @@ CREATE TABLE task_runs (
     -- The dead or cancelled run that a user retried with this one.
     retry_of         INTEGER,
     -- Of a manual run: the idempotency key of the request. A second request with it opens no run.
-    request_key      TEXT CHECK (length(request_key) BETWEEN 1 AND 200 AND instr(request_key, CAST(x'00' AS TEXT)) = 0
-                                 AND request_key NOT GLOB '*�*'),
+    request_key      TEXT CHECK (request_key IS NULL
+                                 OR (length(request_key) BETWEEN 1 AND 200 AND instr(request_key, CAST(x'00' AS TEXT)) = 0
+                                     AND request_key NOT GLOB '*�*')),
     -- Unfinished: queued, running, failed (is retried at run_at). The others are final.
     status           TEXT NOT NULL CHECK (status = 'running' OR status = 'succeeded' OR status = 'queued'
                                           OR status = 'failed' OR status = 'dead' OR status = 'cancelled'
@@ -146,7 +147,7 @@ CREATE TABLE task_runs (
     expires_at       INTEGER CHECK (expires_at BETWEEN 1000000000000 AND 64060588800000),
     -- The first reason why it may not start. paused: its task is paused or invalid. order: an older scheduled run of its
     -- task is unfinished. key: no slot of its key is free, or waiting runs with its key and handler go first. NULL: it may.
-    blocked          TEXT CHECK (blocked = 'paused' OR blocked = 'order' OR blocked = 'key'),
+    blocked          TEXT CHECK (blocked IS NULL OR blocked = 'paused' OR blocked = 'order' OR blocked = 'key'),
     -- The number of attempts claimed. It never decreases, and is the fencing token of every write about an attempt.
     attempt          INTEGER NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     -- How many of them do not count. The attempts are spent when attempt - forgiven >= max_attempts.
@@ -186,10 +187,11 @@ CREATE TABLE task_runs (
     occurrences      INTEGER NOT NULL DEFAULT 1 CHECK (occurrences >= 1),
     last_scheduled_for INTEGER CHECK (last_scheduled_for BETWEEN 1000000000000 AND 64060588800000),
 
-    CHECK ((status = 'running') = (locked_by IS NOT NULL) AND (locked_by IS NULL) = (locked_until IS NULL)),
     CHECK (blocked IS NULL OR status = 'queued' OR status = 'failed'),
-    -- Refuses to make a final run queued or running without removing its end.
-    CHECK ((finished_at IS NULL) = (status = 'running' OR status = 'queued')),
+    -- Exactly the running runs have an owner. Refuses to make a final run queued or running without removing its end.
+    CHECK (iif(status = 'running', locked_by IS NOT NULL AND locked_until IS NOT NULL AND finished_at IS NULL,
+               locked_by IS NULL AND locked_until IS NULL
+               AND iif(status = 'queued', finished_at IS NULL, finished_at IS NOT NULL))),
     CHECK ((occurrences = 1 AND last_scheduled_for IS NULL) OR status = 'missed' OR status = 'skipped')
 ) STRICT;
 

@@ -1,9 +1,9 @@
 //! Reads which tasks are due, and when the next task is due.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension, Params, Row, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, Rows, Transaction, named_params, params};
 
 use crate::clock::{Timestamp, millis};
 use crate::host::attempt_slots::hash;
@@ -42,67 +42,100 @@ const DUE: &str = sql! {"
            t.created_at,
            EXISTS (SELECT 1 FROM task_runs r
                     WHERE r.task_id = t.id AND {unfinished:r}),
-           t.id,
-           iif(t.schedule_type = 'once' AND t.overlap = 'skip' AND t.misfire = 'run_once' AND t.misfire_grace_ms = ?3
-               AND t.expires_ms IS NULL AND t.max_attempts = ?4 AND t.backoff_ms = ?5 AND t.backoff_cap_ms = ?6
-               AND t.timeout_ms IS NULL AND t.jitter_ms = 0 AND t.concurrency_key IS NULL AND t.starts_at IS NULL
-               AND t.ends_at IS NULL AND t.resolved_until IS NULL, 1, 0)
+           t.id
       FROM rarray(?1) CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = value
      WHERE {active_planned:t} AND t.next_run <= ?2"};
 
-/// Returns those of the tasks that are due. A row that cannot be read yields its fault.
+/// As [`DUE`], of the `once` tasks with default policies that were never resolved: of 25 columns only 8 differ. Most queued work is such.
+const PLAIN: &str = sql! {"
+    SELECT t.id, t.name, t.handler, t.payload, t.next_run, t.active_since, t.catch_up_limit, t.priority,
+           EXISTS (SELECT 1 FROM task_runs r
+                    WHERE r.task_id = t.id AND {unfinished:r})
+      FROM rarray(?1) CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = value
+     WHERE {active_planned:t} AND t.next_run <= ?2
+       AND t.schedule_type = 'once' AND t.overlap = 'skip' AND t.misfire = 'run_once' AND t.misfire_grace_ms = ?3
+       AND t.expires_ms IS NULL AND t.max_attempts = ?4 AND t.backoff_ms = ?5 AND t.backoff_cap_ms = ?6
+       AND t.timeout_ms IS NULL AND t.jitter_ms = 0 AND t.concurrency_key IS NULL AND t.starts_at IS NULL
+       AND t.ends_at IS NULL AND t.resolved_until IS NULL"};
+
+/// A task, or why its row cannot be read.
+type Read = (i64, Result<Due, Fault>);
+
+/// Returns those of the tasks that are due, in their order. A row that cannot be read yields its fault.
 pub(crate) fn due(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
     ids: &[i64],
     now: Timestamp,
-) -> rusqlite::Result<Vec<(i64, Result<Due, Fault>)>> {
-    let mut due = Vec::with_capacity(ids.len());
-    let mut statement = tx.prepare_cached(DUE)?;
-    let mut rows = statement.query(parameters(ids, now))?;
-    while let Some(row) = rows.next()? {
+) -> rusqlite::Result<Vec<Read>> {
+    let mut plain = plain(tx, ids, now)?;
+    if plain.len() == ids.len() {
+        return Ok(plain);
+    }
+    let known: HashSet<i64> = plain.iter().map(|(id, _)| *id).collect();
+    let others = row::list(ids.iter().copied().filter(|id| !known.contains(id)));
+    let others = read(tx.prepare_cached(DUE)?.query(params![others, now])?, ids.len() - plain.len(), |row| {
         let id = row.get(25)?;
-        let task = if row.get(26)? { read_plain(row, id) } else { read_due(row, id, schedules) };
-        due.push((id, task));
+        Ok((id, read_due(row, id, schedules)))
+    })?;
+    if plain.is_empty() {
+        return Ok(others);
+    }
+    plain.extend(others);
+    let places: HashMap<i64, usize> = ids.iter().copied().zip(0..).collect();
+    plain.sort_by_key(|(id, _)| places.get(id).copied());
+    Ok(plain)
+}
+
+fn plain(tx: &Transaction<'_>, ids: &[i64], now: Timestamp) -> rusqlite::Result<Vec<Read>> {
+    let RetryPolicy { max_attempts, backoff, max_backoff } = RetryPolicy::default();
+    let (tasks, grace) = (row::list(ids.iter().copied()), millis(DEFAULT_GRACE));
+    let params = params![tasks, now, grace, max_attempts, millis(backoff), millis(max_backoff)];
+    read(tx.prepare_cached(PLAIN)?.query(params)?, ids.len(), |row| {
+        let id = row.get(0)?;
+        Ok((id, read_plain(row, id)))
+    })
+}
+
+fn read(
+    mut rows: Rows<'_>,
+    most: usize,
+    mut read: impl FnMut(&Row<'_>) -> rusqlite::Result<Read>,
+) -> rusqlite::Result<Vec<Read>> {
+    let mut due = Vec::with_capacity(most);
+    while let Some(row) = rows.next()? {
+        due.push(read(row)?);
     }
     Ok(due)
 }
 
-/// The parameters of [`DUE`]: the tasks, and the defaults by which it recognizes a plain one.
-fn parameters(ids: &[i64], now: Timestamp) -> impl Params {
-    let RetryPolicy { max_attempts, backoff, max_backoff } = RetryPolicy::default();
-    let ids = row::list(ids.iter().copied());
-    (ids, now, millis(DEFAULT_GRACE), max_attempts, millis(backoff), millis(max_backoff))
-}
-
-/// Reads a `once` task with default policies that was never resolved: of 25 columns only 8 differ. Most queued work is such.
 fn read_plain(row: &Row<'_>, id: i64) -> Result<Due, Fault> {
-    let next_run: Timestamp = row.get(8)?;
+    let next_run: Timestamp = row.get(4)?;
     Ok(Due {
         id,
-        name: row.get(0)?,
-        handler: row.get(1)?,
-        payload: row.get(2)?,
+        name: row.get(1)?,
+        handler: row.get(2)?,
+        payload: row.get(3)?,
         kind: ScheduleKind::Once,
         plan: Plan {
             schedule: Schedule::Once(next_run),
             next_run,
             resolved_until: None,
-            active_since: row.get(10)?,
+            active_since: row.get(5)?,
             starts_at: None,
             ends_at: None,
             overlap: Overlap::Skip,
             misfire: Misfire::RunOnce,
             grace: DEFAULT_GRACE,
-            catch_up_limit: row.get::<_, u32>(14)? as usize,
+            catch_up_limit: row.get::<_, u32>(6)? as usize,
         },
         expires: None,
         retry: RetryPolicy::default(),
         timeout: None,
         jitter: Duration::ZERO,
-        priority: row.get(21)?,
+        priority: row.get(7)?,
         key: Some(format!("#{id}")),
-        any_unfinished: row.get(24)?,
+        any_unfinished: row.get(8)?,
     })
 }
 
@@ -262,19 +295,20 @@ mod tests {
         changes.iter().for_each(|change| rows += &insert(change.0, "once", "2027-03-14T12:00:00Z", *change));
         let checked = store.write("check", |tx, schedules| {
             tx.execute_batch(&rows)?;
-            let ids: Vec<i64> = (1..=changes.len() as i64 + 2).collect();
+            // Not in the order of their ids.
+            let ids: Vec<i64> = (1..=changes.len() as i64 + 2).rev().collect();
+            let now = Timestamp::from_millis(NOON);
             let mut statement = tx.prepare(DUE)?;
-            let mut due = statement.query(parameters(&ids, Timestamp::from_millis(NOON)))?;
-            let mut read = 0;
-            while let Some(row) = due.next()? {
-                let (id, is_plain): (i64, bool) = (row.get(25)?, row.get(26)?);
-                assert_eq!(is_plain, id == 1, "{}", row.get::<_, String>(0)?);
-                if is_plain {
-                    assert_eq!(format!("{:?}", read_plain(row, id)?), format!("{:?}", read_due(row, id, schedules)?));
-                }
-                read += 1;
+            let each = read(statement.query(params![row::list(ids.iter().copied()), now])?, 0, |row| {
+                let id = row.get(25)?;
+                Ok((id, read_due(row, id, schedules)))
+            })?;
+            let all = due(tx, schedules, &ids, now)?;
+            assert_eq!((all.len(), format!("{all:?}")), (ids.len(), format!("{each:?}")));
+            let is_plain = |tx, id: i64| Ok::<_, rusqlite::Error>(plain(tx, &[id], now)?.len() == 1);
+            for id in ids {
+                assert_eq!(is_plain(tx, id)?, id == 1, "{id}");
             }
-            assert_eq!(read, ids.len());
             Ok(())
         });
         checked.expect("rows");
