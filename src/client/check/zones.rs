@@ -1,17 +1,17 @@
 //! The time zones of active tasks, and the zone data by which they are planned.
 
+use std::iter;
+
 use crate::client::check::{Check, ProblemKind, problem};
 use crate::error::Error;
 use crate::schedule::{Zone, rules_of, zone_data};
+use crate::text::units::first_of;
 
 impl Check<'_> {
     /// Adds zones that are not known, and zone data that may be wrong.
     pub(super) fn zones(&mut self) {
         for (zone, task, count) in &self.health.zones {
-            let of = match count {
-                1 => task.clone(),
-                _ => format!("{task} and {} more", count - 1),
-            };
+            let of = first_of(iter::once(task.clone()), 1, *count as usize);
             if let Err(error @ Error::ZoneUnavailable { .. }) = Zone::named(zone) {
                 let text = format!("the time zone of {of} is not known here: {error}");
                 let advice = "install zone data that has it, or repair the rows; schedulers on other machines that know it go on";
@@ -32,11 +32,10 @@ impl Check<'_> {
             }
         }
         let old: Vec<_> = self.health.zones.iter().filter(|(zone, ..)| zone_data().is_old(zone, self.now)).collect();
-        if let Some((zone, task, _)) = old.first() {
-            let others = if old.len() > 1 { format!(" and {} more", old.len() - 1) } else { String::new() };
+        if let Some((_, task, _)) = old.first() {
+            let zones = first_of(old.iter().map(|(zone, ..)| zone.clone()), 1, old.len());
             let release = zone_data().built_in;
-            let text =
-                format!("the rules of {zone}{others} are those of {release}, which are built in and older than a year");
+            let text = format!("the rules of {zones} are those of {release}, which are built in and older than a year");
             let advice =
                 "install the zone data of the system (the package tzdata), or a newer release of duly; then restart";
             self.of_task(ProblemKind::ZoneData, task, text, advice);

@@ -14,6 +14,7 @@ use crate::schedule::{Schedules, rules_of, zone_data};
 use crate::store::sqlite::sql::{number, sql};
 use crate::store::sqlite::{foreign_plans, owners, row};
 use crate::store::turn_io::Other;
+use crate::text::units::first_of;
 
 /// Plans tasks again from `:now`, when the clock was found wrong. What is not ahead of `:wall`, the clock as it is now, was written by
 /// the clock as it should be, and stays. A `once` task keeps its time, and runs if its occurrence is not resolved: a next_run that a
@@ -349,8 +350,10 @@ pub(crate) fn compare_rules(
             }
         }
     }
-    let Some(first) = changed.first() else { return Ok(None) };
-    let zones = if changed.len() > 1 { format!("{first} and {} more", changed.len() - 1) } else { first.clone() };
+    if changed.is_empty() {
+        return Ok(None);
+    }
+    let zones = first_of(changed.iter().cloned(), 1, changed.len());
     let before = tx.prepare_cached(ZONE_DATA)?.query_row([], |row| row::shown(row, 0)).optional()?;
     let (before, now_by) = (before.unwrap_or_default(), zone_data().to_string());
     let detail = format!("{before} became {now_by}: other rules for {zones}");

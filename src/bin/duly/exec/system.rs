@@ -23,6 +23,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::exec::children::{self, Own};
 use crate::output::escape;
+use crate::output::units::first_of;
 
 /// The descriptor on which commands and workers inherit their locked file. Shells and scripts use none of this number by habit.
 #[cfg_attr(not(unix), allow(dead_code, reason = "other systems have no descriptors"))]
@@ -219,11 +220,8 @@ pub(crate) fn failure(status: ExitStatus) -> Option<String> {
 
 /// Lists processes: `sleep (pid 7), sh (pid 8)`; `None` if there is none.
 pub(crate) fn listed(pids: &[u32]) -> Option<String> {
-    let mut shown: Vec<String> = pids.iter().take(MEMBERS_SHOWN).map(|pid| named(*pid)).collect();
-    if pids.len() > shown.len() {
-        shown.push(format!("and {} more", pids.len() - shown.len()));
-    }
-    (!shown.is_empty()).then(|| shown.join(", "))
+    let listed = || first_of(pids.iter().map(|pid| named(*pid)), MEMBERS_SHOWN, pids.len());
+    (!pids.is_empty()).then(listed)
 }
 
 /// `sleep (pid 7)`.

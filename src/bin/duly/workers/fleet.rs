@@ -10,6 +10,7 @@ use duly::StopReason;
 use duly::executor::{Delegated, Executor, Orphan, Waker};
 
 use crate::exec::orphans;
+use crate::output::units::first_of;
 use crate::workers::attempts::Hub;
 use crate::workers::options::WorkerOptions;
 use crate::workers::process::Place;
@@ -236,9 +237,5 @@ impl Hub for Shared {
 /// Lists the first names.
 fn listed(handlers: &BTreeSet<String>) -> String {
     const SHOWN: usize = 10;
-    let mut shown: Vec<String> = handlers.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
-    if handlers.len() > SHOWN {
-        shown.push(format!("and {} more", handlers.len() - SHOWN));
-    }
-    shown.join(", ")
+    first_of(handlers.iter().map(|name| format!("{name:?}")), SHOWN, handlers.len())
 }
