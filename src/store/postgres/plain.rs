@@ -55,19 +55,21 @@ const END: &str = "
 const MOST_SKIPPED: u32 = 8;
 
 /// Which turns are tried as plain. A try that fails costs a round trip, before which nothing that is due starts: after each failure in a row,
-/// twice as many turns are not tried.
+/// twice as many turns are not tried. None is while marks, expired runs or unplanned rows are left, and that is no failure.
 #[derive(Debug, Default)]
 pub(super) struct Tries {
     /// How many turns the last failure has left untried, and how many of them are to come.
     skipped: u32,
     left: u32,
     was_plain: bool,
+    /// Whether such marks, runs or rows are left.
+    more_unplanned: bool,
 }
 
 impl Tries {
     /// Returns whether the next turn, which may be plain, is tried.
     pub(super) fn next(&mut self) -> bool {
-        let skips = self.left > 0;
+        let skips = self.left > 0 || self.more_unplanned;
         self.left = self.left.saturating_sub(1);
         !skips
     }
@@ -78,7 +80,12 @@ impl Tries {
 
     pub(super) fn failed(&mut self) {
         let skipped = (self.skipped * 2).clamp(1, MOST_SKIPPED);
-        *self = Tries { skipped, left: skipped, was_plain: false };
+        *self = Tries { skipped, left: skipped, ..Tries::default() };
+    }
+
+    /// A turn or a look has seen what is left. `more_unplanned`: as in [`Done`].
+    pub(super) fn saw(&mut self, more_unplanned: bool) {
+        self.more_unplanned = more_unplanned;
     }
 }
 
@@ -195,6 +202,7 @@ impl PostgresStore {
             // What another program has written since the turn read.
             Ok(seen) => {
                 let more_unplanned = seen.more_unplanned;
+                self.plain.saw(more_unplanned);
                 // Added since the turn read: the poller would take it for what the turn left due, and put it off.
                 let appeared = seen.next_due.is_some_and(|at| at <= work.now);
                 let more_due = choice.more || more_unplanned || appeared;

@@ -289,6 +289,29 @@ fn a_turn_is_seldom_tried_as_plain_while_none_is_and_soon_once_one_is() {
 }
 
 #[test]
+fn the_first_turn_after_rows_without_a_due_time_is_tried_as_plain_and_none_before_it() {
+    let Some((_server, mut owner, mut other)) = stage() else { return };
+    let tasks = MAX_ITEMS * 4;
+    let text = format!(
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+         SELECT 'far' || i, 'work', 'once', '2030-03-14T12:00:00Z' FROM generate_series(1, {tasks}) i"
+    );
+    other.batch_execute(&text).expect("tasks");
+    let turn = |owner: &mut Owner| {
+        let before = owner.round_trips();
+        let done = owner.turn(&Turn { now: NOON, room: 50, ..Turn::default() });
+        (done.more_unplanned, done.claims.len(), owner.round_trips() - before - 1)
+    };
+    let planned: Vec<(bool, usize, u64)> = (0..4).map(|_| turn(&mut owner)).collect();
+    let (first, second) = (planned[0].2, planned[1].2);
+    // The first is tried, and prepares its statements.
+    assert_eq!(planned[1..], [(true, 0, second), (true, 0, second), (false, 0, second)], "{planned:?}");
+    assert!(first > second, "{planned:?}");
+    insert(&mut other, 1);
+    assert_eq!(turn(&mut owner), (false, 1, 4));
+}
+
+#[test]
 fn what_succeeds_while_another_holds_the_lock_ends_at_once_and_the_turn_writes_what_follows() {
     let Some((_server, mut owner, mut other)) = stage() else { return };
     insert(&mut other, 2);

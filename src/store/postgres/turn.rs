@@ -220,6 +220,7 @@ impl PostgresStore {
                 rehearsal.check(&done, record.unwrap_or_default());
             }
             if let Ok(done) = &mut done {
+                self.plain.saw(done.more_unplanned);
                 self.forget_ended(finished, &done.unwritten);
                 done.deferred = all.len() - finished.len();
                 owners::annotate_done(&mut self.bench.lock().rows.server, done, given);
@@ -310,6 +311,7 @@ impl PostgresStore {
         if let (Some(clock), Some(before)) = (&self.clock, before) {
             clock.learn(seen.now, before);
         }
+        self.plain.saw(seen.more_unplanned);
         if since == Some(seen.data_version) {
             return Ok(None);
         }
