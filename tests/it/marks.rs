@@ -1,7 +1,7 @@
 //! A change of a task with very many waiting runs writes a mark. Turns then derive the runs again, in batches, and claims obey the
 //! change at once.
 
-use duly::testing::Stepper;
+use duly::testing::{LoopStep, Looped, Stepper};
 use duly::{Client, Limit, NewTask, Overlap};
 
 use crate::fixtures::{NOON, TestDb, at, number, problems, seconds};
@@ -205,6 +205,59 @@ fn a_run_that_cannot_be_written_stops_no_other() {
     assert_eq!(db.ask("SELECT count(*) FROM task_runs WHERE blocked IS NOT 'paused'"), "0");
     assert_eq!(marked(&db), 0);
     db.assert_sound();
+}
+
+/// A server whose time limit lets no larger turn pass has such.
+#[test]
+fn turns_of_one_item_work_off_marks_and_end_what_has_expired() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, 40);
+    client.add(NewTask::manual("expires").handler("work").expires(seconds(1))).expect("a task");
+    let local = |n: usize| NewTask::cron(format!("local:{n}"), "0 7 * * *").time_zone("Europe/Rome").handler("work");
+    client.add_all((0..5).map(local)).expect("tasks");
+    client.trigger("expires").expect("a run");
+    derive(&mut stepper);
+    client.pause("crowd").expect("a pause");
+    db.execute("INSERT INTO scheduler_meta (key, value) VALUES ('zone_mark:Europe/Rome', '0 0')");
+    stepper.clock().advance(seconds(5));
+    let mut looped = Looped::new(stepper, Vec::new(), None);
+    looped.limit_items(1);
+    let mut turns = 0;
+    while turns < 200 {
+        match looped.step().expect("a step") {
+            LoopStep::Waits(until) if until > looped.now().monotonic => break,
+            LoopStep::Turned(_) => turns += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(marked(&db), 0);
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_meta WHERE key LIKE 'zone_mark:%'"), "0");
+    assert_eq!(
+        db.ask("SELECT r.status FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name = 'expires'"),
+        "missed"
+    );
+    db.assert_sound();
+}
+
+#[test]
+fn what_a_turn_has_no_item_left_for_is_done_by_the_next_at_once() {
+    let db = TestDb::new();
+    let stepper = db.builder(NOON).accept("work").start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(NewTask::manual("starts").handler("work")).expect("a task");
+    client.trigger("starts").expect("a run");
+    let mut looped = Looped::new(stepper, Vec::new(), None);
+    // Its first turn is a full one, which has other items.
+    looped.limit_items(1);
+    loop {
+        match looped.step().expect("a step") {
+            LoopStep::Waits(until) => assert!(until <= looped.now().monotonic, "it waits, and a run may start"),
+            LoopStep::HandedOver(claims) => break assert_eq!(claims.len(), 1),
+            _ => {}
+        }
+    }
 }
 
 #[test]
