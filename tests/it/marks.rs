@@ -2,7 +2,7 @@
 //! change at once.
 
 use duly::testing::{LoopStep, Looped, Stepper};
-use duly::{Client, Limit, NewTask, Overlap};
+use duly::{Apply, Client, Filter, Limit, NewTask, Overlap, TaskStatus};
 
 use crate::fixtures::{NOON, TestDb, at, number, problems, seconds};
 
@@ -378,4 +378,40 @@ fn a_task_with_many_runs_is_removed_in_parts_and_none_of_them_starts() {
     client.remove("crowd").expect("a removal");
     assert_eq!(db.ask("SELECT group_concat(id) FROM task_runs"), other.to_string());
     db.assert_sound();
+}
+
+#[test]
+fn tasks_that_a_filter_selects_or_a_manifest_has_no_longer_are_removed_in_parts() {
+    let prune = Apply { prune: true, ..Apply::default() };
+    for by_filter in [true, false] {
+        let db = TestDb::new();
+        let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+        let client = stepper.client().clone();
+        crowd(&db, &client, 2_000);
+        client.apply("m", [NewTask::manual("crowd").handler("work").overlap(Overlap::Allow)], prune).expect("a task");
+        client.add(NewTask::manual("other").handler("work")).expect("a task");
+        let other = client.trigger("other").expect("a run");
+        client.pause("crowd").expect("a pause");
+        db.execute("CREATE TRIGGER refuse BEFORE DELETE ON scheduled_tasks BEGIN SELECT RAISE(ABORT, 'not now'); END");
+        let paused = Filter::new().task_status(TaskStatus::Paused);
+        if by_filter {
+            let report = client.remove_matching(&paused).expect("a report");
+            assert_eq!((report.changed, report.left.len()), (0, 1));
+        } else {
+            client.apply("m", [], prune).expect_err("it is interrupted");
+        }
+        let left: usize = db.number("SELECT count(*) FROM task_runs WHERE task_id = 1");
+        assert!((1..=500).contains(&left), "{left} runs are left");
+        assert!(db.ask("SELECT invalid_reason FROM scheduled_tasks WHERE name = 'crowd'").contains("remove it again"));
+        db.execute("DROP TRIGGER refuse");
+        // The task is not paused any more.
+        let removed = match by_filter {
+            true => client.remove_matching(&paused).expect("a removal").changed,
+            false => client.apply("m", [], prune).expect("a removal").len(),
+        };
+        assert_eq!((removed, client.names().expect("names")), (1, vec!["other".to_owned()]));
+        derive(&mut stepper);
+        assert_eq!(db.ask("SELECT group_concat(id) FROM task_runs"), other.to_string());
+        db.assert_sound();
+    }
 }
