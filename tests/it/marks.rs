@@ -28,7 +28,7 @@ fn crowd(db: &TestDb, client: &Client, runs: usize) {
 
 /// Counts the changes of rows from now on.
 pub(crate) fn count_changes(db: &TestDb) {
-    for table in ["scheduled_tasks", "task_runs"] {
+    for table in ["scheduled_tasks", "task_runs", "rate_limit_starts"] {
         db.execute(&format!(
             "CREATE TRIGGER touched_{table} AFTER UPDATE ON {table}
              BEGIN INSERT INTO scheduler_events (at, kind) VALUES ({}, 'touched'); END",
@@ -214,10 +214,11 @@ fn turns_of_one_item_work_off_marks_and_end_what_has_expired() {
     let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
     let client = stepper.client().clone();
     crowd(&db, &client, 40);
-    client.add(NewTask::manual("expires").handler("work").expires(seconds(1))).expect("a task");
+    client.add(NewTask::manual("expires").handler("work").expires(seconds(2))).expect("a task");
     let local = |n: usize| NewTask::cron(format!("local:{n}"), "0 7 * * *").time_zone("Europe/Rome").handler("work");
     client.add_all((0..5).map(local)).expect("tasks");
     client.trigger("expires").expect("a run");
+    stepper.clock().advance(seconds(1));
     derive(&mut stepper);
     client.pause("crowd").expect("a pause");
     db.execute("INSERT INTO scheduler_meta (key, value) VALUES ('zone_mark:Europe/Rome', '0 0')");

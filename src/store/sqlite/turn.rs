@@ -133,6 +133,8 @@ struct Turning<'a> {
     passed_over: usize,
     /// Items that may still be written.
     budget: usize,
+    /// Whether the next turn must follow at once, beside what is due.
+    more: bool,
 }
 
 impl<'a> Turning<'a> {
@@ -164,6 +166,7 @@ impl<'a> Turning<'a> {
             held_tasks,
             passed_over,
             budget,
+            more: false,
         })
     }
 
@@ -277,7 +280,7 @@ impl<'a> Turning<'a> {
         // These rows have no due time, so the next turn runs immediately.
         let more_unplanned = more_unplanned || any_left || self.is_marked()?;
         let more_unplanned = more_unplanned || self.is_clock_marked()?;
-        self.done.more_due |= more_unplanned;
+        self.done.more_due |= more_unplanned || self.more;
         self.done.more_unplanned = more_unplanned;
         let is_full = self.budget == 0;
         if self.written.claims.is_empty() && !self.done.more_due {
@@ -490,7 +493,7 @@ impl<'a> Turning<'a> {
         let (tx, now, most) = (self.tx, self.work.now, self.budget.div_ceil(2));
         let runs = settle::expiring(tx, now, most)?;
         // Behind runs that cannot be written, the others wait for the next poll.
-        self.done.more_due |= runs.len() == most && runs.iter().any(|run| !self.rests(Item::Expiry(*run)));
+        self.more |= runs.len() == most && runs.iter().any(|run| !self.rests(Item::Expiry(*run)));
         for run in runs {
             self.item(Item::Expiry(run), |turn| settle::expire(tx, run, turn.work.seen, now, &mut turn.written))?;
         }
