@@ -21,7 +21,8 @@ impl Client {
     /// If one task or limit is refused, nothing is applied. Up to 500 tasks are one transaction: all of them are applied, or none. More
     /// tasks are first checked, all of them, and then applied in transactions of 500, between which schedulers go on. If one of these
     /// fails, or the process dies, what was applied before stays, and applying the manifest again does the rest. On a server the check
-    /// does not meet triggers and constraints that an application has added.
+    /// does not meet triggers and constraints that an application has added. Of tasks that are no longer declared, a transaction deletes
+    /// at most 500 runs, so their removal may take further transactions.
     ///
     /// ```
     /// use duly::{Apply, Client, Done, NewTask};
@@ -188,13 +189,21 @@ impl Client {
         }
         progress.set(refused.len() as u64, (refused.len() + count) as u64);
         let mut applied = AppliedParts::default();
-        for part in parts(&whole) {
-            let count = part.tasks.len() + part.undeclared.len();
-            let done = self.apply_part(part)?;
-            applied.tasks.extend(done.tasks);
-            applied.undeclared.extend(done.undeclared);
-            applied.limits.extend(done.limits);
-            progress.set_done(progress.done() + count as u64);
+        for mut part in parts(&whole) {
+            loop {
+                let (source, kind, how) = (part.source, part.kind, part.how);
+                let count = part.tasks.len() + part.undeclared.len();
+                let done = self.apply_part(part)?;
+                progress.set_done(progress.done() + (count - done.left.len()) as u64);
+                applied.tasks.extend(done.tasks);
+                applied.undeclared.extend(done.undeclared);
+                applied.limits.extend(done.limits);
+                if done.left.is_empty() {
+                    break;
+                }
+                let (tasks, undeclared) = (DeclaredTasks::with_capacity(0), done.left);
+                part = Declaration { source, kind, how, tasks, undeclared, limits: None };
+            }
         }
         Ok([applied.tasks, refused, applied.undeclared, applied.limits].into_iter().flatten().collect())
     }
@@ -207,7 +216,7 @@ impl Client {
         } else {
             self.write(|store, now| store.apply(part, now))?
         };
-        if count == MAX_ITEMS {
+        if count == MAX_ITEMS || !applied.left.is_empty() {
             self.rest(began, 1);
         }
         Ok(applied)
@@ -247,7 +256,10 @@ fn definition(task: NewTask, source: &str, now: Timestamp) -> Result<Definition>
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::Connection;
+
     use crate::client::Client;
+    use crate::model::filter::Filter;
     use crate::model::new_task::NewTask;
     use crate::model::request::Apply;
     use crate::rules::turn_size::MAX_ITEMS;
@@ -257,6 +269,29 @@ mod tests {
         let before = client.store().transactions();
         f(client);
         client.store().transactions() - before
+    }
+
+    #[test]
+    fn a_transaction_deletes_few_runs_of_removed_tasks() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("agent.db");
+        let client = Client::open(&file).unwrap();
+        let remove: [fn(&Client) -> usize; 2] = [
+            |client| client.remove_matching(&Filter::new().handler("work")).unwrap().changed,
+            |client| client.apply("m", [], Apply { prune: true, ..Apply::default() }).unwrap().len(),
+        ];
+        for remove in remove {
+            let tasks = ["t:0", "t:1", "t:2"].map(|name| NewTask::manual(name).handler("work"));
+            client.apply("m", tasks, Apply::default()).unwrap();
+            let runs = "
+                INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)
+                WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 600)
+                SELECT id, handler, 1700000000000 + i, 'manual', 'queued', 1700000000000 FROM scheduled_tasks JOIN n ON i < 501 - (name > 't:0') * 201";
+            assert_eq!(Connection::open(&file).unwrap().execute(runs, []).unwrap(), 501 + 300 + 300);
+            // 500 runs of the first, its last one with those of the second, and those of the third.
+            let taken = transactions(&client, |client| assert_eq!(remove(client), 3));
+            assert_eq!((taken, client.names().unwrap().len()), (3, 0));
+        }
     }
 
     #[test]

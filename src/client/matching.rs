@@ -58,7 +58,8 @@ impl Client {
         self.change_matching(BulkAction::Retry, filter)
     }
 
-    /// Removes the selected tasks with their history as [`Client::remove`] does. Leaves tasks that have a running run.
+    /// Removes the selected tasks with their history as [`Client::remove`] does. Leaves tasks that have a running run. A task of which a
+    /// part of the runs is deleted when this fails is invalid, and says so; repeating this removes it, whatever status the filter names.
     ///
     /// ```
     /// use duly::{Client, Filter, NewTask, TaskStatus};

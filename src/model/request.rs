@@ -236,6 +236,8 @@ pub(crate) struct Declaration<'a> {
 pub(crate) struct AppliedParts {
     pub(crate) tasks: Vec<Applied>,
     pub(crate) undeclared: Vec<Applied>,
+    /// Undeclared tasks that the next transaction removes: they have more runs than one deletes.
+    pub(crate) left: Vec<String>,
     pub(crate) limits: Vec<Applied>,
 }
 

@@ -16,15 +16,21 @@ const STEP: usize = 25;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnSize {
     items: usize,
+    most: usize,
 }
 
 impl Default for TurnSize {
     fn default() -> Self {
-        TurnSize { items: MAX_ITEMS }
+        TurnSize::at_most(MAX_ITEMS)
     }
 }
 
 impl TurnSize {
+    /// Returns the size of transactions that never write more than this.
+    pub(crate) fn at_most(most: usize) -> Self {
+        TurnSize { items: most, most }
+    }
+
     /// Returns how many items the next one writes at most.
     pub(crate) fn items(&self) -> usize {
         self.items
@@ -38,16 +44,16 @@ impl TurnSize {
     /// A transaction on a server was committed.
     #[cfg(feature = "postgres")]
     pub(crate) fn committed(&mut self) {
-        self.items = (self.items + STEP).min(MAX_ITEMS);
+        self.items = (self.items + STEP).min(self.most);
     }
 
     /// A transaction wrote this many items, and held the lock for this long.
     pub(crate) fn wrote(&mut self, items: usize, held: Duration) {
         if held > LIMIT {
-            self.items = (self.items / 2).max(FEWEST);
+            self.items = (self.items / 2).max(FEWEST).min(self.most);
         } else if held < LIMIT / 2 && items >= self.items / 2 {
             // One with fewer items shows nothing about the time of as many.
-            self.items = (self.items + STEP).min(MAX_ITEMS);
+            self.items = (self.items + STEP).min(self.most);
         }
     }
 }

@@ -129,6 +129,11 @@ impl Looped {
         Looped { stepper, state, lanes, queue, orders, ended, missing, claiming, released }
     }
 
+    /// Has each turn write at most this many items.
+    pub fn limit_items(&mut self, most: usize) {
+        self.stepper.poller.limit_items(most);
+    }
+
     /// Returns the stepper: the loop goes no further.
     pub fn into_stepper(self) -> Stepper {
         self.stepper

@@ -1,8 +1,8 @@
 //! A change of a task with very many waiting runs writes a mark. Turns then derive the runs again, in batches, and claims obey the
 //! change at once.
 
-use duly::testing::Stepper;
-use duly::{Client, Limit, NewTask, Overlap};
+use duly::testing::{LoopStep, Looped, Stepper};
+use duly::{Apply, Client, Filter, Limit, NewTask, Overlap, TaskStatus};
 
 use crate::fixtures::{NOON, TestDb, at, number, problems, seconds};
 
@@ -28,7 +28,7 @@ fn crowd(db: &TestDb, client: &Client, runs: usize) {
 
 /// Counts the changes of rows from now on.
 pub(crate) fn count_changes(db: &TestDb) {
-    for table in ["scheduled_tasks", "task_runs"] {
+    for table in ["scheduled_tasks", "task_runs", "rate_limit_starts"] {
         db.execute(&format!(
             "CREATE TRIGGER touched_{table} AFTER UPDATE ON {table}
              BEGIN INSERT INTO scheduler_events (at, kind) VALUES ({}, 'touched'); END",
@@ -207,6 +207,60 @@ fn a_run_that_cannot_be_written_stops_no_other() {
     db.assert_sound();
 }
 
+/// A server whose time limit lets no larger turn pass has such.
+#[test]
+fn turns_of_one_item_work_off_marks_and_end_what_has_expired() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    crowd(&db, &client, 40);
+    client.add(NewTask::manual("expires").handler("work").expires(seconds(2))).expect("a task");
+    let local = |n: usize| NewTask::cron(format!("local:{n}"), "0 7 * * *").time_zone("Europe/Rome").handler("work");
+    client.add_all((0..5).map(local)).expect("tasks");
+    client.trigger("expires").expect("a run");
+    stepper.clock().advance(seconds(1));
+    derive(&mut stepper);
+    client.pause("crowd").expect("a pause");
+    db.execute("INSERT INTO scheduler_meta (key, value) VALUES ('zone_mark:Europe/Rome', '0 0')");
+    stepper.clock().advance(seconds(5));
+    let mut looped = Looped::new(stepper, Vec::new(), None);
+    looped.limit_items(1);
+    let mut turns = 0;
+    while turns < 200 {
+        match looped.step().expect("a step") {
+            LoopStep::Waits(until) if until > looped.now().monotonic => break,
+            LoopStep::Turned(_) => turns += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(marked(&db), 0);
+    assert_eq!(db.ask("SELECT count(*) FROM scheduler_meta WHERE key LIKE 'zone_mark:%'"), "0");
+    assert_eq!(
+        db.ask("SELECT r.status FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name = 'expires'"),
+        "missed"
+    );
+    db.assert_sound();
+}
+
+#[test]
+fn what_a_turn_has_no_item_left_for_is_done_by_the_next_at_once() {
+    let db = TestDb::new();
+    let stepper = db.builder(NOON).accept("work").start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(NewTask::manual("starts").handler("work")).expect("a task");
+    client.trigger("starts").expect("a run");
+    let mut looped = Looped::new(stepper, Vec::new(), None);
+    // Its first turn is a full one, which has other items.
+    looped.limit_items(1);
+    loop {
+        match looped.step().expect("a step") {
+            LoopStep::Waits(until) => assert!(until <= looped.now().monotonic, "it waits, and a run may start"),
+            LoopStep::HandedOver(claims) => break assert_eq!(claims.len(), 1),
+            _ => {}
+        }
+    }
+}
+
 #[test]
 fn local_tasks_are_planned_again_in_parts_and_none_starts_by_the_old_plan() {
     let db = TestDb::new();
@@ -325,4 +379,42 @@ fn a_task_with_many_runs_is_removed_in_parts_and_none_of_them_starts() {
     client.remove("crowd").expect("a removal");
     assert_eq!(db.ask("SELECT group_concat(id) FROM task_runs"), other.to_string());
     db.assert_sound();
+}
+
+#[test]
+fn tasks_that_a_filter_selects_or_a_manifest_has_no_longer_are_removed_in_parts() {
+    let prune = Apply { prune: true, ..Apply::default() };
+    for by_filter in [true, false] {
+        let db = TestDb::new();
+        let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+        let client = stepper.client().clone();
+        crowd(&db, &client, 2_000);
+        client.apply("m", [NewTask::manual("crowd").handler("work").overlap(Overlap::Allow)], prune).expect("a task");
+        client.add(NewTask::manual("other").handler("work")).expect("a task");
+        let other = client.trigger("other").expect("a run");
+        client.pause("crowd").expect("a pause");
+        db.execute("CREATE TRIGGER refuse BEFORE DELETE ON scheduled_tasks BEGIN SELECT RAISE(ABORT, 'not now'); END");
+        let paused = Filter::new().task_status(TaskStatus::Paused);
+        if by_filter {
+            // On a server, what refuses a row refuses the transaction.
+            if let Ok(report) = client.remove_matching(&paused) {
+                assert_eq!((report.changed, report.left.len()), (0, 1));
+            }
+        } else {
+            client.apply("m", [], prune).expect_err("it is interrupted");
+        }
+        let left: usize = db.number("SELECT count(*) FROM task_runs WHERE task_id = 1");
+        assert!((1..=500).contains(&left), "{left} runs are left");
+        assert!(db.ask("SELECT invalid_reason FROM scheduled_tasks WHERE name = 'crowd'").contains("remove it again"));
+        db.execute("DROP TRIGGER refuse");
+        // The task is not paused any more.
+        let removed = match by_filter {
+            true => client.remove_matching(&paused).expect("a removal").changed,
+            false => client.apply("m", [], prune).expect("a removal").len(),
+        };
+        assert_eq!((removed, client.names().expect("names")), (1, vec!["other".to_owned()]));
+        derive(&mut stepper);
+        assert_eq!(db.ask("SELECT group_concat(id) FROM task_runs"), other.to_string());
+        db.assert_sound();
+    }
 }

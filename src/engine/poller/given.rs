@@ -11,6 +11,7 @@ use crate::error::excerpt;
 use crate::model::event::Event;
 use crate::model::finished::{Finished, Report, WorkerEnded};
 use crate::model::health::CANNOT_START;
+use crate::rules::turn_size::TurnSize;
 use crate::store::turn_io::{Done, MAX_ITEMS, Slots};
 
 /// Longest reason why nothing starts that is stored for others, in bytes.
@@ -88,6 +89,11 @@ impl Poller {
     /// Has turns write fewer outcomes, and derive fewer runs of changed tasks, than the store allows, for tests.
     pub(crate) fn limit_outcomes(&mut self, most: usize) {
         self.limit = Some(most);
+    }
+
+    /// Has turns write at most this many items, for tests.
+    pub(crate) fn limit_items(&mut self, most: usize) {
+        self.size = TurnSize::at_most(most);
     }
 
     /// Sets the handlers whose runs this owner can start, and whose orphans it can end.

@@ -21,6 +21,7 @@ use crate::store::sqlite::history::{self, Found};
 #[cfg(feature = "page")]
 use crate::store::sqlite::queue::{self, Group};
 use crate::store::sqlite::sql::sql;
+use crate::store::turn_io::MAX_ITEMS;
 
 /// Kind, name and number: tasks by status, unfinished runs as in `census`, and tasks that are due or overdue. Waiting and running runs
 /// apart: before an ANALYZE, the server expects an owner in each row.
@@ -118,6 +119,42 @@ const NAMES: &str = "SELECT name FROM scheduled_tasks ORDER BY name LIMIT $1";
 /// Returns the names of tasks, in order.
 pub(super) fn names(server: &mut Server, limit: i64) -> Result<Vec<String>, Fault> {
     server.query(NAMES, &[&limit])?.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// How many runs each of some tasks has, in their order; more than the limit are not counted.
+const RUNS_OF_TASKS: &str = "
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM task_runs r WHERE r.task_id = n.id LIMIT $2) x)
+      FROM unnest($1::bigint[]) WITH ORDINALITY AS n (id, place) ORDER BY n.place";
+
+/// As [`RUNS_OF_TASKS`], by name.
+const RUNS_OF_NAMES: &str = "
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM scheduled_tasks t JOIN task_runs r ON r.task_id = t.id WHERE t.name = n.name LIMIT $2) x)
+      FROM unnest($1::text[]) WITH ORDINALITY AS n (name, place) ORDER BY n.place";
+
+/// Some tasks, in an order.
+#[derive(Clone, Copy)]
+pub(super) enum Listed<'a> {
+    Ids(&'a [i64]),
+    Names(&'a [String]),
+}
+
+/// Returns how many of the first of some tasks have together at most the runs that one transaction deletes. If the first one has more, it is
+/// none.
+pub(super) fn removed_together(server: &mut Server, tasks: Listed<'_>) -> Result<usize, Fault> {
+    let limit = MAX_ITEMS as i64 + 1;
+    let rows = match tasks {
+        Listed::Ids(ids) => server.query(RUNS_OF_TASKS, &[&ids, &limit])?,
+        Listed::Names(names) => server.query(RUNS_OF_NAMES, &[&names, &limit])?,
+    };
+    let (mut together, mut runs) = (0, 0);
+    for row in rows {
+        runs += row.try_get::<_, i64>(0)?;
+        if runs >= limit {
+            break;
+        }
+        together += 1;
+    }
+    Ok(together)
 }
 
 const MANAGED_BY: &str = "SELECT name FROM scheduled_tasks WHERE managed_by = $1";

@@ -7,7 +7,7 @@ use crate::model::bulk::{BulkAction, BulkPass, Position};
 use crate::model::filter::Selection;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
-use crate::store::sqlite::matching::{MAX_IDS, MAX_READ};
+use crate::store::sqlite::matching::{MAX_IDS, MAX_READ, reason};
 use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::MAX_ITEMS;
 
@@ -42,11 +42,13 @@ const FINAL: &str = "
 
 const TASKS: &str = "
     SELECT t.id, t.name, t.handler FROM scheduled_tasks t
-     WHERE t.name >= $1 AND ($2::text IS NULL OR t.name > $2) AND t.id <= $3 AND ($4::text IS NULL OR t.status = $4)
-       AND ($5::bigint IS NULL
-            OR (t.updated_at <= $5 AND coalesce(t.last_finished, 0) <= $5
-                AND NOT EXISTS (SELECT 1 FROM task_runs r
-                                 WHERE t.schedule_type = 'once' AND r.task_id = t.id AND r.finished_at > $5)))
+     WHERE t.name >= $1 AND ($2::text IS NULL OR t.name > $2) AND t.id <= $3
+       AND (t.invalid_reason = $7::text
+            OR (($4::text IS NULL OR t.status = $4)
+                AND ($5::bigint IS NULL
+                     OR (t.updated_at <= $5 AND coalesce(t.last_finished, 0) <= $5
+                         AND NOT EXISTS (SELECT 1 FROM task_runs r
+                                          WHERE t.schedule_type = 'once' AND r.task_id = t.id AND r.finished_at > $5)))))
      ORDER BY t.name LIMIT $6";
 
 const NEWEST_RUN: &str = "SELECT coalesce(max(id), 0) FROM task_runs";
@@ -93,7 +95,8 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
                 Some(Position::Name(name)) => Some(String::from_utf8_lossy(name).into_owned()),
                 _ => None,
             };
-            let rows = server.query(TASKS, &[&prefix, &after, &until, &status, &before, &limit])?;
+            let reason = reason(selection);
+            let rows = server.query(TASKS, &[&prefix, &after, &until, &status, &before, &limit, &reason])?;
             let position = |row: &Row| Ok(Position::Name(row.try_get::<_, String>(1)?.into_bytes()));
             pass.is_read = read(&rows, most, selection, pass, position)?;
         }

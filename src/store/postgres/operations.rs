@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 #[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
-use crate::model::bulk::{BulkPass, BulkReport};
+use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
 use crate::model::event::Event;
 use crate::model::filter::Selection;
 #[cfg(feature = "page")]
@@ -30,6 +30,7 @@ use crate::model::task_pages::{After, RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
+use crate::store::postgres::counts::Listed;
 use crate::store::postgres::owner_session::{OwnerConnection, channel};
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
@@ -107,14 +108,27 @@ impl Store for PostgresStore {
         Store::random_token(&mut self.memory)
     }
 
-    fn apply(&mut self, declared: Declaration<'_>, now: Timestamp) -> Result<AppliedParts> {
+    fn apply(&mut self, mut declared: Declaration<'_>, now: Timestamp) -> Result<AppliedParts> {
+        let mut left = Vec::new();
+        let prunes = declared.how.prune && !declared.how.dry_run && !declared.undeclared.is_empty();
+        let is_all = declared.tasks.len() == 0 && declared.limits.is_none();
+        if prunes {
+            let together = self.read_on_server("count runs", |server| {
+                counts::removed_together(server, Listed::Names(&declared.undeclared))
+            })?;
+            // One with more runs than a transaction deletes goes alone.
+            left = declared.undeclared.split_off(together.max(usize::from(is_all)));
+        }
         let names = declared.tasks.names().chain(declared.undeclared.iter().map(String::as_str));
         let reach = Request::Apply {
             source: declared.source.to_owned(),
             names: names.map(str::to_owned).collect(),
             limits: declared.limits.as_ref().map(|limits| limits.iter().map(Limit::on).collect()),
+            removes_one: prunes && is_all && declared.undeclared.len() == 1,
         };
-        self.change(now, reach, |memory, now| Store::apply(memory, declared.clone(), now))
+        let mut applied = self.change(now, reach, |memory, now| Store::apply(memory, declared.clone(), now))?;
+        applied.left.append(&mut left);
+        Ok(applied)
     }
 
     fn managed_by(&mut self, source: &str) -> Result<Vec<String>> {
@@ -154,7 +168,14 @@ impl Store for PostgresStore {
         if !self.select(selection, pass)? {
             return Ok(Vec::new());
         }
-        let reach = Request::Matching { action: selection.action, ids: pass.selected.clone() };
+        let mut ids = pass.selected.clone();
+        if selection.action == BulkAction::Remove {
+            let together =
+                self.read_on_server("count runs", |server| counts::removed_together(server, Listed::Ids(&ids)))?;
+            ids.truncate(together.max(1));
+            pass.most = Some(pass.most.map_or(ids.len(), |most| most.min(ids.len())));
+        }
+        let reach = Request::Matching { action: selection.action, ids };
         self.change(now, reach, |memory, now| Store::change_matching(memory, selection, pass, report, now))
     }
 

@@ -1,5 +1,7 @@
 //! Applies what a source declares, or a part of it, in one transaction: a manifest, or tasks of another scheduler.
 
+use std::iter;
+
 use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
@@ -11,6 +13,7 @@ use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::add::{Adder, compare, create};
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::tasks::{Removal, Removed};
 use crate::store::sqlite::{limit_requests, open, tasks};
 
 /// Why a task was paused that is to be removed once its run has ended.
@@ -29,11 +32,10 @@ pub(super) fn apply(store: &mut SqliteStore, declared: Declaration<'_>, now: Tim
     let Declaration { source, kind, how, tasks, undeclared, limits } = declared;
     let source = Source { name: source, kind, how };
     let apply = |tx: &Transaction<'_>, schedules: &mut Schedules| {
-        Ok(AppliedParts {
-            tasks: apply_declared(tx, source, tasks, now)?,
-            undeclared: apply_undeclared(tx, schedules, source, undeclared, now)?,
-            limits: limits.map_or(Ok(Vec::new()), |limits| limit_requests::apply(tx, source.name, &limits, how))?,
-        })
+        let tasks = apply_declared(tx, source, tasks, now)?;
+        let (undeclared, left) = apply_undeclared(tx, schedules, source, undeclared, now)?;
+        let limits = limits.map_or(Ok(Vec::new()), |limits| limit_requests::apply(tx, source.name, &limits, how))?;
+        Ok(AppliedParts { tasks, undeclared, left, limits })
     };
     match (kind, how.dry_run) {
         (SourceKind::Manifest, true) => store.rehearse("try a manifest", apply),
@@ -109,35 +111,52 @@ fn apply_one(
     Ok(Applied { name, done, next_run })
 }
 
-/// Removes, pauses or leaves tasks that the source declared before and no longer declares.
+/// Removes, pauses or leaves tasks that the source declared before and no longer declares. Returns what became of them, and those that are
+/// left to the next transaction, since they have too many runs.
 fn apply_undeclared(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
     source: Source<'_>,
     undeclared: Vec<String>,
     now: Timestamp,
-) -> Result<Vec<Applied>, Fault> {
+) -> Result<(Vec<Applied>, Vec<String>), Fault> {
     let mut applied = Vec::with_capacity(undeclared.len());
-    for name in undeclared {
+    let mut removal = Removal::default();
+    let mut names = undeclared.into_iter();
+    while let Some(name) = names.next() {
         // Another program may have removed or adopted it since the names were read.
         let manager = tasks::by_name(tx, &name)?.and_then(|task| task.definition.managed_by);
         if manager.as_deref() == Some(source.name) {
-            let done = if source.how.prune { prune(tx, schedules, &name, now)? } else { Done::Left };
+            let done = match source.how.prune {
+                true => prune(tx, schedules, &mut removal, &name, now)?,
+                false => Some(Done::Left),
+            };
+            // A dry run removes nothing, in however many parts.
+            let Some(done) = done.or(source.how.dry_run.then_some(Done::Removed)) else {
+                return Ok((applied, iter::once(name).chain(names).collect()));
+            };
             applied.push(Applied { name, done, next_run: None });
         }
     }
-    Ok(applied)
+    Ok((applied, Vec::new()))
 }
 
-/// Removes a task, or pauses it while a run of it is running.
-fn prune(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str, now: Timestamp) -> Result<Done, Fault> {
-    if !open::any_running(tx, tasks::expect(tx, name)?.id)? {
-        tasks::remove(tx, name, now)?;
-        return Ok(Done::Removed);
+/// Removes a task, or pauses it while a run of it is running. `None`: it is not, or in part, removed.
+fn prune(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    removal: &mut Removal,
+    name: &str,
+    now: Timestamp,
+) -> Result<Option<Done>, Fault> {
+    let task = tasks::expect(tx, name)?.id;
+    if !open::any_running(tx, task)? {
+        let removed = removal.task(tx, task, name, now)?;
+        return Ok((removed != Removed::Part).then_some(Done::Removed));
     }
     match tasks::pause(tx, schedules, name, Some(UNDECLARED), now) {
         // A task that has no occurrence left needs no pause.
-        Ok(()) | Err(Fault::Request(Error::Refused { .. })) => Ok(Done::Paused),
+        Ok(()) | Err(Fault::Request(Error::Refused { .. })) => Ok(Some(Done::Paused)),
         Err(fault) => Err(fault),
     }
 }

@@ -22,10 +22,11 @@ use crate::store::sqlite::open::{self, Written};
 use crate::store::sqlite::requests;
 use crate::store::sqlite::row::{self, Raw};
 use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::tasks::{Removal, Removed};
 use crate::store::sqlite::{runs, settle, tasks};
 use crate::store::turn_io::MAX_ITEMS;
 
-/// A transaction ends after it has changed this many rows: the history of a task that is removed may be long.
+/// A transaction ends after it has changed this many rows.
 const MAX_ROWS: u64 = 5_000;
 /// Most rows that one snapshot reads. A long one would prevent the log from being cut.
 pub(crate) const MAX_READ: usize = 20_000;
@@ -48,10 +49,15 @@ pub(super) fn change(
     }
     let (done, events, counted) = store.write("change what a filter selects", |tx, schedules| {
         let (mut counted, before) = (report.clone(), tx.total_changes());
-        let mut change = BulkChange { tx, schedules, selection, now, written: Written::default() };
+        let (written, removal) = (Written::default(), Removal::default());
+        let mut change = BulkChange { tx, schedules, selection, now, written, removal, is_part: false };
         let mut done = 0;
         for id in pass.selected.iter().take(pass.most.unwrap_or(usize::MAX)) {
-            if let Some((item, verdict)) = change.item(*id)? {
+            let item = change.item(*id)?;
+            if change.is_part {
+                break;
+            }
+            if let Some((item, verdict)) = item {
                 counted.count(item, verdict);
             }
             done += 1;
@@ -114,15 +120,23 @@ const FINAL: &str = "
        AND (:before IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) <= :before)
      ORDER BY r.id";
 
-/// Tasks from a name on. Of a recurring task, its row has the end of the last run.
+/// Tasks from a name on. Of a recurring task, its row has the end of the last run. A task that is being removed for `:reason` was selected
+/// before.
 const TASKS: &str = "
     SELECT t.id, t.name, t.handler FROM scheduled_tasks t
-     WHERE t.name >= :name AND t.id <= :until AND (:status IS NULL OR t.status = :status)
-       AND (:before IS NULL
-            OR (t.updated_at <= :before AND ifnull(t.last_finished, 0) <= :before
-                AND NOT EXISTS (SELECT 1 FROM task_runs r
-                                 WHERE t.schedule_type = 'once' AND r.task_id = t.id AND r.finished_at > :before)))
+     WHERE t.name >= :name AND t.id <= :until
+       AND (t.invalid_reason = :reason
+            OR ((:status IS NULL OR t.status = :status)
+                AND (:before IS NULL
+                     OR (t.updated_at <= :before AND ifnull(t.last_finished, 0) <= :before
+                         AND NOT EXISTS (SELECT 1 FROM task_runs r
+                                          WHERE t.schedule_type = 'once' AND r.task_id = t.id AND r.finished_at > :before)))))
      ORDER BY t.name";
+
+/// Returns why a task is invalid that an earlier transaction of the operation has begun to remove.
+pub(crate) fn reason(selection: &Selection) -> Option<&'static str> {
+    (selection.action == BulkAction::Remove).then_some(tasks::BEING_REMOVED)
+}
 
 const NEWEST_RUN: &str = "SELECT ifnull(max(id), 0) FROM task_runs";
 const NEWEST_TASK: &str = "SELECT ifnull(max(id), 0) FROM scheduled_tasks";
@@ -175,6 +189,7 @@ fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> R
             let mut statement = tx.prepare_cached(TASKS)?;
             let rows = statement.query(named_params! {
                 ":name": row::raw(&from), ":until": until, ":status": status, ":before": before,
+                ":reason": reason(selection),
             })?;
             pass.is_read = read(rows, selection, pass, |row| Ok(Position::Name(row.get::<_, Raw>(1)?.0)))?;
         }
@@ -226,7 +241,8 @@ const ONE_RUN: &str = "
      WHERE r.id = :id AND (:status IS NULL OR r.status = :status)";
 
 const ONE_TASK: &str = "
-    SELECT t.name, t.handler FROM scheduled_tasks t WHERE t.id = :id AND (:status IS NULL OR t.status = :status)";
+    SELECT t.name, t.handler FROM scheduled_tasks t
+     WHERE t.id = :id AND (:status IS NULL OR t.status = :status OR t.invalid_reason = :reason)";
 
 const RETRY: &str = "SELECT max(id) FROM task_runs WHERE task_id = :task AND retry_of = :run";
 
@@ -243,6 +259,7 @@ struct Judged {
 fn judge(tx: &Transaction<'_>, selection: &Selection, id: i64) -> Result<Option<Judged>, Fault> {
     let params = named_params! { ":id": id, ":status": selection.status };
     if !selection.action.is_about_runs() {
+        let params = named_params! { ":id": id, ":status": selection.status, ":reason": reason(selection) };
         let read = |row: &Row<'_>| Ok((row::shown(row, 0)?, selection.accepts(&row::shown(row, 0)?, text(row, 1)?)));
         let found = tx.prepare_cached(ONE_TASK)?.query_row(params, read).optional()?;
         let Some((name, true)) = found else { return Ok(None) };
@@ -299,6 +316,9 @@ struct BulkChange<'a, 'c> {
     selection: &'a Selection,
     now: Timestamp,
     written: Written,
+    removal: Removal,
+    /// The last item was removed in part: the next transaction goes on with it.
+    is_part: bool,
 }
 
 impl BulkChange<'_, '_> {
@@ -342,11 +362,11 @@ impl BulkChange<'_, '_> {
                 let Some(task) = tasks::by_id(tx, task)? else { return Ok(Some("its task is gone")) };
                 requests::open_retry(tx, self.schedules, task, (id, payload), now)?;
             }
-            BulkAction::Remove => {
-                if !tasks::remove_idle(tx, id, name, now)? {
-                    return Ok(Some("a trigger of the database keeps it"));
-                }
-            }
+            BulkAction::Remove => match self.removal.task(tx, id, name, now)? {
+                Removed::All => {}
+                Removed::Part => self.is_part = true,
+                Removed::Kept => return Ok(Some("a trigger of the database keeps it")),
+            },
             BulkAction::Pause => tasks::pause(tx, self.schedules, name, None, now)?,
             BulkAction::Resume => tasks::resume(tx, self.schedules, name, now)?,
         }

@@ -319,11 +319,12 @@ SELECT id FROM task_runs WHERE task_id = :task ORDER BY task_id, {unscheduled_id
 
 const DELETE_RUNS: &str = "DELETE FROM task_runs WHERE id IN (SELECT value FROM rarray(:runs))";
 
-/// Why a task is invalid of which a part of the runs is deleted.
-const BEING_REMOVED: &str = "it is being removed, and a part of its runs is deleted: remove it again";
+const INVALID_REASON: &str = "SELECT ifnull(invalid_reason = :reason, 0) FROM scheduled_tasks WHERE id = :task";
 
-/// Removes a task and its history. Refused while a run of it is running. Of a task with very many runs, deletes a part of them. Then no run
-/// of it starts. Returns whether that was all: otherwise the caller repeats it.
+/// Why a task is invalid of which a part of the runs is deleted.
+pub(crate) const BEING_REMOVED: &str = "it is being removed, and a part of its runs is deleted: remove it again";
+
+/// Removes a task and its history. Refused while a run of it is running. Returns whether that was all: otherwise the caller repeats it.
 pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result<bool, Fault> {
     let task = expect(tx, name)?;
     if open::any_running(tx, task.id)? {
@@ -333,31 +334,65 @@ pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result
         }
         .into());
     }
-    let limit = MAX_ITEMS + 1;
-    let params = named_params! { ":task": task.id, ":limit": bound(limit) };
-    let mut statement = tx.prepare_cached(RUNS)?;
-    let runs = statement.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
-    if runs.len() < limit {
-        remove_idle(tx, task.id, name, now)?;
-        return Ok(true);
-    }
-    if task.invalid_reason.as_deref() != Some(BEING_REMOVED) {
-        invalidate(tx, task.id, BEING_REMOVED, now)?;
-    }
-    let keys = marks::keys(tx, &runs[..MAX_ITEMS])?;
-    let deleted = row::list(runs[..MAX_ITEMS].iter().copied());
-    tx.prepare_cached(DELETE_RUNS)?.execute(named_params! { ":runs": deleted })?;
-    keys.iter().try_for_each(|key| blocked::derive_key(tx, key, now))?;
-    Ok(false)
+    Ok(Removal::default().task(tx, task.id, name, now)? != Removed::Part)
 }
 
-/// Removes a task without a running run, and its history. Returns whether the task is gone, as [`delete`].
-pub(crate) fn remove_idle(tx: &Transaction<'_>, task: i64, name: &str, now: Timestamp) -> rusqlite::Result<bool> {
-    let is_gone = delete(tx, task)?;
-    if is_gone {
-        owners::record(tx, now, "removed", None, None, Some(name))?;
+/// What became of a task that is to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removed {
+    All,
+    /// A part of its runs, or nothing after other tasks: the next transaction goes on with this task.
+    Part,
+    /// A trigger of the application has ignored the deletion.
+    Kept,
+}
+
+/// The removals of one transaction, which delete at most [`MAX_ITEMS`] runs.
+pub(crate) struct Removal {
+    left: usize,
+}
+
+impl Default for Removal {
+    fn default() -> Self {
+        Removal { left: MAX_ITEMS }
     }
-    Ok(is_gone)
+}
+
+impl Removal {
+    /// Removes a task without a running run, and its history. Of a task with more runs than one transaction deletes, deletes a part. Then no
+    /// run of it starts.
+    pub(crate) fn task(
+        &mut self,
+        tx: &Transaction<'_>,
+        task: i64,
+        name: &str,
+        now: Timestamp,
+    ) -> rusqlite::Result<Removed> {
+        let params = named_params! { ":task": task, ":limit": bound(self.left + 1) };
+        let mut statement = tx.prepare_cached(RUNS)?;
+        let runs = statement.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+        if runs.len() <= self.left {
+            self.left -= runs.len();
+            if !delete(tx, task)? {
+                return Ok(Removed::Kept);
+            }
+            owners::record(tx, now, "removed", None, None, Some(name))?;
+            return Ok(Removed::All);
+        }
+        // After other tasks, it begins the next transaction, and may fit into that.
+        if std::mem::take(&mut self.left) < MAX_ITEMS {
+            return Ok(Removed::Part);
+        }
+        let params = named_params! { ":task": task, ":reason": BEING_REMOVED };
+        if !tx.prepare_cached(INVALID_REASON)?.query_row(params, |row| row.get::<_, bool>(0))? {
+            invalidate(tx, task, BEING_REMOVED, now)?;
+        }
+        let keys = marks::keys(tx, &runs[..MAX_ITEMS])?;
+        let deleted = row::list(runs[..MAX_ITEMS].iter().copied());
+        tx.prepare_cached(DELETE_RUNS)?.execute(named_params! { ":runs": deleted })?;
+        keys.iter().try_for_each(|key| blocked::derive_key(tx, key, now))?;
+        Ok(Removed::Part)
+    }
 }
 
 /// Deletes a task and its history. A trigger refuses this while a run is running. Returns whether the task is gone: a trigger of

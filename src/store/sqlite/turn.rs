@@ -133,6 +133,8 @@ struct Turning<'a> {
     passed_over: usize,
     /// Items that may still be written.
     budget: usize,
+    /// Whether the next turn must follow at once, beside what is due.
+    more: bool,
 }
 
 impl<'a> Turning<'a> {
@@ -164,6 +166,7 @@ impl<'a> Turning<'a> {
             held_tasks,
             passed_over,
             budget,
+            more: false,
         })
     }
 
@@ -277,12 +280,19 @@ impl<'a> Turning<'a> {
         // These rows have no due time, so the next turn runs immediately.
         let more_unplanned = more_unplanned || any_left || self.is_marked()?;
         let more_unplanned = more_unplanned || self.is_clock_marked()?;
-        self.done.more_due |= more_unplanned;
+        self.done.more_due |= more_unplanned || self.more;
         self.done.more_unplanned = more_unplanned;
+        let is_full = self.budget == 0;
         if self.written.claims.is_empty() && !self.done.more_due {
             self.prune(true, self.budget)?;
         }
         look_ahead(tx, self.work.owner, handlers, &self.written.limits, &mut self.done)?;
+        if is_full {
+            // The turn had no item left for what is due: that does not wait for the next poll.
+            let is_left = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+            let none_claimed = self.written.claims.is_empty();
+            self.done.more_due |= is_left(self.done.next_expiry) || (none_claimed && is_left(self.done.next_claimable));
+        }
         if !self.held_tasks.is_empty() {
             self.done.next_due = due::next_due_except(tx, &self.held_tasks)?;
             // With free slots, all that is left of what may start is held back.
@@ -480,8 +490,11 @@ impl<'a> Turning<'a> {
 
     /// Expires runs that never began.
     fn expire(&mut self) -> Result<(), Fault> {
-        let (tx, now) = (self.tx, self.work.now);
-        for run in settle::expiring(tx, now, self.budget / 2)? {
+        let (tx, now, most) = (self.tx, self.work.now, self.budget.div_ceil(2));
+        let runs = settle::expiring(tx, now, most)?;
+        // Behind runs that cannot be written, the others wait for the next poll.
+        self.more |= runs.len() == most && runs.iter().any(|run| !self.rests(Item::Expiry(*run)));
+        for run in runs {
             self.item(Item::Expiry(run), |turn| settle::expire(tx, run, turn.work.seen, now, &mut turn.written))?;
         }
         Ok(())

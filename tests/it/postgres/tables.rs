@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use duly::testing::Stepper;
-use duly::{Apply, Client, Error, NewTask, Outcome, RunFilter};
+use duly::{Apply, Client, Error, Filter, NewTask, Outcome, RunFilter};
 use postgres::NoTls;
 
 use crate::fixtures::on_server::session;
@@ -316,4 +316,44 @@ fn a_request_that_concerns_many_rows_writes_few_in_each_transaction() {
     client.remove("t:000000").expect_err("it is interrupted");
     let left: i64 = session(&address).query_one("SELECT count(*) FROM task_runs", &[]).expect("a number").get(0);
     assert!((1..=500).contains(&left), "{left} runs are left");
+}
+
+#[test]
+fn tasks_with_many_runs_are_removed_with_few_runs_in_each_transaction() {
+    let Some(address) = super::database() else { return };
+    let client = Client::open(&address).expect("the tables");
+    let mut session = session(&address);
+    session
+        .batch_execute(
+            "CREATE TABLE deleted (tx xid8 NOT NULL);
+             CREATE FUNCTION count_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO deleted VALUES (pg_current_xact_id()); RETURN NULL; END $$;
+             CREATE TRIGGER count_deleted AFTER DELETE ON task_runs FOR EACH ROW EXECUTE FUNCTION count_deleted()",
+        )
+        .expect("a trigger");
+    let prune = Apply { prune: true, dry_run: false, adopt: false };
+    for by_filter in [true, false] {
+        let tasks = (0..8).map(|n| NewTask::manual(format!("t:{n}")).handler("work"));
+        client.apply("m", tasks, prune).expect("tasks");
+        session
+            .batch_execute(&format!(
+                "SET duly.store = 'on'; TRUNCATE deleted;
+                 INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, finished_at)
+                 SELECT t.id, 'work', {noon} + n, 'manual', CASE WHEN n % 2 = 0 THEN 'queued' ELSE 'succeeded' END, {noon}, n % 2,
+                        CASE WHEN n % 2 = 1 THEN {noon} END
+                   FROM scheduled_tasks t CROSS JOIN generate_series(1, 1500) n WHERE n <= 300 OR t.name = 't:3';
+                 SET duly.store = 'off'",
+                noon = at(NOON).as_millis()
+            ))
+            .expect("runs");
+        let removed = match by_filter {
+            true => client.remove_matching(&Filter::new().handler("work")).expect("a removal").changed,
+            false => client.apply("m", [], prune).expect("a removal").len(),
+        };
+        assert_eq!((removed, client.names().expect("names").len()), (8, 0));
+        let counted = "SELECT sum(n)::bigint, max(n) FROM (SELECT count(*) AS n FROM deleted GROUP BY tx::text) x";
+        let row = session.query_one(counted, &[]).expect("numbers");
+        let (all, most): (i64, i64) = (row.get(0), row.get(1));
+        assert!(all == 7 * 300 + 1500 && most <= 500, "{most} of {all} runs in one transaction");
+    }
 }

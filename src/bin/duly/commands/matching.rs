@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
-use duly::{BulkAction, BulkItem, BulkReport, Client, Filter};
+use duly::{BulkAction, BulkItem, BulkReport, Client, Error, Filter};
 use serde::Serialize;
 
 use crate::cli::change_args::Matching;
@@ -58,12 +58,23 @@ pub(crate) fn change(
             return Ok(());
         }
     }
-    let report = client.change_matching(action, filter)?;
+    let report = client.change_matching(action, filter).map_err(|error| partly(error, client, action, filter))?;
     if printer.json {
         return Ok(printer.document(&Document { action, dry_run: false, report: &report })?);
     }
     printer.say(done(action, &report))?;
     print_left(action, &report, printer)
+}
+
+/// Adds to an error how many are left.
+fn partly(error: Error, client: &Client, action: BulkAction, filter: &Filter) -> Failure {
+    match client.count_matching(action, filter) {
+        Ok(left) if left.changed > 0 => {
+            let left = counted(action, left.changed);
+            Failure::Advised(error, format!("; {left} are left: repeat the command to do the rest"))
+        }
+        _ => Failure::Duly(error),
+    }
 }
 
 /// Prints what would change and asks the user. Returns `false` if nothing would change. Fails without a confirmation.

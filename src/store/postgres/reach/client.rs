@@ -13,8 +13,8 @@ use crate::store::turn_io::MAX_ITEMS;
 pub(crate) enum Request {
     /// Tasks to add.
     Add { names: Vec<String>, replaces: bool },
-    /// Tasks that a source declares or has declared, and its limits, if they are applied.
-    Apply { source: String, names: Vec<String>, limits: Option<Vec<LimitOn>> },
+    /// Tasks that a source declares or has declared, and its limits, if they are applied. `removes_one`: it is one task, to be removed.
+    Apply { source: String, names: Vec<String>, limits: Option<Vec<LimitOn>>, removes_one: bool },
     /// A run of a task, with the key of the request.
     Trigger { task: String, key: Option<String> },
     /// A run that retries another.
@@ -60,7 +60,7 @@ impl Request {
         };
         match self {
             Request::Add { names, .. } => names.iter().map(|name| ("name", name.as_str())).collect(),
-            Request::Apply { source, names, limits } => {
+            Request::Apply { source, names, limits, .. } => {
                 let names = names.iter().map(|name| ("name", name.as_str()));
                 let limits = limits.iter().flatten().map(|on| (limit(on), text(on)));
                 names.chain(limits).chain([("managed_by", source.as_str())]).collect()
@@ -109,7 +109,10 @@ impl Request {
         }
         match self {
             Request::Add { replaces, .. } => add(bench, *replaces),
-            Request::Apply { source, names, limits } => apply(bench, source, names, limits.as_deref()),
+            Request::Apply { source, names, limits, removes_one } => {
+                apply(bench, source, names, limits.as_deref())?;
+                if *removes_one { remove_one(bench) } else { Ok(()) }
+            }
             Request::Trigger { key, .. } => trigger(bench, key.as_deref()),
             Request::Retry { run } => retry(bench, &[*run]),
             Request::Cancel { run } => cancel(bench, &[*run]),
@@ -216,7 +219,11 @@ fn matching(bench: &mut Sheets, action: BulkAction, ids: &[i64]) -> Result<(), F
         BulkAction::Remove | BulkAction::Pause | BulkAction::Resume => {}
     }
     bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[&ids])?;
-    if action == BulkAction::Remove { remove(bench) } else { change(bench) }
+    match (action, ids) {
+        (BulkAction::Remove, [_]) => remove_one(bench),
+        (BulkAction::Remove, _) => remove(bench),
+        _ => change(bench),
+    }
 }
 
 /// One blocked run: if there is none, the end of a run frees none.

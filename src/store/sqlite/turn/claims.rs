@@ -79,12 +79,12 @@ impl Turning<'_> {
             self.claim_first()?;
             let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
             // A server has not told of all runs that may start in the place of those that were renewed.
-            self.done.more_due |= self.written.renewed > 0;
+            self.more |= self.written.renewed > 0;
             if self.slots.room == 0 || self.budget == 0 {
                 return Ok(());
             }
             if self.passed_over >= SWEEP {
-                self.done.more_due = true;
+                self.more = true;
                 return Ok(());
             }
             if (self.memory.aside.len() + self.passed_over + self.written.renewed, claimed) == before {

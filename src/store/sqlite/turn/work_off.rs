@@ -12,7 +12,7 @@ impl Turning<'_> {
     /// A run that cannot be written is set aside. The mark then stays: a full turn begins again with the first run.
     pub(super) fn work_off(&mut self, marked: &[(i64, i64)]) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
-        let mut most = (self.budget / 2).min(self.work.derived);
+        let mut most = self.budget.div_ceil(2).min(self.work.derived);
         for &(task, mark) in marked {
             if most == 0 {
                 break;
@@ -52,7 +52,7 @@ impl Turning<'_> {
         if self.work.full && is_file {
             compare(self)?;
         }
-        let (marks, tasks) = replan::pass_marks(tx, self.work.derived, self.budget / 2)?;
+        let (marks, tasks) = replan::pass_marks(tx, self.work.derived, self.budget.div_ceil(2))?;
         self.budget = self.budget.saturating_sub(tasks.len());
         let any_left = self.plan_again(&marks, &tasks)?;
         if self.work.full && !is_file {
