@@ -169,7 +169,7 @@ impl Store for PostgresStore {
             return Ok(Vec::new());
         }
         let mut ids = pass.selected.clone();
-        if selection.action == BulkAction::Remove {
+        if selection.action == BulkAction::Remove && !ids.is_empty() {
             let together =
                 self.read_on_server("count runs", |server| counts::removed_together(server, Listed::Ids(&ids)))?;
             ids.truncate(together.max(1));
