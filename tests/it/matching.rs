@@ -301,6 +301,14 @@ fn rows_that_cannot_be_read_or_changed_cost_only_themselves() {
     );
     assert_eq!(client.names().expect("names"), ["ignored", "refused"]);
     assert_eq!(db.ask("SELECT count(*) FROM scheduler_events WHERE kind = 'removed'"), "4", "only what is gone");
+    client.remove("ignored").expect_err("its trigger keeps it");
+
+    // Of more runs than one transaction deletes, none goes: no transaction repeats that.
+    add_final(&db, "ignored", "dead", 501);
+    db.execute("CREATE TRIGGER keeps_runs BEFORE DELETE ON task_runs BEGIN SELECT RAISE(IGNORE); END");
+    let error = client.remove("ignored").expect_err("its runs are kept").to_string();
+    assert!(error.ends_with("a trigger of the database keeps it"), "{error}");
+    assert_eq!(client.remove_matching(&Filter::new().name("ignored")).expect("a report").left.len(), 1);
 }
 
 #[test]

@@ -151,8 +151,11 @@ fn prune(
 ) -> Result<Option<Done>, Fault> {
     let task = tasks::expect(tx, name)?.id;
     if !open::any_running(tx, task)? {
-        let removed = removal.task(tx, task, name, now)?;
-        return Ok((removed != Removed::Part).then_some(Done::Removed));
+        return Ok(match removal.task(tx, task, name, now)? {
+            Removed::All => Some(Done::Removed),
+            Removed::Part => None,
+            Removed::Kept => Some(Done::Left),
+        });
     }
     match tasks::pause(tx, schedules, name, Some(UNDECLARED), now) {
         // A task that has no occurrence left needs no pause.

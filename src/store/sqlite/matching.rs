@@ -365,7 +365,7 @@ impl BulkChange<'_, '_> {
             BulkAction::Remove => match self.removal.task(tx, id, name, now)? {
                 Removed::All => {}
                 Removed::Part => self.is_part = true,
-                Removed::Kept => return Ok(Some("a trigger of the database keeps it")),
+                Removed::Kept => return Ok(Some(tasks::KEPT)),
             },
             BulkAction::Pause => tasks::pause(tx, self.schedules, name, None, now)?,
             BulkAction::Resume => tasks::resume(tx, self.schedules, name, now)?,

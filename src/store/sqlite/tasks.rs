@@ -327,15 +327,19 @@ pub(crate) const BEING_REMOVED: &str = "it is being removed, and a part of its r
 /// Removes a task and its history. Refused while a run of it is running. Returns whether that was all: otherwise the caller repeats it.
 pub(crate) fn remove(tx: &Transaction<'_>, name: &str, now: Timestamp) -> Result<bool, Fault> {
     let task = expect(tx, name)?;
+    let refused = |reason: &str| Error::Refused { request: format!("remove task {name:?}"), reason: reason.into() };
     if open::any_running(tx, task.id)? {
-        return Err(Error::Refused {
-            request: format!("remove task {name:?}"),
-            reason: "a run of it is running: cancel it, or pause the task and wait".into(),
-        }
-        .into());
+        return Err(refused("a run of it is running: cancel it, or pause the task and wait").into());
     }
-    Ok(Removal::default().task(tx, task.id, name, now)? != Removed::Part)
+    match Removal::default().task(tx, task.id, name, now)? {
+        Removed::All => Ok(true),
+        Removed::Part => Ok(false),
+        Removed::Kept => Err(refused(KEPT).into()),
+    }
 }
+
+/// Why a task is left that is [`Removed::Kept`].
+pub(crate) const KEPT: &str = "a trigger of the database keeps it";
 
 /// What became of a task that is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -389,7 +393,9 @@ impl Removal {
         }
         let keys = marks::keys(tx, &runs[..MAX_ITEMS])?;
         let deleted = row::list(runs[..MAX_ITEMS].iter().copied());
-        tx.prepare_cached(DELETE_RUNS)?.execute(named_params! { ":runs": deleted })?;
+        if tx.prepare_cached(DELETE_RUNS)?.execute(named_params! { ":runs": deleted })? == 0 {
+            return Ok(Removed::Kept);
+        }
         keys.iter().try_for_each(|key| blocked::derive_key(tx, key, now))?;
         Ok(Removed::Part)
     }
