@@ -204,3 +204,42 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
     db.execute("DELETE FROM scheduler_events WHERE kind = 'touched'");
     db.assert_sound();
 }
+
+#[test]
+fn a_task_that_is_paused_before_it_is_planned_again_keeps_what_it_has_resolved() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    // The mark comes to it in a second turn.
+    db.execute(
+        "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value)
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600)
+         SELECT 't' || i, 'nowhere', 'manual', '' FROM n",
+    );
+    for task in ["last", "other"] {
+        client.add(NewTask::interval(task, minutes(10)).handler("nowhere")).expect("a task");
+    }
+    while stepper.sleeps() == seconds(0) {
+        step(&mut stepper, 0);
+    }
+    stepper.clock().advance(minutes(10));
+    step(&mut stepper, 0);
+    stepper.clock().set_wall(at(NOON).plus(minutes(3 * 24 * 60)));
+    step(&mut stepper, 0);
+    stepper.clock().set_wall(at(NOON));
+    step(&mut stepper, 0);
+    assert_eq!(db.next("last"), "2027-03-17 12:10:00 active");
+    stepper.clock().advance(minutes(25));
+    client.pause("last").expect("a pause");
+    assert_eq!(db.next("last"), "- paused");
+    step(&mut stepper, 0);
+    let by_the_wrong_clock = [
+        "2027-03-14 12:10:00 schedule queued",
+        "2027-03-14 12:20:00 schedule missed x430 to 2027-03-17 11:50:00",
+        "2027-03-17 12:00:00 schedule skipped",
+    ];
+    for task in ["last", "other"] {
+        db.assert_history(task, &by_the_wrong_clock);
+    }
+    db.assert_sound();
+}

@@ -5,7 +5,7 @@
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 23] = [
+pub(crate) const SHARED: [(&str, &str); 24] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -30,6 +30,15 @@ pub(crate) const SHARED: [(&str, &str); 23] = [
          SELECT (SELECT min(time_zone) FROM scheduled_tasks \
                   WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'once') AND time_zone > zone) \
            FROM used WHERE zone IS NOT NULL",
+    ),
+    // How far rows are planned again that a wrong clock had planned, in PostgreSQL; no row if there is no mark, or if it cannot be read.
+    (
+        "clock_mark",
+        "SELECT split_part(value, ' ', 1)::bigint AS since, split_part(value, ' ', 2)::bigint AS task, \
+                split_part(value, ' ', 3)::bigint AS task_of_run, split_part(value, ' ', 4)::bigint AS unscheduled, \
+                split_part(value, ' ', 5)::bigint AS scheduled_for \
+           FROM scheduler_meta \
+          WHERE key = 'clock_mark' AND value ~ '^-?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+$' AND value !~ repeat('[0-9]', 19)",
     ),
     // Tasks whose next_run depends on zone data.
     (

@@ -60,10 +60,12 @@ pub(super) fn chain(bench: &mut Sheets, run: i64) -> Result<(), Fault> {
 }
 
 /// The first unfinished runs of a task; its newest scheduled run, which a skip extends; scheduled runs of its next occurrences, which a
-/// clock that was wrong has opened; and the last end, from which a `delay` counts that SQL wrote.
+/// clock that was wrong has opened, and of those since it was found wrong if the task is to be planned again; and the last end, from
+/// which a `delay` counts that SQL wrote.
 const BEFORE_A_CHANGE: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
-        SELECT x.id FROM scheduled_tasks s CROSS JOIN LATERAL (
+        WITH clock_mark AS MATERIALIZED ({clock_mark})
+        SELECT x.id FROM scheduled_tasks s LEFT JOIN clock_mark m ON m.task < s.id CROSS JOIN LATERAL (
             (SELECT n.id FROM task_runs n
               WHERE n.task_id = s.id AND {unfinished:n} AND {unscheduled_case:n} = 0
               ORDER BY n.scheduled_for LIMIT {looked_at} + 1)
@@ -76,8 +78,9 @@ const BEFORE_A_CHANGE: &str = sql! {"
               WHERE n.task_id = s.id AND {waiting:n} AND n.cancel_requested = 1 ORDER BY n.task_id, n.id LIMIT 1)
              UNION ALL
             SELECT n.id FROM task_runs n
-             WHERE n.task_id = s.id AND {unscheduled_case:n} = 0 AND (s.next_run IS NOT NULL OR s.planned = 0)
-               AND n.scheduled_for >= coalesce(s.next_run, s.resolved_until, 0)
+             WHERE n.task_id = s.id AND {unscheduled_case:n} = 0
+               AND (s.next_run IS NOT NULL OR s.planned = 0 OR m.since IS NOT NULL)
+               AND n.scheduled_for >= least(coalesce(s.next_run, s.resolved_until, m.since, 0), m.since)
              UNION ALL
             (SELECT n.id FROM task_runs n
               WHERE n.task_id = s.id AND {unscheduled_case:n} = 0 ORDER BY n.scheduled_for DESC LIMIT 1)

@@ -31,10 +31,7 @@ derived AS MATERIALIZED (
 ),
 -- How far tasks and runs are planned again that a wrong clock had planned, and the next of both.
 clock_mark AS MATERIALIZED (
-    SELECT split_part(value, ' ', 2)::bigint AS task, split_part(value, ' ', 3)::bigint AS task_of_run,
-           split_part(value, ' ', 4)::bigint AS unscheduled, split_part(value, ' ', 5)::bigint AS scheduled_for
-      FROM scheduler_meta
-     WHERE key = 'clock_mark' AND value ~ '^-?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+$' AND value !~ repeat('[0-9]', 19)
+    {clock_mark}
 ),
 misplanned_task AS MATERIALIZED (
     SELECT id FROM scheduled_tasks WHERE id > (SELECT task FROM clock_mark) ORDER BY id LIMIT {misplanned} + 1
