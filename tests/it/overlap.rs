@@ -64,6 +64,22 @@ fn several_occurrences_due_at_once_follow_each_policy() {
     }
 }
 
+#[test]
+fn the_reason_of_a_skip_says_whether_the_earlier_run_had_started() {
+    for (handler, claims, expected) in [
+        ("other", 0, "had not started yet (overlap policy): with a more urgent priority"),
+        ("work", 1, "was unfinished (overlap policy)"),
+    ] {
+        let db = TestDb::new();
+        minutely(&db, Overlap::Skip, 3).crash();
+        let mut stepper = db.builder(NOON).accept(handler).start().expect("a stepper");
+        next_minute(&mut stepper, claims);
+        next_minute(&mut stepper, 0);
+        let reason = db.ask("SELECT error FROM task_runs WHERE status = 'skipped'");
+        assert!(reason.contains(expected), "{reason}");
+    }
+}
+
 /// Each stretch of skips has one row, which grows until another row is written.
 #[test]
 fn skip_records_occurrences_during_a_run_as_skipped() {

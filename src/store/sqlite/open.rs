@@ -27,15 +27,17 @@ use crate::store::turn_io::{Seen, Slots};
 
 /// Why an occurrence has no run.
 const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
+const WAITED_BEFORE: &str = "an earlier run of the task had not started yet (overlap policy): with a more urgent priority it starts before others";
 const LATE: &str = "resolved later than the grace of the task (misfire policy)";
 const CUT: &str = "too many were due to be looked at one by one when the task was changed";
 
-fn skip_reason(due: &Due) -> String {
+fn skip_reason(due: &Due, none_has_begun: bool) -> String {
     match due.plan.overlap {
         Overlap::BufferAll => {
             let limit = due.plan.catch_up_limit;
             format!("{limit} runs of the task were waiting, as many as catch_up_limit allows (overlap policy)")
         }
+        _ if none_has_begun => WAITED_BEFORE.into(),
         _ => UNFINISHED_BEFORE.into(),
     }
 }
@@ -172,6 +174,7 @@ pub(crate) fn resolve_due(
         is_new: seen.is_some_and(|seen| seen.is_new(due.plan.next_run)),
         claimer: None,
         unfinished: unfinished.len(),
+        none_has_begun: !unfinished.is_empty() && unfinished.iter().all(|run| run.status == RunStatus::Queued),
         scheduled: unfinished.iter().filter(|run| run.origin.is_scheduled()).count(),
         newest: unfinished.iter().filter(|run| run.origin.is_scheduled()).map(|run| run.scheduled_for).max(),
         cx,
@@ -236,6 +239,8 @@ struct Opener<'a, 'c> {
     claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
     /// Number of unfinished runs of the task.
     unfinished: usize,
+    /// Whether there were some before anything is opened, which all wait for their first attempt.
+    none_has_begun: bool,
     /// Number of unfinished runs that are scheduled.
     scheduled: usize,
     /// The newest occurrence of an unfinished scheduled run.
@@ -246,7 +251,7 @@ impl Opener<'_, '_> {
     fn apply(&mut self, step: &Step) -> Result<(), Fault> {
         match *step {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
-            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span, &skip_reason(self.due)),
+            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span, &skip_reason(self.due, self.none_has_begun)),
             Step::Miss(span) => self.pass_over(RunStatus::Missed, &span, &miss_reason(self.due)),
             Step::Cut(span) => self.pass_over(RunStatus::Missed, &span, CUT),
             Step::CancelWaiting => self.cancel_waiting(),

@@ -63,8 +63,12 @@ pub(crate) fn blocked(reason: &str) -> &str {
 
 /// Returns short words for an error that the scheduler records itself, and the first line of any other error.
 pub(crate) fn short_error(error: &str) -> Cow<'_, str> {
-    const SHORT: [(&str, &str); 4] = [
+    const SHORT: [(&str, &str); 5] = [
         ("an earlier run of the task was unfinished (overlap policy)", "overlap: still running"),
+        (
+            "an earlier run of the task had not started yet (overlap policy): with a more urgent priority it starts before others",
+            "overlap: not started",
+        ),
         ("resolved later than the grace of the task (misfire policy)", "misfire: too late"),
         ("expired before an attempt began", "expired"),
         ("too many were due to be looked at one by one when the task was changed", "too many to list"),
