@@ -24,6 +24,7 @@ use postgres::{Client, NoTls};
 use bare::Bare;
 use measure::{median, percentile, wall_nanos};
 use proxy::Proxy;
+use workloads::Other;
 
 const USAGE: &str = "cargo bench --features postgres --bench postgres [-- NAMES] [--jobs N] [--rounds N]";
 
@@ -41,8 +42,8 @@ const DAY: i64 = 86_400_000;
 
 type Workload = fn(&mut Place, &Options, &mut Vec<Line>);
 
-const WORKLOADS: [(&str, Workload); 5] =
-    [("drain", drain), ("far", far), ("lateness", lateness), ("add", add), ("others", others)];
+const WORKLOADS: [(&str, Workload); 6] =
+    [("drain", drain), ("mixed", mixed), ("far", far), ("lateness", lateness), ("add", add), ("others", others)];
 
 pub(crate) struct Options {
     jobs: usize,
@@ -179,7 +180,7 @@ fn drain(place: &mut Place, options: &Options, lines: &mut Vec<Line>) {
             let (time, bytes) = drain_bare(place, connections, options.jobs);
             rates[at].bare.push(jobs / time.as_secs_f64());
             logs[at].bare.push(bytes / jobs);
-            let (drained, bytes) = drain_duly(place, connections, options.jobs);
+            let (drained, bytes) = drain_duly(place, connections, options.jobs, Other::Nothing);
             rates[at].duly.push(jobs / drained.time.as_secs_f64());
             logs[at].duly.push(bytes / jobs);
             turns[at].push(drained.turns as f64 * 100.0 / jobs);
@@ -205,12 +206,36 @@ fn drain_bare(place: &mut Place, connections: usize, jobs: usize) -> (Duration, 
     (time, place.log() - before)
 }
 
-fn drain_duly(place: &mut Place, schedulers: usize, jobs: usize) -> (workloads::Drained, f64) {
+fn drain_duly(place: &mut Place, schedulers: usize, jobs: usize, other: Other) -> (workloads::Drained, f64) {
     let schema = place.schema();
     let address = format!("{}?schema={schema}", place.address);
     let mut before = 0.0;
-    let drained = workloads::drain(&address, &address, schedulers, jobs, || before = place.log());
+    let drained = workloads::drain(&address, &address, (schedulers, jobs), other, || before = place.log());
     (drained, place.log() - before)
+}
+
+/// Drains beside what does not concern the tasks, and tasks of many kinds, each beside a plain drain: `bare` is that of duly here.
+fn mixed(place: &mut Place, options: &Options, lines: &mut Vec<Line>) {
+    let kinds = [("beside a limit and a paused task", Other::Beside), ("mixed", Other::Mixed)];
+    let mut rates = SHARED.map(|_| kinds.map(|_| Rates::default()));
+    for _ in 0..options.rounds {
+        for (at, schedulers) in SHARED.into_iter().enumerate() {
+            let mut rate = |other| {
+                let (drained, _) = drain_duly(place, schedulers, options.jobs, other);
+                options.jobs as f64 / drained.time.as_secs_f64()
+            };
+            let plain = rate(Other::Nothing);
+            for ((_, other), rates) in kinds.into_iter().zip(&mut rates[at]) {
+                rates.bare.push(plain);
+                rates.duly.push(rate(other));
+            }
+        }
+    }
+    for (rates, schedulers) in rates.iter().zip(SHARED) {
+        for ((what, _), rates) in kinds.iter().zip(rates) {
+            lines.push(line(&format!("drain, {schedulers}, {what}"), rates, "/s", Goal::Ratio(0.8)));
+        }
+    }
 }
 
 /// Drains through a proxy, which adds to each round trip.
@@ -227,7 +252,8 @@ fn far(place: &mut Place, options: &Options, lines: &mut Vec<Line>) {
             rates[at].bare.push(jobs / time.as_secs_f64());
             let (schema, proxy) = (place.schema(), place.proxy());
             let [far, direct] = [&proxy.address(), &place.address].map(|address| format!("{address}?schema={schema}"));
-            let drained = workloads::drain(&far, &direct, connections, options.jobs, || proxy.reset());
+            let drained =
+                workloads::drain(&far, &direct, (connections, options.jobs), Other::Nothing, || proxy.reset());
             rates[at].duly.push(jobs / drained.time.as_secs_f64());
             trips.push(proxy.round_trips_of_commit());
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::bare::{self, Bare};
 use crate::measure::wall_nanos;
+use crate::workloads::Other;
 use crate::{DAY, Place, drain_bare, drain_duly, workloads};
 
 const USAGE: &str = "single duly|bare drain|add-one|add-batch COUNT CONNECTIONS ADDRESS";
@@ -22,7 +23,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let (time, bytes): (Duration, f64) = match (program.as_str(), workload.as_str()) {
         ("bare", "drain") => drain_bare(&mut place, connections, count),
         ("duly", "drain") => {
-            let (drained, bytes) = drain_duly(&mut place, connections, count);
+            let (drained, bytes) = drain_duly(&mut place, connections, count, Other::Nothing);
             (drained.time, bytes)
         }
         ("bare", adding) => {

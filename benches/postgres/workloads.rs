@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::bounded;
-use duly::{Client, Context, Event, NewTask, Overlap, RunStatus, Scheduler, Timestamp};
+use duly::{Client, Context, Event, NewTask, Overlap, RetryPolicy, RunStatus, Scheduler, Timestamp};
 use tempfile::TempDir;
 
 use crate::measure::wall_nanos;
@@ -50,6 +50,42 @@ pub(crate) fn timed(work: impl FnOnce()) -> Duration {
     begin.elapsed()
 }
 
+/// What else the schema of a drain holds.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Other {
+    Nothing,
+    /// Limits of other keys and handlers, and a paused task with very many waiting runs.
+    Beside,
+    /// The same; and of ten tasks one has one of twenty keys, of which one has a limit of its own, one a handler with a rate limit that
+    /// is never reached, and every second one a first attempt that fails. Twenty more tasks are due each second.
+    Mixed,
+}
+
+const BESIDE: &str = "
+    INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('other', 1), ('key-7', 4);
+    INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('elsewhere', 1, 1000), ('rated', 10000, 100);
+    INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, status, planned)
+    VALUES ('crowd', 'none', 'manual', '', 'allow', 'paused', 1);
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, blocked)
+    SELECT t.id, t.handler, t.created_at + n, 'on_dead', 'queued', t.created_at, 'paused'
+      FROM generate_series(1, 10000) n CROSS JOIN scheduled_tasks t WHERE t.name = 'crowd'";
+
+impl Other {
+    fn task(self, number: usize, task: NewTask) -> NewTask {
+        match number % 10 {
+            _ if self != Other::Mixed => task,
+            1 => task.concurrency_key(format!("key-{}", number / 10 % 20)),
+            3 => task.handler("rated"),
+            5 if number % 20 == 5 => task.handler("fails").retry(RetryPolicy {
+                max_attempts: 2,
+                backoff: Duration::from_millis(1),
+                max_backoff: Duration::from_millis(1),
+            }),
+            _ => task,
+        }
+    }
+}
+
 /// A drain.
 pub(crate) struct Drained {
     /// From the instant at which the tasks are due to the last outcome.
@@ -63,25 +99,40 @@ pub(crate) struct Drained {
 pub(crate) fn drain(
     address: &str,
     direct: &str,
-    schedulers: usize,
-    count: usize,
+    (schedulers, count): (usize, usize),
+    other: Other,
     mut measured: impl FnMut(),
 ) -> Drained {
     let home = tempfile::tempdir().expect("a folder");
     let client = Client::open(direct).expect("the database");
-    client.add_all(tasks("far", count, wall_nanos() / 1_000_000 + 86_400_000)).expect("new tasks");
+    let far = tasks("far", count, wall_nanos() / 1_000_000 + 86_400_000);
+    client.add_all(far.enumerate().map(|(number, task)| other.task(number, task))).expect("new tasks");
+    if other != Other::Nothing {
+        execute(direct, BESIDE);
+    }
+    if other == Other::Mixed {
+        let tick = |n| NewTask::interval(format!("tick-{n}"), Duration::from_secs(1)).handler("tick");
+        client.add_all((0..20).map(tick)).expect("new tasks");
+    }
     let (started, stored) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (tell, last) = bounded(1);
     let run = || {
         let (begun, ended, tell) = (started.clone(), stored.clone(), tell.clone());
+        let works = move |run: &Context| {
+            if run.handler() == "fails" && run.attempt() == 1 {
+                return Err(std::fmt::Error);
+            }
+            begun.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
         scheduler(address, &home)
-            .handler("none", move |_: &Context| {
-                begun.fetch_add(1, Ordering::Relaxed);
-                Ok::<_, std::fmt::Error>(())
-            })
+            .handler("none", works.clone())
+            .handler("rated", works.clone())
+            .handler("fails", works)
+            .handler("tick", |_: &Context| Ok::<_, std::fmt::Error>(()))
             // Observers are notified after the commit.
             .observe(move |event: &Event| {
-                if matches!(event, Event::Finished { status: RunStatus::Succeeded, .. })
+                if matches!(event, Event::Finished { status: RunStatus::Succeeded, claim, .. } if claim.handler != "tick")
                     && ended.fetch_add(1, Ordering::Relaxed) + 1 == count
                 {
                     let _ = tell.send(wall_nanos());
@@ -110,16 +161,16 @@ pub(crate) fn drain(
 
 /// Has all tasks due at `due`, and tells the schedulers.
 fn hasten(address: &str, due: i64) {
+    execute(address, &format!("UPDATE scheduled_tasks SET next_run = {due} WHERE name LIKE 'far-%'"));
+    execute(address, "VACUUM ANALYZE scheduled_tasks");
+}
+
+/// Changes the schema as duly's own sessions do: the tasks are planned.
+fn execute(address: &str, change: &str) {
     let (address, schema) = address.split_once("?schema=").expect("an address with a schema");
     let mut session = postgres::Client::connect(address, postgres::NoTls).expect("a connection");
-    // As duly's own sessions: the tasks are planned.
-    let change = format!(
-        "SET search_path = {schema}; SET duly.store = 'on'; UPDATE scheduled_tasks SET next_run = {due}; \
-         VACUUM ANALYZE scheduled_tasks"
-    );
-    for statement in change.split("; ") {
-        session.batch_execute(statement).expect("due tasks");
-    }
+    session.batch_execute(&format!("SET search_path = {schema}; SET duly.store = 'on'")).expect("a session");
+    session.batch_execute(change).expect("a change");
 }
 
 fn scheduler(address: &str, home: &TempDir) -> duly::Builder {

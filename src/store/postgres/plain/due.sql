@@ -26,8 +26,6 @@ WITH gate AS MATERIALIZED (
            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key > 'zone_mark:' AND key < 'zone_mark;')
            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark')
            AND (SELECT id FROM scheduled_tasks WHERE marked IS NOT NULL ORDER BY id LIMIT 1) IS NULL
-           -- No rate limits what starts here. What starts has no key that could have a limit.
-           AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE handler = ANY($2::text[]))
            -- No delay counts from the end of these runs: no task waits for that, or none of theirs.
            AND (NOT EXISTS (
                SELECT 1 FROM (VALUES (0), (1), (2), (3)) AS p(priority)
@@ -57,7 +55,9 @@ SELECT g.is_plain, t.id, t.name, t.handler, t.payload, t.next_run, t.active_sinc
            SELECT id, name, handler, payload::text AS payload, next_run, active_since, catch_up_limit, s.priority,
                   xmin::text::bigint AS written_by, schedule_type, schedule_value, time_zone, starts_at, ends_at, resolved_until, overlap,
                   misfire, misfire_grace_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, created_at,
-                  expires_ms IS NULL AND jitter_ms = 0 AND concurrency_key IS NULL AND handler = ANY($2::text[])
+                  -- No limit concerns it.
+                  concurrency_key IS NULL AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = s.handler)
+                  AND expires_ms IS NULL AND jitter_ms = 0 AND handler = ANY($2::text[])
                   AND CASE
                       -- Never resolved.
                       WHEN schedule_type = 'once' THEN

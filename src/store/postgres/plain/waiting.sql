@@ -1,7 +1,10 @@
 -- The waiting runs that may start here, with their tasks. $1 now, $2 handlers, $3 most runs of a handler and priority.
 SELECT r.id, r.handler, r.run_at, r.priority, r.scheduled_for, r.origin, r.concurrency_key, r.written_by, t.id, t.name, t.payload::text,
        t.schedule_type <> 'once', t.max_attempts, t.backoff_ms, t.backoff_cap_ms, t.timeout_ms,
-       r.is_plain AND t.is_as_written AND (r.concurrency_key IS NULL OR r.concurrency_key = '#' || t.id)
+       r.is_plain AND t.is_as_written
+       -- No limit concerns it.
+       AND (r.concurrency_key IS NULL OR r.concurrency_key = '#' || t.id)
+       AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = r.handler)
        -- Its start blocks no other run.
        AND (SELECT id FROM task_runs WHERE status = 'running' AND concurrency_key = r.concurrency_key LIMIT 1) IS NULL
        AND (SELECT id FROM task_runs WHERE {claimable} AND concurrency_key = r.concurrency_key AND id <> r.id LIMIT 1) IS NULL
