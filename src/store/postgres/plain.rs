@@ -162,8 +162,12 @@ impl PostgresStore {
 
     /// Forgets the outcomes of a turn that was taken, except those that it has not written.
     pub(super) fn forget_ended(&mut self, finished: &[Finished], unwritten: &[Finished]) {
-        let holds = |these: &[Finished], id: (i64, u32)| these.iter().any(|finished| finished.claim.attempt_id() == id);
-        self.ended.retain(|ended| !holds(finished, *ended) || holds(unwritten, *ended));
+        let is_unwritten = |id| unwritten.iter().any(|finished| finished.claim.attempt_id() == id);
+        for id in finished.iter().map(|finished| finished.claim.attempt_id()) {
+            if !is_unwritten(id) {
+                self.ended.remove(&id);
+            }
+        }
     }
 
     fn try_plain(&mut self, work: &Work<'_>, memory: &mut Memory) -> Result<Option<Done>, Fault> {
