@@ -163,6 +163,7 @@ impl Poller {
     pub(crate) fn new(parts: Parts, now: Now) -> Result<Self> {
         let Parts { mut store, database, owner, handlers, settings, observers, random } = parts;
         let lock = OwnerLock::take(&database, &owner)?;
+        let lock = if store.as_file().is_some() { lock } else { lock.of_server() };
         fault_points::reach("locked");
         let (workers, lease, zone_data) = (settings.workers, settings.lease, zone_data().to_string());
         let registration =

@@ -48,6 +48,8 @@ pub(crate) struct OwnerLock {
     /// Whether [`OwnerLock::retire`] was called.
     retired: Arc<AtomicBool>,
     files: Mutex<LockedFiles>,
+    /// Whether others may halt this owner: see [`OwnerLock::of_server`].
+    may_be_halted: bool,
 }
 
 /// The locked file, the slots in it, and those of earlier ids.
@@ -72,9 +74,15 @@ impl OwnerLock {
         let path = Mutex::new(folder.join(owner));
         let (database, checked) = (database.to_owned(), AtomicI64::new(i64::MAX));
         let retired = Arc::default();
-        let lock = OwnerLock { database, folder, path, checked, retired, files: Mutex::default() };
+        let lock = OwnerLock { database, folder, path, checked, retired, files: Mutex::default(), may_be_halted: true };
         lock.create(&mut lock.files()).map_err(|error| Error::store("take the owner's lock", error))?;
         Ok(lock)
+    }
+
+    /// Returns the lock of an owner whose database is on a server. Nobody halts it: the server itself says which history it continues. To
+    /// look before each attempt is a system call.
+    pub(crate) fn of_server(self) -> Self {
+        OwnerLock { may_be_halted: false, ..self }
     }
 
     /// Returns the folder of the lock files.
@@ -163,7 +171,7 @@ impl OwnerLock {
         // If the file is recreated meanwhile, the new file already holds the attempt.
         let ended = || io::Error::other("it was claimed before the database was restored");
         attempt_slots::write(&file, place, attempt)
-            .and_then(|()| attempt_slots::is_halted(&file))
+            .and_then(|()| Ok(self.may_be_halted && attempt_slots::is_halted(&file)?))
             .and_then(|halted| if halted { Err(ended()) } else { Ok(()) })
             .inspect_err(|_| self.free_slots(std::iter::once(place)))?;
         Ok(place)
@@ -186,7 +194,7 @@ impl OwnerLock {
 
     /// Returns whether another program doubts this owner's claims, or their history has ended: none of them begins any more.
     pub(crate) fn is_halted(&self) -> bool {
-        let file = self.files().file.clone();
+        let file = self.files().file.clone().filter(|_| self.may_be_halted);
         file.is_some_and(|file| attempt_slots::is_halted(&file).unwrap_or(false))
     }
 

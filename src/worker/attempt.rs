@@ -295,6 +295,14 @@ impl Tools {
 
     /// As [`Tools::with_left`], and waits. Returns the end of the attempt.
     pub(crate) fn left_of(&self, finished: Finished) -> Finished {
+        let left = {
+            let mut reported = self.reported();
+            (!reported.is_writing()).then(|| reported.take_left())
+        };
+        // Nearly every attempt ends here, and a channel for it is allocated.
+        if let Some(left) = left {
+            return left.of(finished);
+        }
         let (send, left) = crossbeam_channel::bounded(1);
         self.with_left(move |left| drop(send.send(left)));
         match left.recv() {

@@ -7,6 +7,7 @@
 //! any other.
 
 mod choice;
+mod version;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -30,25 +31,23 @@ use crate::store::sqlite::settle;
 use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::{Done, Work};
 
-const WRITE: &str = sql!(file "plain/write.sql");
+pub(super) const WRITE: &str = sql!(file "plain/write.sql");
 
 /// Ends runs without the lock. It waits for no row that is locked, so no two transactions wait for each other.
 ///
-/// The owner is a column of what is joined: with a condition on the table alone, the planner would expect few rows of it, and compare
-/// each with each outcome.
-const END: &str = "
-    WITH free AS MATERIALIZED (
-        SELECT o.*, $7::text AS owner
-          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
-               AS o(id, attempt, started, finished, duration, result)
-         CROSS JOIN LATERAL (SELECT id FROM task_runs WHERE id = o.id FOR NO KEY UPDATE SKIP LOCKED) locked
-         WHERE (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $8::text
-    )
+/// A row is written where it was locked: to look for it by its id again is a tenth of the statement. One that was changed since the
+/// statement began is not written.
+pub(super) const END: &str = "
     UPDATE task_runs t
        SET status = 'succeeded', started_at = o.started, finished_at = o.finished, duration_ms = o.duration,
            result = o.result::jsonb, locked_by = NULL, locked_until = NULL, process = NULL
-      FROM free o
-     WHERE t.id = o.id AND t.attempt = o.attempt AND t.locked_by IS NOT DISTINCT FROM o.owner
+      FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
+           AS o(id, attempt, started, finished, duration, result)
+     CROSS JOIN LATERAL (
+         SELECT ctid AS place, attempt, locked_by FROM task_runs WHERE id = o.id FOR NO KEY UPDATE SKIP LOCKED
+     ) locked
+     WHERE (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $8::text
+       AND locked.attempt = o.attempt AND locked.locked_by IS NOT DISTINCT FROM $7::text AND t.ctid = locked.place
     RETURNING t.id, t.attempt";
 
 /// Most turns in a row that are not tried as plain.
@@ -162,8 +161,12 @@ impl PostgresStore {
 
     /// Forgets the outcomes of a turn that was taken, except those that it has not written.
     pub(super) fn forget_ended(&mut self, finished: &[Finished], unwritten: &[Finished]) {
-        let holds = |these: &[Finished], id: (i64, u32)| these.iter().any(|finished| finished.claim.attempt_id() == id);
-        self.ended.retain(|ended| !holds(finished, *ended) || holds(unwritten, *ended));
+        let is_unwritten = |id| unwritten.iter().any(|finished| finished.claim.attempt_id() == id);
+        for id in finished.iter().map(|finished| finished.claim.attempt_id()) {
+            if !is_unwritten(id) {
+                self.ended.remove(&id);
+            }
+        }
     }
 
     fn try_plain(&mut self, work: &Work<'_>, memory: &mut Memory) -> Result<Option<Done>, Fault> {
@@ -275,8 +278,10 @@ fn write(server: &mut Server, work: &Work<'_>, finished: &[&Finished], choice: &
     let now = work.now.as_millis();
     let started = |claim: usize| (!claims[claim].read_ahead).then_some(now);
     let opened_at: Vec<Option<i64>> = opened.iter().map(|opened| opened.claim.and_then(started)).collect();
-    let runs: Vec<i64> = waited.iter().map(|waited| waited.run).collect();
-    let run_written_by: Vec<i64> = waited.iter().map(|waited| waited.written_by).collect();
+    let task_places: Vec<_> = opened.iter().map(|opened| opened.version.place).collect();
+    let tasks_written_by: Vec<_> = opened.iter().map(|opened| opened.version.written_by).collect();
+    let run_places: Vec<_> = waited.iter().map(|waited| waited.version.place).collect();
+    let runs_written_by: Vec<_> = waited.iter().map(|waited| waited.version.written_by).collect();
     let begun_at: Vec<Option<i64>> = waited.iter().map(|waited| started(waited.claim)).collect();
     let rows = server.query(
         WRITE,
@@ -290,19 +295,20 @@ fn write(server: &mut Server, work: &Work<'_>, finished: &[&Finished], choice: &
             &work.owner,
             &now,
             &open(|opened| opened.task),
-            &open(|opened| opened.written_by),
+            &tasks_written_by,
             &work.until.as_millis(),
             &handlers,
             &open(|opened| opened.due.as_millis()),
             &origins,
             &are_claimed,
             &opened_at,
-            &runs,
-            &run_written_by,
+            &run_places,
+            &runs_written_by,
             &begun_at,
             &open(|opened| opened.priority),
             &have_keys,
             &next,
+            &task_places,
         ],
     )?;
     let row = &rows[0];

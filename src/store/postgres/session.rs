@@ -25,7 +25,7 @@ pub(crate) const IDLE_IN_READING: &str = "60000";
 const OLDEST: i64 = 140_000;
 
 /// Settings that a platform or a version may lack.
-const DESIRED: [[&str; 2]; 9] = [
+const DESIRED: [[&str; 2]; 10] = [
     // Frees the locks of a client that was killed during a statement.
     ["client_connection_check_interval", "1000"],
     ["tcp_keepalives_idle", "3"],
@@ -35,6 +35,8 @@ const DESIRED: [[&str; 2]; 9] = [
     ["jit", "off"],
     // Statements read by index, whatever the values are, and to plan one takes longer than to run it.
     ["plan_cache_mode", "force_generic_plan"],
+    // Rows that were locked or read in the same transaction are written where they are.
+    ["enable_tidscan", "on"],
     ["idle_session_timeout", "0"],
     ["standard_conforming_strings", "on"],
 ];

@@ -12,6 +12,7 @@ use crate::model::task::Overlap;
 use crate::rules::resolve::Plan;
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
+use crate::store::postgres::plain::version::Version;
 use crate::store::postgres::server::Server;
 use crate::store::postgres::text;
 use crate::store::sqlite::claim::{ByPriority, by_urgency};
@@ -51,8 +52,8 @@ pub(super) struct Opened {
     pub(super) has_key: bool,
     /// When the task is due next; `None`: it is completed.
     pub(super) next: Option<Timestamp>,
-    /// The transaction that wrote the task.
-    pub(super) written_by: i64,
+    /// The version of the task.
+    pub(super) version: Version,
     /// The index of its claim.
     pub(super) claim: Option<usize>,
     /// Its claim, if it may be claimed later.
@@ -61,8 +62,7 @@ pub(super) struct Opened {
 
 /// A waiting run, which is claimed.
 pub(super) struct Waited {
-    pub(super) run: i64,
-    pub(super) written_by: i64,
+    pub(super) version: Version,
     pub(super) claim: usize,
 }
 
@@ -163,11 +163,11 @@ impl Choosing<'_> {
             let Some(due) = due(row, task, self.schedules)? else { return Ok(false) };
             let Some(Only { claim, next }) = open::only_run(&due, self.work.now) else { return Ok(false) };
             let (priority, has_key) = (i64::from(due.priority), due.key.is_some());
-            let (origin, written_by, is_once) = (claim.origin, row.try_get(9)?, due.kind == ScheduleKind::Once);
+            let (origin, version, is_once) = (claim.origin, Version::read(row, 9, 26)?, due.kind == ScheduleKind::Once);
             let Due { handler, plan: Plan { next_run: due, .. }, .. } = due;
             let unclaimed = None;
             let mut opened =
-                Opened { task, handler, due, origin, priority, has_key, next, written_by, claim: None, unclaimed };
+                Opened { task, handler, due, origin, priority, has_key, next, version, claim: None, unclaimed };
             if starts && self.slots.admits(&claim.retry) {
                 opened.claim = Some(self.choice.claims.len());
                 self.choice.claims.push(Claim { read_ahead: self.slots.take(), ..claim });
@@ -209,7 +209,7 @@ impl Choosing<'_> {
                 Candidate::Waiting(run, place) => {
                     let row = &waiting[place];
                     let Some(claim) = waiting_claim(row, run, self.work.now)? else { return Ok(false) };
-                    self.choice.waited.push(Waited { run, written_by: row.try_get(7)?, claim: at });
+                    self.choice.waited.push(Waited { version: Version::read(row, 7, 17)?, claim: at });
                     claim
                 }
                 Candidate::Opened(place) => {

@@ -47,13 +47,13 @@ WITH gate AS MATERIALIZED (
 )
 SELECT g.is_plain, t.id, t.name, t.handler, t.payload, t.next_run, t.active_since, t.catch_up_limit, t.priority, t.written_by,
        t.is_plain, g.any_waits, t.schedule_type, t.schedule_value, t.time_zone, t.starts_at, t.ends_at, t.resolved_until, t.overlap,
-       t.misfire, t.misfire_grace_ms, t.max_attempts, t.backoff_ms, t.backoff_cap_ms, t.timeout_ms, t.created_at
+       t.misfire, t.misfire_grace_ms, t.max_attempts, t.backoff_ms, t.backoff_cap_ms, t.timeout_ms, t.created_at, t.place
   FROM gate g
   LEFT JOIN LATERAL (
       SELECT t.* FROM (VALUES (0), (1), (2), (3)) AS p(priority)
        CROSS JOIN LATERAL (
            SELECT id, name, handler, payload::text AS payload, next_run, active_since, catch_up_limit, s.priority,
-                  xmin::text::bigint AS written_by, schedule_type, schedule_value, time_zone, starts_at, ends_at, resolved_until, overlap,
+                  s.xmin AS written_by, s.ctid AS place, schedule_type, schedule_value, time_zone, starts_at, ends_at, resolved_until, overlap,
                   misfire, misfire_grace_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, created_at,
                   -- No limit concerns it.
                   concurrency_key IS NULL AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = s.handler)

@@ -7,10 +7,11 @@ SELECT r.id, r.handler, r.run_at, r.priority, r.scheduled_for, r.origin, r.concu
        AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = r.handler)
        -- Its start blocks no other run.
        AND (SELECT id FROM task_runs WHERE status = 'running' AND concurrency_key = r.concurrency_key LIMIT 1) IS NULL
-       AND (SELECT id FROM task_runs WHERE {claimable} AND concurrency_key = r.concurrency_key AND id <> r.id LIMIT 1) IS NULL
+       AND (SELECT id FROM task_runs WHERE {claimable} AND concurrency_key = r.concurrency_key AND id <> r.id LIMIT 1) IS NULL,
+       r.place
   FROM unnest($2::text[]) AS h(handler) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
  CROSS JOIN LATERAL (
-     SELECT id, task_id, handler, run_at, s.priority, scheduled_for, origin, concurrency_key, xmin::text::bigint AS written_by,
+     SELECT id, task_id, handler, run_at, s.priority, scheduled_for, origin, concurrency_key, s.xmin AS written_by, s.ctid AS place,
             status = 'queued' AND attempt = 0 AND payload IS NULL AND retry_of IS NULL AND expires_at IS NULL
             AND cancel_requested = 0 AS is_plain
        FROM task_runs s

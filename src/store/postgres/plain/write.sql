@@ -1,7 +1,9 @@
 -- What a plain turn writes. $1 to $6 the successes, $7 the owner, $8 now, $9 tasks and $10 who wrote them, $11 the end of the lease,
--- $12 to $16, $20 and $21 the runs of these tasks, $17 to $19 the waiting runs that start, $22 when the tasks are due next.
+-- $12 to $16, $20 and $21 the runs of these tasks, $17 to $19 the waiting runs that start, $22 when the tasks are due next, $23 where the
+-- tasks are.
 --
--- Which rows match is counted: another program may have changed one.
+-- Which rows match is counted: another program may have changed one. A row that was read in this transaction is written where it is: to
+-- look for its id again takes longer.
 WITH ended AS (
     UPDATE task_runs t
        SET status = 'succeeded', started_at = o.started, finished_at = o.finished, duration_ms = o.duration,
@@ -16,15 +18,15 @@ advanced AS (
     UPDATE scheduled_tasks t
        SET resolved_until = t.next_run, next_run = o.next, status = CASE WHEN o.next IS NULL THEN 'completed' ELSE t.status END,
            updated_at = CASE WHEN o.next IS NULL THEN $8::bigint ELSE t.updated_at END
-      FROM unnest($9::bigint[], $10::bigint[], $22::bigint[]) AS o(id, written_by, next)
-     WHERE t.id = o.id AND t.xmin::text::bigint = o.written_by
+      FROM unnest($23::tid[], $10::xid[], $22::bigint[]) AS o(place, written_by, next)
+     WHERE t.ctid = o.place AND t.xmin = o.written_by
     RETURNING 1
 ),
 claimed AS (
     UPDATE task_runs t
        SET status = 'running', attempt = 1, locked_by = $7::text, locked_until = $11::bigint, started_at = o.started
-      FROM unnest($17::bigint[], $18::bigint[], $19::bigint[]) AS o(id, written_by, started)
-     WHERE t.id = o.id AND t.xmin::text::bigint = o.written_by
+      FROM unnest($17::tid[], $18::xid[], $19::bigint[]) AS o(place, written_by, started)
+     WHERE t.ctid = o.place AND t.xmin = o.written_by
     RETURNING 1
 ),
 opened AS (
