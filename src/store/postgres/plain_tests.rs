@@ -10,7 +10,7 @@ use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::run::{Claim, Outcome};
 use crate::store::Store as _;
-use crate::store::postgres::plain::{END, Tries, WRITE};
+use crate::store::postgres::plain::Tries;
 use crate::store::postgres::server::CLASS;
 use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::turn_tests::{self, NOON, Owner, Turn, edit, outcome, stage, task};
@@ -383,24 +383,6 @@ fn ends_that_are_stored_take_no_place_in_a_turn() {
 }
 
 /// Inserts this many further `once` tasks, which are due: `t1`, `t2` and so on.
-/// With few rows, to look through all of them for each one would be cheaper, and a session keeps the plan when there are many.
-#[test]
-fn rows_are_written_where_they_were_read_however_small_the_tables_are() {
-    let Some((_server, _owner, mut other)) = stage() else { return };
-    insert(&mut other, 3);
-    let settings = "ANALYZE; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; \
-                    SET enable_mergejoin = off";
-    other.batch_execute(settings).expect("settings");
-    for (name, text, params, places) in [("write", WRITE, 23, 2), ("finish", END, 8, 1)] {
-        other.batch_execute(&format!("PREPARE {name} AS {text}")).expect("a statement");
-        let nulls = vec!["NULL"; params].join(", ");
-        let rows = other.query(&format!("EXPLAIN EXECUTE {name} ({nulls})"), &[]).expect("a plan");
-        let plan: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        let found = plan.iter().filter(|line| line.contains("TID Cond: (ctid = ")).count();
-        assert_eq!(found, places, "{name}:\n{}", plan.join("\n"));
-    }
-}
-
 fn insert(other: &mut Client, tasks: usize) {
     let text = format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, next_run, planned)

@@ -18,6 +18,7 @@ use crate::rules::retention_timer::Part;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::postgres::address::Address;
+use crate::store::postgres::plain::{END, WRITE};
 use crate::store::postgres::reach::TURN;
 use crate::store::postgres::testing::TestServer;
 use crate::store::postgres::{PostgresStore, Time};
@@ -384,6 +385,24 @@ fn the_statements_of_a_turn_go_along_indexes() {
         let large = ["task_runs", "scheduled_tasks", "task_attempts"].map(|table| format!("Seq Scan on {table}"));
         let scanned: Vec<&String> = plan.iter().filter(|line| large.iter().any(|scan| line.contains(scan))).collect();
         assert!(scanned.is_empty(), "{scanned:?}\n{}", plan.join("\n"));
+    }
+}
+
+/// With few rows, to look through all of them for each one would be cheaper, and a session keeps the plan when there are many.
+#[test]
+fn rows_are_written_where_they_were_read_however_small_the_tables_are() {
+    let Some((_server, _owner, mut other)) = stage() else { return };
+    other.batch_execute("INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('t', 'work', 'manual', '')").expect("a task");
+    let settings = "ANALYZE; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; \
+                    SET enable_mergejoin = off";
+    other.batch_execute(settings).expect("settings");
+    for (name, text, params, places) in [("write", WRITE, 23, 2), ("finish", END, 8, 1)] {
+        other.batch_execute(&format!("PREPARE {name} AS {text}")).expect("a statement");
+        let nulls = vec!["NULL"; params].join(", ");
+        let rows = other.query(&format!("EXPLAIN EXECUTE {name} ({nulls})"), &[]).expect("a plan");
+        let plan: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        let found = plan.iter().filter(|line| line.contains("TID Cond: (ctid = ")).count();
+        assert_eq!(found, places, "{name}:\n{}", plan.join("\n"));
     }
 }
 
