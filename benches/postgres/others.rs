@@ -1,5 +1,5 @@
 //! A task with very many waiting runs is paused, resumed, looked at, emptied and removed, beside a task that is due each second and a
-//! writer that adds tasks: how late the one starts, and how long the other waits.
+//! writer that adds tasks: how late the one starts, how long the other waits, and how long a statement takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,11 +7,16 @@ use std::time::{Duration, Instant};
 
 use duly::{Client, Context, Limits, NewTask, Overlap, Scheduler, Timestamp};
 
-use crate::measure::{median, memory_of};
+use crate::measure::{forget_memory, median, most_memory};
 use crate::workloads::timed;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long the statements of other sessions have taken until now, without those that wait for a lock.
+const STATEMENTS: &str = "
+    SELECT coalesce(max(1000 * extract(epoch FROM clock_timestamp() - query_start))::float8, 0) FROM pg_stat_activity
+     WHERE state = 'active' AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND wait_event_type IS DISTINCT FROM 'Lock'";
 
 /// Fills the schema, and prints the figures.
 pub(crate) fn run(address: &str, server: &mut postgres::Client, runs: usize) {
@@ -25,6 +30,7 @@ pub(crate) fn run(address: &str, server: &mut postgres::Client, runs: usize) {
            FROM generate_series(1, {runs}) n CROSS JOIN scheduled_tasks t"
     );
     server.batch_execute(&waiting).expect("runs");
+    forget_memory();
     let home = tempfile::tempdir().expect("a folder");
     let latest = Arc::new(AtomicU64::new(0));
     let noted = latest.clone();
@@ -39,7 +45,15 @@ pub(crate) fn run(address: &str, server: &mut postgres::Client, runs: usize) {
         .expect("a scheduler");
     scheduler.add(NewTask::interval("tick", Duration::from_secs(1)).handler("tick")).expect("a task");
     let over = AtomicBool::new(false);
-    let waits = std::thread::scope(|scope| {
+    let (waits, statement) = std::thread::scope(|scope| {
+        let statements = scope.spawn(|| {
+            let mut longest = 0.0;
+            while !over.load(Ordering::Relaxed) {
+                longest = f64::max(longest, server.query_one(STATEMENTS, &[]).expect("the sessions").get(0));
+                std::thread::sleep(PAUSE);
+            }
+            longest
+        });
         let adds = scope.spawn(|| {
             let (mut waits, year) = (Vec::new(), Duration::from_secs(31_536_000));
             while !over.load(Ordering::Relaxed) {
@@ -64,15 +78,16 @@ pub(crate) fn run(address: &str, server: &mut postgres::Client, runs: usize) {
         println!(
             "{runs} runs paused in {paused:.2?}, resumed in {resumed:.2?}, cancelled in {cancelled:.2?}, removed in {removed:.2?}; a check takes {looked:.2?}"
         );
-        adds.join().expect("its waits")
+        (adds.join().expect("its waits"), statements.join().expect("the longest"))
     });
     scheduler.shutdown(PATIENCE).expect("a shutdown");
     let longest = waits.iter().copied().fold(0.0, f64::max);
     let (median, late) = (median(waits.iter().copied()), latest.load(Ordering::Relaxed));
-    let memory = memory_of(std::process::id()).unwrap_or_default();
     println!(
-        "add: {} times, median {median:.1} ms, longest {longest:.0} ms; each second, at most {late} ms late; {memory:.0} MiB of memory",
-        waits.len()
+        "add: {} times, median {median:.1} ms, longest {longest:.0} ms; the longest statement {statement:.0} ms; each second, at most \
+         {late} ms late; at most {:.0} MiB of memory",
+        waits.len(),
+        most_memory()
     );
 }
 

@@ -133,7 +133,22 @@ pub(crate) fn cpu_of(process: u32) -> Option<f64> {
 
 /// MiB of memory of another process.
 pub(crate) fn memory_of(process: u32) -> Option<f64> {
+    memory(&process.to_string(), "VmRSS:")
+}
+
+/// Forgets the most memory that this process has had.
+pub(crate) fn forget_memory() {
+    // Where this is refused, what was measured before counts, too.
+    drop(std::fs::write("/proc/self/clear_refs", "5"));
+}
+
+/// The most memory that this process has had since then, in MiB.
+pub(crate) fn most_memory() -> f64 {
+    memory("self", "VmHWM:").unwrap_or(f64::NAN)
+}
+
+fn memory(process: &str, name: &str) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().trim_end_matches(" kB").parse::<f64>().ok()? / 1024.0)
 }

@@ -13,7 +13,7 @@ use duly::{Client, Context, Event, Filter, Limits, NewTask, Overlap, Retention, 
 use rusqlite::Connection;
 
 use crate::Options;
-use crate::measure::{median, memory_of, wall_nanos};
+use crate::measure::{forget_memory, median, most_memory, wall_nanos};
 use crate::report::Report;
 use crate::workloads::{Home, LONG_AGO, WORKERS, fill_with_history, overdue};
 
@@ -218,6 +218,7 @@ fn marked(file: &Path, count: usize) -> Box<dyn FnOnce()> {
     Box::new(move || {
         let late = Arc::new(AtomicU64::new(0));
         let latest = late.clone();
+        forget_memory();
         // No scheduler has the handler of the runs that wait.
         let scheduler = Scheduler::builder(&file)
             .workers(WORKERS)
@@ -230,19 +231,22 @@ fn marked(file: &Path, count: usize) -> Box<dyn FnOnce()> {
             .expect("a scheduler");
         scheduler.add(NewTask::interval("tick", Duration::from_secs(1)).handler("tick")).expect("a task");
         let is_written = || scheduler.task_details("crowd").expect("the task").marked_runs.is_none();
-        scheduler.pause("crowd").expect("a pause");
-        until(is_written);
-        scheduler.resume("crowd").expect("a resumption");
-        until(is_written);
+        let paused = timed(|| {
+            scheduler.pause("crowd").expect("a pause");
+            until(is_written);
+        });
+        let resumed = timed(|| {
+            scheduler.resume("crowd").expect("a resumption");
+            until(is_written);
+        });
         let looked = timed(|| _ = scheduler.check(&Limits::default()).expect("a look for problems"));
         let cancelled = scheduler.cancel_all("crowd").expect("a cancellation");
         let removed = timed(|| scheduler.remove("crowd").expect("a removal"));
         scheduler.shutdown(PATIENCE).expect("a shutdown");
-        let memory = memory_of(std::process::id()).unwrap_or_default();
-        let late = late.load(Ordering::Relaxed);
+        let (late, memory) = (late.load(Ordering::Relaxed), most_memory());
         eprintln!(
-            "{cancelled} cancelled, and removed in {removed:.2} s; a check beside them takes {looked:.2} s; each second, at most {late} ms \
-             late; {memory:.0} MiB of memory"
+            "paused in {paused:.2} s, resumed in {resumed:.2} s, {cancelled} cancelled, and removed in {removed:.2} s; a check beside \
+             them takes {looked:.2} s; each second, at most {late} ms late; at most {memory:.0} MiB of memory"
         );
     })
 }

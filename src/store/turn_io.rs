@@ -339,6 +339,8 @@ pub(crate) enum Item {
     Mark(i64),
     /// How far tasks and runs are planned again that a wrong clock had planned.
     ClockMark,
+    /// How far starts of rate limits are set back that a wrong clock had recorded.
+    ClockStarts,
     /// The start of a running run, which moves with a step of the clock.
     Start(i64),
     Sweep,
@@ -357,6 +359,7 @@ impl std::fmt::Display for Item {
             Item::Wait(run) => write!(f, "the wait of run {run}"),
             Item::Mark(task) => write!(f, "the waiting runs of task {task}"),
             Item::ClockMark => f.write_str("the tasks and runs that a wrong clock had planned"),
+            Item::ClockStarts => f.write_str("the starts of rate limits that a wrong clock had recorded"),
             Item::Start(run) => write!(f, "the start of run {run}"),
             Item::Prune => f.write_str("the deletion of expired history"),
             Item::Sweep => f.write_str("the check of waiting runs"),

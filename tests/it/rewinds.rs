@@ -1,7 +1,7 @@
 //! A clock was ahead and is found wrong: rows that cannot be written then are planned anew as soon as they can, also by another scheduler.
 
 use duly::testing::Stepper;
-use duly::{NewTask, Outcome, Overlap, RetryPolicy};
+use duly::{Limit, NewTask, Outcome, Overlap, RetryPolicy};
 
 use crate::fixtures::{NOON, TestDb, at, claim, minutes, number, once, seconds, step};
 use crate::marks;
@@ -126,6 +126,45 @@ fn a_row_that_a_scheduler_could_not_plan_anew_before_it_died_is_planned_by_anoth
     assert_eq!(misplanned(&db), 0);
 }
 
+#[test]
+fn a_start_that_a_wrong_clock_has_recorded_holds_back_until_it_is_set_back_and_no_longer() {
+    let db = TestDb::new();
+    let ahead = "2027-03-17T12:00:00Z";
+    let mut stepper = db.builder(ahead).accept("work").workers(2).start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.set_limit(Limit::rate("work", 2, minutes(10))).expect("a limit");
+    client.add(NewTask::manual("job").handler("work").overlap(Overlap::Allow)).expect("a task");
+    for _ in 1..=3 {
+        client.trigger("job").expect("a run");
+    }
+    for claim in step(&mut stepper, 2) {
+        stepper.finish(&claim, Outcome::succeeded());
+    }
+    step(&mut stepper, 0);
+    db.execute(
+        "CREATE TRIGGER no BEFORE UPDATE ON rate_limit_starts WHEN NEW.number = 1 BEGIN SELECT RAISE(ABORT, 'not now'); END",
+    );
+    let starts = || {
+        db.ask("SELECT group_concat(started_at / 60000, ' ') FROM (SELECT * FROM rate_limit_starts ORDER BY number)")
+    };
+    let minute = |time: &str| at(time).as_millis() / 60_000;
+    stepper.clock().set_wall(at(NOON));
+    step(&mut stepper, 0);
+    assert_eq!(starts(), format!("{} {}", minute(ahead), minute(NOON)));
+    let aside = db.rows("SELECT detail FROM scheduler_events WHERE kind = 'set_aside'");
+    assert!(aside.len() == 1 && aside[0].starts_with("the starts of rate limits"), "{aside:?}");
+    // The limit is refused rather than exceeded, and nothing else waits for it.
+    stepper.clock().advance(minutes(11));
+    step(&mut stepper, 0);
+    assert_eq!(db.ask("SELECT group_concat(key) FROM scheduler_meta WHERE key LIKE 'clock%'"), "clock_mark_starts");
+    // Another scheduler goes on, and counts from the time at which the clock was found wrong.
+    db.execute("DROP TRIGGER no");
+    let mut stepper = stepper.restart().expect("another owner");
+    step(&mut stepper, 1);
+    assert_eq!(starts(), format!("{} {}", minute(NOON), minute("2027-03-14T12:11:00Z")));
+    assert_eq!(db.number::<i64>("SELECT count(*) FROM scheduler_meta WHERE key LIKE 'clock%'"), 0);
+}
+
 /// Most rows that one transaction changes: each of 250 tasks up to three times while it is planned, and other 250 tasks once.
 const MOST: usize = 1_000;
 
@@ -152,6 +191,17 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
          SELECT 1, 'nowhere', {0} + i, CASE WHEN i % 3 = 0 THEN 'schedule' ELSE 'on_dead' END, 'queued', {0} + i + 60000 FROM n",
         ahead.as_millis()
     ));
+    db.execute(&format!(
+        "INSERT INTO rate_limits (handler, max_starts, per_ms)
+         WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {runs} / 5000)
+         SELECT 'limited ' || i, 10000, 60000 FROM n"
+    ));
+    db.execute(&format!(
+        "INSERT INTO rate_limit_starts (handler, number, started_at)
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {runs})
+         SELECT 'limited ' || (i / 5000), i % 5000 + 1, {} FROM n",
+        ahead.as_millis()
+    ));
     // The mark comes to it at last.
     client.add(NewTask::interval("rests", minutes(10)).handler("nowhere")).expect("a task");
     client.pause("rests").expect("a pause");
@@ -159,9 +209,21 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
     step(&mut stepper, 0);
     marks::count_changes(&db);
     stepper.clock().set_wall(at(NOON));
-    let late = "SELECT (SELECT count(*) FROM scheduled_tasks WHERE created_at > {0} + 3600000) || ' ' ||
+    let late = "SELECT (SELECT count(*) FROM rate_limit_starts WHERE started_at > {0}) || ' ' ||
+                       (SELECT count(*) FROM scheduled_tasks WHERE created_at > {0} + 3600000) || ' ' ||
                        (SELECT count(*) FROM task_runs WHERE run_at > {0} + 600000 AND status = 'queued')";
     let late = late.replace("{0}", &at(NOON).as_millis().to_string());
+    // First the starts of rate limits, which hold their handlers back until then.
+    for turn in 1.. {
+        step(&mut stepper, 0);
+        let found = marks::changes(&db);
+        assert!(found <= MOST, "turn {turn} has changed {found} rows");
+        if db.ask(&late).starts_with("0 ") {
+            assert!(turn > runs / 500, "{turn} turns");
+            break;
+        }
+        assert!(turn <= runs / 100, "turns without end");
+    }
     for turn in 1.. {
         step(&mut stepper, 0);
         let found = marks::changes(&db);
@@ -175,7 +237,7 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
                 client.pause("last").expect("a pause");
                 client.resume("last").expect("a resumption");
                 marks::changes(&db);
-                assert_ne!(db.ask(&late), "0 0", "the test looks too late");
+                assert_ne!(db.ask(&late), "0 0 0", "the test looks too late");
             }
             // Another scheduler goes on where this one was.
             6 => {
@@ -188,8 +250,8 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
         }
         assert!(turn < 2 * (tasks + runs) / 100, "turns without end");
     }
-    assert_eq!(db.ask(&late), "0 0");
-    let clock_mark = "SELECT count(*) FROM scheduler_meta WHERE key IN ('clock_mark', 'misplanned')";
+    assert_eq!(db.ask(&late), "0 0 0");
+    let clock_mark = "SELECT count(*) FROM scheduler_meta WHERE key LIKE 'clock%' OR key = 'misplanned'";
     assert_eq!(db.ask(clock_mark), "0");
     // Others are planned from the time at which the clock was found wrong: 12:10 is resolved.
     assert_eq!(db.next("new"), "2027-03-14 12:25:00 active");

@@ -37,7 +37,7 @@ const IS_PAYLOAD_OF_ON_DEAD: &str = "
         SELECT 1 FROM retried WHERE origin = 'on_dead')";
 
 /// The rows of `scheduler_meta` that belong to the tasks. The others describe the tables.
-const META: &str = "(key LIKE 'zone%' OR key = 'clock_mark' OR key = 'misplanned')";
+const META: &str = "(key LIKE 'zone%' OR key LIKE 'clock%' OR key = 'misplanned')";
 
 /// The copy may take longer than a turn, and no scheduler is running. Programs that write by SQL wait until it has ended; an autovacuum of
 /// the tables is cancelled after a second. Before an ANALYZE the server has no statistics of the new rows, and would sort all of them on

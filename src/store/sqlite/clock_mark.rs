@@ -1,9 +1,10 @@
-//! The mark of a clock that was wrong: since when that is known, and how far tasks and waiting runs are planned again, of which there
-//! may be any number. A row of `scheduler_meta` keeps it. Planning a row again that was planned since changes nothing.
+//! The marks of a clock that was wrong: since when that is known, and how far the starts of rate limits are set back, and tasks and waiting
+//! runs planned again, of which there may be any number. A row of `scheduler_meta` keeps each. Correcting a row again changes nothing.
 
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::store::sqlite::row::raw;
 use crate::store::sqlite::sql::{number, sql};
 
 /// Before the first row, and behind the last. A server reads numbers of at most 18 digits.
@@ -75,7 +76,97 @@ pub(crate) fn reach(tx: &Transaction<'_>, mark: Option<ClockMark>) -> rusqlite::
 /// Marks all rows: the clock was found wrong. A mark of before begins again.
 pub(crate) fn begin(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
     let run = Place { task: FIRST, unscheduled: 0, scheduled_for: 0 };
-    reach(tx, Some(ClockMark { since: now, task: FIRST, run }))
+    reach(tx, Some(ClockMark { since: now, task: FIRST, run }))?;
+    reach_start(tx, Some(&StartMark { since: now, last: Start { handler: Vec::new(), number: 0 } }))
+}
+
+/// A start of a rate limit. Its handler may be any text.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    handler: Vec<u8>,
+    number: i64,
+}
+
+/// How far the starts of rate limits are set back. Behind it, a start in the future holds its handler back: too long, never too short.
+#[derive(Clone, Debug)]
+pub(crate) struct StartMark {
+    /// When the clock was found wrong.
+    pub(crate) since: Timestamp,
+    /// The last start, in the order of handlers and numbers.
+    last: Start,
+}
+
+const READ_START: &str = "SELECT CAST(value AS BLOB) FROM scheduler_meta WHERE key = 'clock_mark_starts'";
+
+/// Returns the mark of starts; `None`: all are set back.
+pub(crate) fn read_start(tx: &Transaction<'_>) -> rusqlite::Result<Option<StartMark>> {
+    let value: Option<Vec<u8>> = tx.prepare_cached(READ_START)?.query_row([], |row| row.get(0)).optional()?;
+    let read = |value: &[u8]| {
+        let mut parts = value.splitn(3, |byte| *byte == b' ');
+        let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
+        let (since, number) = (Timestamp::from_millis(number()?), number()?);
+        Some(StartMark { since, last: Start { handler: parts.next()?.to_owned(), number } })
+    };
+    // Something that another program wrote counts as nothing.
+    Ok(value.and_then(|value| read(&value)))
+}
+
+const WRITE_START: &str = "
+    INSERT INTO scheduler_meta (key, value) VALUES ('clock_mark_starts', :mark)
+    ON CONFLICT (key) DO UPDATE SET value = :mark";
+
+const REMOVE_START: &str = "DELETE FROM scheduler_meta WHERE key = 'clock_mark_starts'";
+
+/// Stores how far starts are set back; `None`: all are.
+pub(crate) fn reach_start(tx: &Transaction<'_>, mark: Option<&StartMark>) -> rusqlite::Result<()> {
+    let Some(StartMark { since, last }) = mark else { return tx.prepare_cached(REMOVE_START)?.execute([]).map(drop) };
+    let mark = [format!("{} {} ", since.as_millis(), last.number).as_bytes(), &last.handler].concat();
+    tx.prepare_cached(WRITE_START)?.execute(named_params! { ":mark": raw(&mark) }).map(drop)
+}
+
+const NEXT_STARTS: &str = "
+    SELECT handler, number, started_at > :now FROM rate_limit_starts WHERE (handler, number) > (:handler, :number)
+     ORDER BY handler, number LIMIT :limit";
+
+/// The next starts.
+pub(crate) struct StartBatch {
+    /// Starts in the future.
+    pub(crate) late: Vec<Start>,
+    /// How many rows were looked at.
+    pub(crate) looked_at: usize,
+    /// The mark after them; `None` if they are the last.
+    pub(crate) reached: Option<StartMark>,
+}
+
+/// Returns the starts behind a mark, at most `limit`.
+pub(crate) fn start_batch(
+    tx: &Transaction<'_>,
+    mark: &StartMark,
+    now: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<StartBatch> {
+    let (StartMark { last, .. }, count) = (mark, i64::try_from(limit).unwrap_or(i64::MAX));
+    let params = named_params! { ":handler": raw(&last.handler), ":number": last.number, ":now": now, ":limit": count };
+    let mut statement = tx.prepare_cached(NEXT_STARTS)?;
+    let mut rows = statement.query(params)?;
+    let (mut late, mut looked_at, mut reached) = (Vec::new(), 0, mark.clone());
+    while let Some(row) = rows.next()? {
+        reached.last = Start { handler: row.get_ref(0)?.as_bytes()?.to_owned(), number: row.get(1)? };
+        if row.get(2)? {
+            late.push(reached.last.clone());
+        }
+        looked_at += 1;
+    }
+    Ok(StartBatch { late, looked_at, reached: (looked_at == limit).then_some(reached) })
+}
+
+const SET_BACK: &str =
+    "UPDATE rate_limit_starts SET started_at = :at WHERE handler = :handler AND number = :number AND started_at > :at";
+
+/// Sets a start back.
+pub(crate) fn set_back(tx: &Transaction<'_>, start: &Start, at: Timestamp) -> rusqlite::Result<()> {
+    let params = named_params! { ":handler": raw(&start.handler), ":number": start.number, ":at": at };
+    tx.prepare_cached(SET_BACK)?.execute(params).map(drop)
 }
 
 /// The next rows that are planned again.

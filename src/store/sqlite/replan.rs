@@ -66,9 +66,6 @@ const INSTANCES: &str = "
        SET seen_at = min(seen_at, :now), started_at = min(started_at, :now), stopped_at = min(stopped_at, :now)
      WHERE seen_at > :now OR stopped_at > :now";
 
-/// Otherwise a start in the future would count until the clock has reached it.
-const STARTS: &str = "UPDATE rate_limit_starts SET started_at = :now WHERE started_at > :now";
-
 /// Returns whether a heartbeat is ahead of the clock. If not, another scheduler has planned all again already: occurrences that
 /// became due since would be lost.
 pub(crate) fn is_ahead(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<bool> {
@@ -107,11 +104,9 @@ fn rewind_rows(
     tx.prepare_cached(statement)?.execute(params).map(drop)
 }
 
-/// Corrects the starts of rate limits and the heartbeats, and records the skipped time in an event.
+/// Corrects the heartbeats, and records the skipped time in an event.
 pub(crate) fn rewound(tx: &Transaction<'_>, believed: Timestamp, now: Timestamp) -> rusqlite::Result<()> {
-    for statement in [STARTS, INSTANCES] {
-        tx.prepare_cached(statement)?.execute(named_params! { ":now": now })?;
-    }
+    tx.prepare_cached(INSTANCES)?.execute(named_params! { ":now": now })?;
     let detail = Event::ClockWasWrong { believed, found: now }.to_string();
     owners::record(tx, now, "clock_wrong", None, None, Some(&detail))
 }

@@ -78,7 +78,7 @@ const BEFORE_A_CHANGE: &str = sql! {"
               WHERE n.task_id = s.id AND {waiting:n} AND n.cancel_requested = 1 ORDER BY n.task_id, n.id LIMIT 1)
              UNION ALL
             SELECT n.id FROM task_runs n
-             WHERE n.task_id = s.id AND {unscheduled_case:n} = 0
+             WHERE s.schedule_type <> 'manual' AND n.task_id = s.id AND {unscheduled_case:n} = 0
                AND (s.next_run IS NOT NULL OR s.planned = 0 OR m.since IS NOT NULL)
                AND n.scheduled_for >= least(coalesce(s.next_run, s.resolved_until, m.since, 0), m.since)
              UNION ALL

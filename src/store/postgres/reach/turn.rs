@@ -63,7 +63,7 @@ pub(crate) struct TurnReach {
 
 /// The rows by their ids, and those of the small tables. `$1` tasks, `$2` runs, `$3` owners, `$4` whether the others that have not
 /// stopped are needed, `$5` handlers, `$6` slots, `$7` stalled owners.
-const ROWS: [(&str, &str); 7] = [
+const ROWS: [(&str, &str); 8] = [
     ("scheduler_meta", ""),
     ("scheduler_instances", "WHERE t.id = ANY($3::text[]) OR ($4::boolean AND t.stopped_at IS NULL)"),
     ("concurrency_limits", ""),
@@ -75,6 +75,18 @@ const ROWS: [(&str, &str); 7] = [
                                                  WHERE handler = l.handler AND number < {most_starts}) AS newest
                  FROM rate_limits l WHERE l.handler = ANY($5::text[])) l
            ON l.handler = t.handler AND (t.number >= l.newest OR t.number <= l.newest + 1 - l.max_starts + $6::bigint)"},
+    ),
+    // The next ones that a wrong clock has recorded.
+    (
+        "rate_limit_starts",
+        sql! {"WHERE (t.handler, t.number) IN (
+            SELECT s.handler, s.number
+              FROM (SELECT substring(value FROM '^-?[0-9]+ [0-9]+ (.*)$') AS handler,
+                           left(substring(value FROM '^-?[0-9]+ ([0-9]+) '), 18)::bigint AS number
+                      FROM scheduler_meta WHERE key = 'clock_mark_starts') m
+             CROSS JOIN LATERAL (
+                 SELECT n.handler, n.number FROM rate_limit_starts n WHERE (n.handler, n.number) > (m.handler, m.number)
+                  ORDER BY n.handler, n.number LIMIT {misplanned} + 1) s)"},
     ),
     ("scheduled_tasks", "WHERE t.id = ANY($1::bigint[])"),
     ("task_runs", "WHERE t.id = ANY($2::bigint[])"),

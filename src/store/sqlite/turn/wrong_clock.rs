@@ -21,11 +21,33 @@ impl Turning<'_> {
         Ok(replan::rewound(tx, believed, now)?)
     }
 
-    /// Plans the next tasks and waiting runs again that a wrong clock had planned, with half of the items that are left.
+    /// Sets back the next starts of rate limits, at most `most`. Returns at how many it has looked. If one of them cannot be written, a full
+    /// turn begins with the same again.
+    fn rewind_starts(&mut self, most: usize) -> Result<usize, Fault> {
+        let (tx, now) = (self.tx, self.work.now);
+        let Some(mark) = clock_mark::read_start(tx)?.filter(|_| most > 0 && !self.rests(Item::ClockStarts)) else {
+            return Ok(0);
+        };
+        let batch = clock_mark::start_batch(tx, &mark, now, most)?;
+        let rows: Vec<usize> = (0..batch.late.len()).collect();
+        let at = mark.since.min(now);
+        let set_back = |rows: &[usize]| rows.iter().try_for_each(|row| clock_mark::set_back(tx, &batch.late[*row], at));
+        let failed = self.divide(&rows, |_, rows| Ok(set_back(rows)?))?;
+        self.budget = self.budget.saturating_sub(batch.looked_at);
+        match failed.first() {
+            Some((_, fault)) => self.set_aside(Item::ClockStarts, fault)?,
+            None => self.item(Item::ClockStarts, |_| Ok(clock_mark::reach_start(tx, batch.reached.as_ref())?))?,
+        }
+        Ok(batch.looked_at)
+    }
+
+    /// Sets back the next starts of rate limits, and then plans the next tasks and waiting runs again, that a wrong clock had written, with
+    /// half of the items that are left.
     pub(super) fn rewind_marked(&mut self) -> Result<(), Fault> {
         let (tx, now) = (self.tx, self.work.now);
-        let Some(mark) = clock_mark::read(tx)?.filter(|_| !self.rests(Item::ClockMark)) else { return Ok(()) };
         let most = self.budget.div_ceil(2).min(clock_mark::MOST);
+        let most = most.saturating_sub(self.rewind_starts(most)?);
+        let Some(mark) = clock_mark::read(tx)?.filter(|_| !self.rests(Item::ClockMark)) else { return Ok(()) };
         if most == 0 {
             return Ok(());
         }
@@ -57,7 +79,9 @@ impl Turning<'_> {
 
     /// Returns whether the next turn has more to plan again that a wrong clock had planned.
     pub(super) fn is_clock_marked(&self) -> Result<bool, Fault> {
-        Ok(!self.memory.aside.contains(&Item::ClockMark) && clock_mark::read(self.tx)?.is_some())
+        let rests = |item| self.memory.aside.contains(&item);
+        Ok((!rests(Item::ClockMark) && clock_mark::read(self.tx)?.is_some())
+            || (!rests(Item::ClockStarts) && clock_mark::read_start(self.tx)?.is_some()))
     }
 
     /// Plans again what could not be written before, from the time at which the clock was found wrong: also what another scheduler could
@@ -111,11 +135,11 @@ impl Turning<'_> {
     }
 
     /// Writes rows together; if that fails, halves of them, down to the rows that cannot be written. Returns those.
-    pub(super) fn divide(
+    pub(super) fn divide<R: Copy>(
         &mut self,
-        rows: &[i64],
-        mut write: impl FnMut(&mut Self, &[i64]) -> Result<(), Fault>,
-    ) -> Result<Vec<(i64, Fault)>, Fault> {
+        rows: &[R],
+        mut write: impl FnMut(&mut Self, &[R]) -> Result<(), Fault>,
+    ) -> Result<Vec<(R, Fault)>, Fault> {
         let (mut parts, mut failed) = (vec![rows], Vec::new());
         while let Some(part) = parts.pop() {
             if part.is_empty() {
