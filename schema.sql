@@ -139,9 +139,7 @@ CREATE TABLE task_runs (
                                  OR (length(request_key) BETWEEN 1 AND 200 AND instr(request_key, CAST(x'00' AS TEXT)) = 0
                                      AND request_key NOT GLOB '*�*')),
     -- Unfinished: queued, running, failed (is retried at run_at). The others are final.
-    status           TEXT NOT NULL CHECK (status = 'running' OR status = 'succeeded' OR status = 'queued'
-                                          OR status = 'failed' OR status = 'dead' OR status = 'cancelled'
-                                          OR status = 'skipped' OR status = 'missed'),
+    status           TEXT NOT NULL,
     -- The run does not start before run_at, and does not begin after expires_at.
     run_at           INTEGER NOT NULL CHECK (run_at BETWEEN 1000000000000 AND 64060588800000),
     expires_at       INTEGER CHECK (expires_at BETWEEN 1000000000000 AND 64060588800000),
@@ -188,10 +186,13 @@ CREATE TABLE task_runs (
     last_scheduled_for INTEGER CHECK (last_scheduled_for BETWEEN 1000000000000 AND 64060588800000),
 
     CHECK (blocked IS NULL OR status = 'queued' OR status = 'failed'),
-    -- Exactly the running runs have an owner. Refuses to make a final run queued or running without removing its end.
-    CHECK (iif(status = 'running', locked_by IS NOT NULL AND locked_until IS NOT NULL AND finished_at IS NULL,
-               locked_by IS NULL AND locked_until IS NULL
-               AND iif(status = 'queued', finished_at IS NULL, finished_at IS NOT NULL))),
+    -- The statuses. Exactly the running runs have an owner. Refuses to make a final run queued or running without removing its end.
+    -- The tests for NULL come first: they cost less than to compare texts.
+    CHECK ((locked_by IS NOT NULL AND locked_until IS NOT NULL AND finished_at IS NULL AND status = 'running')
+           OR (locked_by IS NULL AND locked_until IS NULL
+               AND ((finished_at IS NULL AND status = 'queued')
+                    OR (finished_at IS NOT NULL AND (status = 'succeeded' OR status = 'failed' OR status = 'dead'
+                                                     OR status = 'cancelled' OR status = 'skipped' OR status = 'missed'))))),
     CHECK ((occurrences = 1 AND last_scheduled_for IS NULL) OR status = 'missed' OR status = 'skipped')
 ) STRICT;
 
@@ -385,7 +386,7 @@ CREATE INDEX task_runs_asked ON task_runs (task_id)
 -- Runs that expire unless they begin.
 CREATE INDEX task_runs_expiring ON task_runs (expires_at) WHERE expires_at IS NOT NULL AND status = 'queued';
 -- Dead runs by their end: which of them are recent.
-CREATE INDEX task_runs_dead ON task_runs (finished_at) WHERE status = 'dead';
+CREATE INDEX task_runs_dead ON task_runs (finished_at) WHERE finished_at IS NOT NULL AND status = 'dead';
 -- One run for all requests with the same key.
 CREATE UNIQUE INDEX task_runs_requested ON task_runs (task_id, request_key) WHERE request_key IS NOT NULL;
 -- Retries by task and retried run: retention keeps a retried run as long as its retry.

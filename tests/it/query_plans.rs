@@ -95,6 +95,7 @@ const MAY_SCAN: &str = "
     marks: IS_MARKED KEYS MARKED
     migration: NOT_STOPPED
     once: COMPLETE_ALL START_ALL
+    own_triggers: TRIGGERS
     owners: HAS_SESSIONS NEWEST_SEEN NOT_ENDED NOT_STOPPED STOP_ALL
     prune: INSTANCES OLD_EVENTS
     queue: WAITING

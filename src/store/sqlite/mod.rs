@@ -37,6 +37,7 @@ pub(crate) mod migration;
 pub(crate) mod on_dead;
 pub(crate) mod once;
 pub(crate) mod open;
+pub(crate) mod own_triggers;
 pub(crate) mod owners;
 pub(crate) mod prune;
 #[cfg(feature = "page")]

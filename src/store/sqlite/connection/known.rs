@@ -9,6 +9,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::write_queue::WriteQueue;
 use crate::store::sqlite::ids::Ids;
+use crate::store::sqlite::own_triggers::OwnTriggers;
 use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::restore::seen::{HighestIds, History, Seen};
 use crate::store::sqlite::restore::{self, Claims, Compared, Knowledge};
@@ -86,6 +87,7 @@ pub(super) struct KnownHistory {
     shared: Arc<Shared>,
     /// The ids that the next rows get.
     pub(super) ids: Ids,
+    triggers: OwnTriggers,
     /// Whether a transaction has found that the schema changed, and no turn has compared the claims of its owner since.
     uncompared: bool,
 }
@@ -94,7 +96,8 @@ impl KnownHistory {
     /// `file`: its identity.
     pub(super) fn new(file: Option<(u64, u64)>) -> Self {
         let (recorded, ids, shared) = (HighestIds::default(), Ids::default(), shared(file));
-        KnownHistory { known: None, recorded, purpose: Purpose::Requests, shared, ids, uncompared: false }
+        let triggers = OwnTriggers::default();
+        KnownHistory { known: None, recorded, purpose: Purpose::Requests, shared, ids, triggers, uncompared: false }
     }
 
     /// A transaction is committed, after which these are the highest ids. `compares`: it was that of an owner.
@@ -133,6 +136,7 @@ impl KnownHistory {
         if self.purpose == Purpose::EndedClaims {
             return Err(restore::ended(database));
         }
+        self.triggers.decide(&begun.tx, begun.seen.history.cookie, expected.is_some())?;
         let has_changed = self.known.as_ref().is_some_and(|(known, _)| *known != begun.seen.history);
         self.uncompared |= has_changed;
         if self.known.is_none() || has_changed || (self.uncompared && expected.is_some()) {

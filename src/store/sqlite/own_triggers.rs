@@ -1,0 +1,81 @@
+//! Turns of a scheduler fire no triggers, if the file has only those of `schema.sql`.
+//!
+//! These recognize what other programs write, and their conditions are false for what a turn writes, except where it deletes
+//! ([`fire`]). But any trigger of a table has SQLite read the old row as well, and go through the rows twice: a fifth of the cost of
+//! completing a task.
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, Transaction};
+
+use crate::store::sqlite::schema;
+
+const TRIGGERS: &str = "SELECT sql FROM main.sqlite_schema WHERE type = 'trigger'";
+
+/// Whether the file has no other triggers, for a schema cookie.
+#[derive(Debug, Default)]
+pub(crate) struct OwnTriggers(Option<(i64, bool)>);
+
+impl OwnTriggers {
+    /// Decides for a transaction whether triggers fire. A change of that makes SQLite prepare all statements again.
+    pub(crate) fn decide(&mut self, tx: &Transaction<'_>, cookie: i64, is_turn: bool) -> rusqlite::Result<()> {
+        if is_turn && self.0.is_none_or(|(known, _)| known != cookie) {
+            let mut statement = tx.prepare_cached(TRIGGERS)?;
+            let triggers = statement.query_map([], |row| row.get::<_, String>(0))?;
+            let are_own = triggers.map(|sql| sql.map(|sql| schema::creates(&sql))).collect::<Result<Vec<_>, _>>()?;
+            self.0 = Some((cookie, are_own.into_iter().all(|is_own| is_own)));
+        }
+        set(tx, !(is_turn && self.0.is_some_and(|(_, are_own)| are_own)))
+    }
+}
+
+/// Has triggers fire in the rest of a transaction: they delete what belongs to a row.
+pub(crate) fn fire(tx: &Connection) -> rusqlite::Result<()> {
+    set(tx, true)
+}
+
+fn set(connection: &Connection, fire: bool) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, fire).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use crate::store::sqlite::connection::SqliteStore;
+    use crate::store::sqlite::file::{Durability, Missing};
+    use crate::store::sqlite::own_triggers;
+    use crate::store::sqlite::restore::Claims;
+
+    #[test]
+    fn a_turn_fires_triggers_if_the_file_has_others_and_all_other_transactions_do() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("t.db");
+        let mut store = SqliteStore::open(&file, Missing::Create, Durability::MayRepeatAfterPowerLoss).unwrap();
+        let other = Connection::open(&file).unwrap();
+        let batch = |sql: &str| other.execute_batch(sql).unwrap();
+        batch(
+            "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value) VALUES ('t', 'h', 'manual', '')",
+        );
+        let claims = Claims::new();
+        // Whether the trigger fires that recognizes a pause by SQL.
+        let mut fires = |is_turn: bool, deletes: bool| {
+            let written = store.try_write_items(is_turn.then_some(("a-1", &claims)), |tx, _, _, _| {
+                if deletes {
+                    own_triggers::fire(tx)?;
+                }
+                tx.prepare_cached("UPDATE scheduled_tasks SET status = 'paused'")?.execute([])?;
+                let fired = tx.query_row("SELECT paused_by IS NOT NULL FROM scheduled_tasks", [], |row| row.get(0))?;
+                tx.execute("UPDATE scheduled_tasks SET status = 'active', paused_by = NULL", [])?;
+                Ok(fired)
+            });
+            written.unwrap_or_else(|fault| panic!("{fault}"))
+        };
+        assert!(fires(false, false) && !fires(true, false) && fires(false, false) && !fires(true, false));
+        assert!(fires(true, true), "it deletes");
+        assert!(!fires(true, false));
+        batch("CREATE TRIGGER theirs AFTER INSERT ON scheduler_events BEGIN SELECT 1; END");
+        assert!(fires(true, false), "an application has added one");
+        batch("DROP TRIGGER theirs");
+        assert!(!fires(true, false) && fires(false, false));
+    }
+}
