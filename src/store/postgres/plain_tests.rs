@@ -60,6 +60,17 @@ fn without_wall(text: &str) -> String {
         .collect()
 }
 
+/// What a plain turn leaves alone: limits of other keys and handlers, and blocked runs.
+const BESIDE: &str = "
+    INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('other', 1);
+    INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('elsewhere', 1, 30000);
+    INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, status, concurrency_key, planned)
+    VALUES ('beside', 'work', 'manual', '', 'paused', 'other', 1) ON CONFLICT DO NOTHING;
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, concurrency_key, blocked)
+    SELECT id, handler, 1805025600000 + i, CASE WHEN i % 3 = 0 THEN 'manual' ELSE 'schedule' END, 'queued', 1805025600000 + i, 'other',
+           CASE WHEN i % 3 = 0 THEN 'key' ELSE 'paused' END
+      FROM scheduled_tasks, generate_series(1, 6) i WHERE name = 'beside' ON CONFLICT DO NOTHING";
+
 /// How a turn was taken.
 #[derive(Debug)]
 struct Taken {
@@ -86,6 +97,7 @@ fn play(server: &TestServer, seed: u64, as_every_other: bool) -> (Vec<String>, V
             let anew = "DELETE FROM scheduled_tasks WHERE id NOT IN (SELECT task_id FROM task_runs WHERE locked_by IS NOT NULL);
                         DELETE FROM concurrency_limits; DELETE FROM rate_limits";
             other.batch_execute(anew).expect("no tasks");
+            other.batch_execute(BESIDE).expect("other work");
         }
         now += random.i64(0..20_000);
         for _ in 0..random.usize(..30) {
@@ -96,6 +108,13 @@ fn play(server: &TestServer, seed: u64, as_every_other: bool) -> (Vec<String>, V
         }
         if mixed && random.bool() {
             let _ = other.batch_execute(&edit(&mut random, tasks.max(1), now));
+        }
+        if mixed && random.u8(..6) == 0 {
+            // Runs of one task, which wait for each other. Some tasks are not active.
+            let name = format!("t{}", random.usize(..tasks.max(1)));
+            for _ in 0..random.usize(1..4) {
+                let _ = owner.store.trigger(&name, None, None, Timestamp::from_millis(now));
+            }
         }
         // The ends of recurring runs are not plain, for their tasks keep them: most come in turns of their own.
         let few_end = recurring > 0 && random.u8(..4) > 0;
@@ -169,8 +188,9 @@ fn a_plain_turn_does_what_every_other_would() {
 }
 
 #[test]
-fn a_plain_turn_takes_four_round_trips_before_its_runs_start_however_much_it_does() {
+fn a_plain_turn_takes_four_round_trips_before_its_runs_start_however_much_it_does_and_whatever_is_beside_it() {
     let Some((_server, mut owner, mut other)) = stage() else { return };
+    other.batch_execute(BESIDE).expect("other work");
     let mut counted = Vec::new();
     for tasks in [1, 250, 250, 0] {
         insert(&mut other, tasks);

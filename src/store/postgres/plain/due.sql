@@ -5,21 +5,29 @@
 WITH gate AS MATERIALIZED (
     SELECT -- The tables are of the version that this program knows: it takes on no work in newer ones.
            (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $5::text
-           -- No run is blocked, so the end of a run makes room for none.
-           AND (SELECT id FROM task_runs
-             WHERE {waiting} AND blocked > ''
-             ORDER BY blocked LIMIT 1) IS NULL
+           -- No run is blocked, or none by these runs: their ends make room for none.
+           AND ((SELECT id FROM task_runs
+                  WHERE {waiting} AND blocked > ''
+                  ORDER BY blocked LIMIT 1) IS NULL
+                OR NOT EXISTS (
+                    SELECT 1 FROM unnest($3::bigint[]) AS n(id)
+                     CROSS JOIN LATERAL (SELECT task_id, concurrency_key FROM task_runs WHERE id = n.id OFFSET 0) r
+                     WHERE EXISTS (SELECT 1 FROM task_runs
+                                    WHERE {waiting} AND blocked = 'key' AND concurrency_key = r.concurrency_key)
+                        OR (SELECT blocked FROM task_runs
+                             WHERE task_id = r.task_id AND {waiting} AND {unscheduled_case} = 0
+                             ORDER BY scheduled_for LIMIT 1) = 'order'))
            -- No run has expired, and no row is to be planned.
            AND (SELECT id FROM task_runs
                  WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= $1::bigint AND attempt = forgiven
                  ORDER BY expires_at, id LIMIT 1) IS NULL
            AND (SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT 1) IS NULL
            -- No waiting run is to be derived again, and no task to be planned again.
-            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key > 'zone_mark:' AND key < 'zone_mark;')
-            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark')
+           AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key > 'zone_mark:' AND key < 'zone_mark;')
+           AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark')
            AND (SELECT id FROM scheduled_tasks WHERE marked IS NOT NULL ORDER BY id LIMIT 1) IS NULL
-           AND NOT EXISTS (SELECT 1 FROM concurrency_limits)
-           AND NOT EXISTS (SELECT 1 FROM rate_limits)
+           -- No rate limits what starts here. What starts has no key that could have a limit.
+           AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE handler = ANY($2::text[]))
            -- No delay counts from the end of these runs: no task waits for that, or none of theirs.
            AND (NOT EXISTS (
                SELECT 1 FROM (VALUES (0), (1), (2), (3)) AS p(priority)

@@ -2,7 +2,9 @@
 SELECT r.id, r.handler, r.run_at, r.priority, r.scheduled_for, r.origin, r.concurrency_key, r.written_by, t.id, t.name, t.payload::text,
        t.schedule_type <> 'once', t.max_attempts, t.backoff_ms, t.backoff_cap_ms, t.timeout_ms,
        r.is_plain AND t.is_as_written AND (r.concurrency_key IS NULL OR r.concurrency_key = '#' || t.id)
+       -- Its start blocks no other run.
        AND (SELECT id FROM task_runs WHERE status = 'running' AND concurrency_key = r.concurrency_key LIMIT 1) IS NULL
+       AND (SELECT id FROM task_runs WHERE {claimable} AND concurrency_key = r.concurrency_key AND id <> r.id LIMIT 1) IS NULL
   FROM unnest($2::text[]) AS h(handler) CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
  CROSS JOIN LATERAL (
      SELECT id, task_id, handler, run_at, s.priority, scheduled_for, origin, concurrency_key, xmin::text::bigint AS written_by,
