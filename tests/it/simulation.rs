@@ -53,9 +53,10 @@ use crate::simulation::databases::{Database, Kind};
 use crate::simulation::history::{Action, Check};
 use crate::simulation::scenario::{Scenario, humantime_of};
 
-/// Minimum number of turns of a seed, of turns with faults, and of faults.
+/// Minimum number of turns of a seed, of turns with faults, of those if a turn writes a few items, and of faults.
 const TURNS: u64 = 200;
 const FAULT_TURNS: u64 = 150;
+const SMALL_FAULT_TURNS: u64 = 500;
 const FAULTS: u64 = 3;
 /// Seeds of an ordinary test run, and those of them on a server.
 const SEEDS: u64 = 5;
@@ -100,7 +101,8 @@ fn run_turns(scenario: &mut Scenario) -> Check {
         scenario.add()?;
     }
     scenario.start_scheduler()?;
-    while scenario.turns < FAULT_TURNS || scenario.faults.values().sum::<u64>() < FAULTS {
+    let turns = if scenario.has_small_turns() { SMALL_FAULT_TURNS } else { FAULT_TURNS };
+    while scenario.turns < turns || scenario.faults.values().sum::<u64>() < FAULTS {
         match scenario.rng.u32(..100) {
             0..76 => scenario.pass_and_turn()?,
             76..94 => scenario.random_action()?,

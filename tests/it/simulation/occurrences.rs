@@ -124,7 +124,12 @@ impl TaskModel {
         } else {
             let delayed = before.kind == "delay" && matches!(step.action, Action::Triggered(_));
             let must = match step.action {
-                Action::Turn(turn) => turn.sees_to_all(),
+                // The rows may be written and deleted in one turn, and what has a row from a wrong clock is passed over.
+                Action::Turn(turn) => {
+                    let is_over = before.next_run != after.next_run && after.next_run.is_none_or(|at| at > step.now);
+                    let passes_over = step.fresh.events.iter().any(|(kind, _, _)| kind == "passed_over");
+                    turn.sees_to_all() || is_over && (passes_over || step.is_full(before.id))
+                }
                 Action::Edited { .. } => subject && moved,
                 Action::Paused { .. } => subject,
                 _ => subject && delayed,
