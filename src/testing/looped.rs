@@ -134,6 +134,11 @@ impl Looped {
         self.stepper.poller.limit_items(most);
     }
 
+    /// Returns how many outcomes the next turn writes at most.
+    pub fn most_outcomes(&self) -> usize {
+        self.stepper.poller.most_outcomes()
+    }
+
     /// Returns the stepper: the loop goes no further.
     pub fn into_stepper(self) -> Stepper {
         self.stepper

@@ -242,6 +242,31 @@ fn turns_of_one_item_work_off_marks_and_end_what_has_expired() {
     db.assert_sound();
 }
 
+/// The turn has items left when it comes to what is due, and resolves all of that: the runs that it did not expire are still left.
+#[test]
+fn what_a_turn_leaves_of_expired_runs_is_ended_by_the_next_at_once() {
+    let db = TestDb::new();
+    let stepper = db.builder(NOON).accept("none").start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(NewTask::manual("expires").handler("work").overlap(Overlap::Allow).expires(seconds(2))).expect("a task");
+    client.add(NewTask::interval("due", seconds(60)).handler("work")).expect("a task");
+    let mut looped = Looped::new(stepper, Vec::new(), None);
+    looped.limit_items(8);
+    let rest = |looped: &mut Looped| {
+        while !matches!(looped.step().expect("a step"), LoopStep::Waits(until) if until > looped.now().monotonic) {}
+    };
+    rest(&mut looped);
+    for _ in 0..6 {
+        client.trigger("expires").expect("a run");
+    }
+    looped.clock().advance(seconds(1));
+    rest(&mut looped);
+    looped.clock().advance(seconds(60));
+    rest(&mut looped);
+    let count = "SELECT status, count(*) FROM task_runs GROUP BY 1 ORDER BY 1";
+    assert_eq!(db.rows(count), ["missed|6", "queued|1"]);
+}
+
 #[test]
 fn what_a_turn_has_no_item_left_for_is_done_by_the_next_at_once() {
     let db = TestDb::new();

@@ -18,6 +18,7 @@ mod hidden_processes;
 mod history;
 mod interruptions;
 mod limits;
+mod marks_seen;
 #[cfg(feature = "postgres")]
 mod network;
 mod newer_version;
@@ -52,16 +53,16 @@ use crate::simulation::databases::{Database, Kind};
 use crate::simulation::history::{Action, Check};
 use crate::simulation::scenario::{Scenario, humantime_of};
 
-/// Minimum number of turns of a seed, of turns with faults, and of faults.
+/// Minimum number of turns of a seed, of turns with faults, of those if a turn writes a few items, and of faults.
 const TURNS: u64 = 200;
 const FAULT_TURNS: u64 = 150;
+const SMALL_FAULT_TURNS: u64 = 500;
 const FAULTS: u64 = 3;
 /// Seeds of an ordinary test run, and those of them on a server.
 const SEEDS: u64 = 5;
 #[cfg(feature = "postgres")]
 const SEEDS_ON_SERVER: u64 = 1;
-/// So many seeds on a server must meet each kind of its faults.
-#[cfg(feature = "postgres")]
+/// So many seeds must leave each kind of mark to a later turn, and on a server meet each kind of its faults.
 const MANY_SEEDS: u64 = 400;
 
 /// The result of one seed, or the sum over many.
@@ -70,6 +71,8 @@ struct Summary {
     turns: u64,
     passed: Duration,
     faults: BTreeMap<&'static str, u64>,
+    /// Steps after which a mark of each kind was open.
+    marks: BTreeMap<&'static str, u64>,
     fingerprint: u64,
 }
 
@@ -85,8 +88,9 @@ fn run_seed(kind: Kind, seed: u64, database: &mut Option<Database>) -> Result<Su
         Ok(()) => {
             let (passed, fingerprint) = (scenario.now().monotonic, scenario.fingerprint());
             let (turns, faults) = (scenario.turns, std::mem::take(&mut scenario.faults));
+            let marks = std::mem::take(&mut scenario.marks_seen);
             *database = scenario.into_database();
-            Ok(Summary { turns, passed, faults, fingerprint })
+            Ok(Summary { turns, passed, faults, marks, fingerprint })
         }
         Err(broken) => Err(scenario.failure_report(&broken)),
     }
@@ -97,7 +101,8 @@ fn run_turns(scenario: &mut Scenario) -> Check {
         scenario.add()?;
     }
     scenario.start_scheduler()?;
-    while scenario.turns < FAULT_TURNS || scenario.faults.values().sum::<u64>() < FAULTS {
+    let turns = if scenario.has_small_turns() { SMALL_FAULT_TURNS } else { FAULT_TURNS };
+    while scenario.turns < turns || scenario.faults.values().sum::<u64>() < FAULTS {
         match scenario.rng.u32(..100) {
             0..76 => scenario.pass_and_turn()?,
             76..94 => scenario.random_action()?,
@@ -122,6 +127,10 @@ fn run_turns(scenario: &mut Scenario) -> Check {
     scenario.record(&Action::Nothing, "it ends")
 }
 
+fn add(sum: &mut BTreeMap<&'static str, u64>, counts: BTreeMap<&'static str, u64>) {
+    counts.into_iter().for_each(|(kind, times)| *sum.entry(kind).or_default() += times);
+}
+
 /// Runs seeds on as many threads as there are processors. Stops at the first that fails.
 fn run_seeds(kind: Kind, seeds: std::ops::Range<u64>) -> Summary {
     let next = AtomicU64::new(seeds.start);
@@ -142,10 +151,8 @@ fn run_seeds(kind: Kind, seeds: std::ops::Range<u64>) -> Summary {
                             let mut sum = sum.lock().expect("a sum");
                             sum.turns += summary.turns;
                             sum.passed += summary.passed;
-                            summary
-                                .faults
-                                .into_iter()
-                                .for_each(|(kind, times)| *sum.faults.entry(kind).or_default() += times);
+                            add(&mut sum.faults, summary.faults);
+                            add(&mut sum.marks, summary.marks);
                         }
                         Err(report) => {
                             stop.store(true, Ordering::Relaxed);
@@ -170,10 +177,14 @@ fn check_seeds(kind: Kind, seeds: std::ops::Range<u64>) {
     let count = seeds.end - seeds.start;
     let summary = run_seeds(kind, seeds);
     println!("{count} seeds, {} turns, {} of virtual time", summary.turns, humantime_of(summary.passed));
-    for (fault, times) in &summary.faults {
-        println!("{times:>9} {fault}");
+    for (what, times) in summary.faults.iter().chain(&summary.marks) {
+        println!("{times:>9} {what}");
     }
     assert!(summary.turns >= TURNS * count && summary.faults.values().sum::<u64>() >= FAULTS * count);
+    if count >= MANY_SEEDS {
+        let never = marks_seen::ALL.iter().find(|mark| !summary.marks.contains_key(**mark));
+        assert_eq!(never, None, "a kind of mark that was never open in {count} seeds");
+    }
     #[cfg(feature = "postgres")]
     if kind == Kind::Server && count >= MANY_SEEDS {
         let never = server_faults::ALL.iter().find(|fault| !summary.faults.contains_key(**fault));

@@ -19,6 +19,8 @@ const UNSTARTED: Duration = Duration::from_millis(500);
 /// A loop that has taken as many turns in a row, in which nothing arrived and nothing was claimed, spins. The mark of a task is worked off in
 /// fewer: its waiting runs are a hundred or two, and a turn derives one at least.
 const MOST_IDLE_TURNS: u32 = 300;
+/// The same, if a turn writes a few items.
+const MOST_SMALL_TURNS: u32 = 3000;
 const MOST_STEPS: u32 = 500;
 /// A loop reads ahead four times what its workers have just finished if that takes no longer than this, and up to sixteen times if it takes
 /// no longer than that.
@@ -154,6 +156,12 @@ impl Scenario {
         let most_outcomes = if self.once_in(3) { Some(self.rng.usize(1..=3)) } else { None };
         let of_loop = lanes.iter().map(|it| LoopLane::new(it.handler, it.limit, it.is_async)).collect();
         let mut stepper = Looped::new(stepper, of_loop, most_outcomes);
+        let most_outcomes = if self.has_small_turns() {
+            stepper.limit_items(self.rng.usize(1..=8));
+            Some(stepper.most_outcomes())
+        } else {
+            most_outcomes
+        };
         let has_threads = handlers.len() > lanes.len();
         let mut model = LoopModel { lanes, poll, has_threads, most_outcomes, ..LoopModel::default() };
         if !self.is_calm && self.once_in(25) {
@@ -237,7 +245,8 @@ impl Scenario {
                 return self.check_rest(id);
             }
             idle_turns = if arrival == Arrival::Nothing { idle_turns + 1 } else { 0 };
-            if idle_turns > MOST_IDLE_TURNS {
+            let most = if self.has_small_turns() { MOST_SMALL_TURNS } else { MOST_IDLE_TURNS };
+            if idle_turns > most {
                 return Err(format!("owner {id} took {idle_turns} turns in a row, and time did not pass"));
             }
         }
@@ -323,7 +332,7 @@ impl Scenario {
         self.turns += 1;
         let now = self.now();
         let uncertainty = self.database.uncertainty();
-        let behind = self.is_behind(id);
+        let (behind, is_small) = (self.is_behind(id), self.has_small_turns());
         let LoopTurn { claims, released, room, idle, handlers, rest } = turn;
         let scheduler = &mut self.schedulers[id];
         let (Some(stepper), in_loop) = (&scheduler.stepper, &mut scheduler.in_loop) else { return Ok(()) };
@@ -388,6 +397,7 @@ impl Scenario {
             free: idle,
             draining,
             behind,
+            is_small,
             most_outcomes: in_loop.most_outcomes,
         });
         let what = if draining { "drains" } else { "takes a turn" };

@@ -21,6 +21,9 @@ use crate::simulation::rows::{RunRow, Tables};
 /// `Err`: the violation, in a sentence.
 pub(crate) type Check<T = ()> = Result<T, String>;
 
+/// How long a scheduler sleeps at most that leaves something to do, and has no idle worker.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// An action. One that failed is `Nothing`.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
@@ -93,6 +96,8 @@ pub(crate) struct Turn {
     pub(crate) draining: bool,
     /// Something falls due in this very millisecond, and the owner takes the time for one that is earlier.
     pub(crate) behind: bool,
+    /// It writes a few items, and the next one follows at once if it leaves any.
+    pub(crate) is_small: bool,
     /// How many outcomes it writes at most, if not as many as the store allows.
     pub(crate) most_outcomes: Option<usize>,
 }
@@ -100,7 +105,7 @@ pub(crate) struct Turn {
 impl Turn {
     /// Whether this turn must process all that is due.
     pub(crate) fn sees_to_all(&self) -> bool {
-        !self.refused && !self.draining && !self.behind
+        !self.refused && !self.draining && !self.behind && !(self.is_small && self.sleeps <= LOOK_AGAIN)
     }
 }
 
@@ -194,6 +199,8 @@ pub(crate) struct History {
     /// By task and idempotency key: the run that a request has opened.
     pub(crate) requested: BTreeMap<(i64, &'static str), i64>,
     pub(crate) limits: Limits,
+    /// When the clock was found wrong, until a turn has left nothing of what follows from that.
+    pub(crate) rewinding: Option<i64>,
     pub(crate) tables: Tables,
     pub(crate) observer: Observer,
 }
@@ -252,6 +259,7 @@ impl History {
             unreadable: BTreeSet::new(),
             requested: BTreeMap::new(),
             limits: Limits::default(),
+            rewinding: None,
             tables: Tables::default(),
             observer,
         }
@@ -357,11 +365,13 @@ impl History {
         }
         if step.rewound() {
             self.limits.rewind(step.now);
+            self.rewinding = Some(step.now);
         }
         self.check_transitions(step, monotonic)?;
         self.check_occurrences(step)?;
         self.check_wakes(step)?;
         self.check_nothing_waits(step)?;
+        self.rewinding = self.rewinding.filter(|_| !step.turn().is_some_and(Turn::sees_to_all));
         if let Some(turn) = step.turn().filter(|turn| !turn.refused) {
             let planned = step.after.tasks.values().filter(|task| task.is_active() && task.planned);
             self.owners[turn.owner].seen = Some((step.now, planned.filter_map(|task| task.next_run).min()));

@@ -17,6 +17,7 @@ use crate::simulation::effects::{self, ExpectedEffects, LEDGER, Script};
 use crate::simulation::event_loop::LoopModel;
 use crate::simulation::faults;
 use crate::simulation::history::{Action, Check, History, Owner};
+use crate::simulation::marks_seen::MarksSeen;
 use crate::simulation::retention;
 
 /// Every handler that a task may have.
@@ -73,6 +74,9 @@ pub(crate) struct Scenario {
     /// Whether any row holds such text.
     pub(crate) has_corrupt_text: bool,
     pub(crate) expected_effects: ExpectedEffects,
+    marks: MarksSeen,
+    /// How many steps left a mark of each kind.
+    pub(crate) marks_seen: BTreeMap<&'static str, u64>,
     log: VecDeque<String>,
     hash: DefaultHasher,
     seed: u64,
@@ -108,6 +112,8 @@ impl Scenario {
             corrupt_texts: BTreeMap::new(),
             has_corrupt_text: false,
             expected_effects: ExpectedEffects::default(),
+            marks: MarksSeen::default(),
+            marks_seen: BTreeMap::new(),
             log: VecDeque::new(),
             hash: DefaultHasher::new(),
             seed,
@@ -131,6 +137,11 @@ impl Scenario {
     /// Executes a statement as another program would.
     pub(crate) fn execute(&self, text: &str, given: impl rusqlite::Params) -> Result<usize, String> {
         self.database.shell.execute(text, given)
+    }
+
+    /// Whether a turn of this seed writes 1 to 8 items, so that it takes many turns to do what else is done in one.
+    pub(crate) fn has_small_turns(&self) -> bool {
+        self.seed % 4 == 3
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -168,7 +179,12 @@ impl Scenario {
     /// Has the checker compare the tables with what `action` may have changed, and logs the step.
     pub(crate) fn record(&mut self, action: &Action, what: &str) -> Check {
         let now = self.now();
+        let before = self.history.tables.tasks.clone();
         let (changes, checked) = self.history.observe(action, now);
+        let History { tables, observer, .. } = &self.history;
+        for mark in self.marks.after_a_step(&before, &tables.tasks, observer) {
+            *self.marks_seen.entry(mark).or_default() += 1;
+        }
         let line = format!("{} +{:?} {what}{changes}", now.wall, now.monotonic);
         line.hash(&mut self.hash);
         if self.log.len() == LOG_LINES {

@@ -131,7 +131,7 @@ impl History {
         }
         let is_turn = step.turn().is_some();
         if before.status == RunStatus::Failed && after.status == before.status && after.attempt == before.attempt {
-            check_retry_time(step, before, after)?;
+            check_retry_time(step, self.rewinding, before, after)?;
         }
         let allowed = match (from, after.status) {
             (was, is) if was == is && was != RunStatus::Running => after.attempt == before.attempt,
@@ -301,16 +301,18 @@ impl Step<'_> {
     }
 }
 
-/// A retry keeps its time. If it counts from a wrong clock, it waits as long from now.
-fn check_retry_time(step: &Step<'_>, before: &RunRow, after: &RunRow) -> Check {
-    let ended = before.finished_at.filter(|ended| step.rewound() && *ended > step.now && before.run_at > step.now);
-    let expected = match ended {
-        Some(ended) if before.run_at >= ended => step.now + before.run_at - ended,
+/// A retry keeps its time. If it counts from a wrong clock, it waits as long from `since`, when that was found; turns come to it one after
+/// the other.
+fn check_retry_time(step: &Step<'_>, since: Option<i64>, before: &RunRow, after: &RunRow) -> Check {
+    let since = since.filter(|_| before.finished_at > Some(step.now) && before.run_at > step.now);
+    let expected = match since.zip(before.finished_at) {
+        Some((since, ended)) if before.run_at >= ended => since + before.run_at - ended,
         // A second wrong clock has counted from an end by the first.
-        Some(_) => before.run_at.min(step.now + step.before.tasks[&before.task].cap),
+        Some((since, _)) => before.run_at.min(since + step.before.tasks[&before.task].cap),
         None => before.run_at,
     };
-    if after.run_at == expected {
+    let is_awaited = since.is_some() && !step.turn().is_some_and(Turn::sees_to_all);
+    if after.run_at == expected || is_awaited && after.run_at == before.run_at {
         return Ok(());
     }
     Err(format!("the retry of run {} moved from {} to {}, expected {expected}", before.id, before.run_at, after.run_at))
