@@ -1,7 +1,7 @@
 //! Turns of a scheduler fire no triggers, if the file has only those of `schema.sql`.
 //!
-//! These recognize what other programs write, and their conditions are false for what a turn writes, except where it deletes
-//! ([`fire`]). But any trigger of a table has SQLite read the old row as well, and go through the rows twice: a fifth of the cost of
+//! These recognize what other programs write. For what a turn writes their conditions are false, except where it deletes ([`fire`]), and
+//! where it passes over an occurrence that is resolved already: there they would only have the task planned again. But any trigger of a table has SQLite read the old row as well, and go through the rows twice: a fifth of the cost of
 //! completing a task.
 
 use rusqlite::config::DbConfig;
