@@ -105,7 +105,8 @@ pub(crate) struct Turn {
 impl Turn {
     /// Whether this turn must process all that is due.
     pub(crate) fn sees_to_all(&self) -> bool {
-        !self.refused && !self.draining && !self.behind && !(self.is_small && self.sleeps <= LOOK_AGAIN)
+        let leaves_some = self.is_small && self.sleeps <= LOOK_AGAIN;
+        !(self.refused || self.draining || self.behind || leaves_some)
     }
 }
 
