@@ -159,7 +159,7 @@ fn a_plain_turn_does_what_every_other_would() {
     let Some(server) = TestServer::start("") else { return };
     let seeds = std::env::var("DULY_SEEDS").map_or(1, |seeds| seeds.parse().expect("a number"));
     let mut all_recurring = 0;
-    for seed in 0..seeds {
+    for seed in 1..=seeds {
         let ((plain, taken), (others, _)) = (play(&server, seed, false), play(&server, seed, true));
         for (turn, (plain, other)) in plain.iter().zip(&others).enumerate() {
             let only = |these: &str, those: &str| {
