@@ -125,11 +125,13 @@ pub(crate) fn drain(
             begun.fetch_add(1, Ordering::Relaxed);
             Ok(())
         };
-        scheduler(address, &home)
-            .handler("none", works.clone())
-            .handler("rated", works.clone())
-            .handler("fails", works)
-            .handler("tick", |_: &Context| Ok::<_, std::fmt::Error>(()))
+        let mut builder = scheduler(address, &home).handler("none", works.clone());
+        // Each handler is looked for: a plain drain has one.
+        if other == Other::Mixed {
+            let ticks = |_: &Context| Ok::<_, std::fmt::Error>(());
+            builder = builder.handler("rated", works.clone()).handler("fails", works).handler("tick", ticks);
+        }
+        builder
             // Observers are notified after the commit.
             .observe(move |event: &Event| {
                 if matches!(event, Event::Finished { status: RunStatus::Succeeded, claim, .. } if claim.handler != "tick")

@@ -29,7 +29,7 @@ impl<'a> Bulk<'a> {
         let mut statement = tx.prepare_cached(TABLE_AND_TRIGGERS)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            if !schema::creates(row.get_ref(0)?.as_str()?) {
+            if !row.get_ref(0)?.as_str().is_ok_and(schema::creates) {
                 return Ok(None);
             }
         }

@@ -43,6 +43,11 @@ impl Place {
     const LAST: Place = Place { task: LAST, unscheduled: 0, scheduled_for: 0 };
 }
 
+/// Returns a time that the tables may hold.
+fn time(millis: i64) -> Option<Timestamp> {
+    Some(Timestamp::from_millis(millis)).filter(|time| (Timestamp::MIN..=Timestamp::MAX).contains(time))
+}
+
 const READ: &str = "SELECT CAST(value AS BLOB) FROM scheduler_meta WHERE key = 'clock_mark'";
 
 /// Returns the mark; `None`: all is planned by the clock as it is.
@@ -52,7 +57,7 @@ pub(crate) fn read(tx: &Transaction<'_>) -> rusqlite::Result<Option<ClockMark>> 
         let numbers = std::str::from_utf8(value).ok()?.split(' ').map(|number| number.parse().ok());
         let [since, task, of, unscheduled, scheduled_for] = numbers.collect::<Option<Vec<i64>>>()?.try_into().ok()?;
         let run = Place { task: of, unscheduled, scheduled_for };
-        Some(ClockMark { since: Timestamp::from_millis(since), task, run })
+        Some(ClockMark { since: time(since)?, task, run })
     };
     // Something that another program wrote counts as the end.
     let end = ClockMark { since: Timestamp::MAX, task: LAST, run: Place::LAST };
@@ -104,7 +109,7 @@ pub(crate) fn read_start(tx: &Transaction<'_>) -> rusqlite::Result<Option<StartM
     let read = |value: &[u8]| {
         let mut parts = value.splitn(3, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
-        let (since, number) = (Timestamp::from_millis(number()?), number()?);
+        let (since, number) = (time(number()?)?, number()?);
         Some(StartMark { since, last: Start { handler: parts.next()?.to_owned(), number } })
     };
     // Something that another program wrote counts as nothing.

@@ -20,8 +20,9 @@ impl OwnTriggers {
     pub(crate) fn decide(&mut self, tx: &Transaction<'_>, cookie: i64, is_turn: bool) -> rusqlite::Result<()> {
         if is_turn && self.0.is_none_or(|(known, _)| known != cookie) {
             let mut statement = tx.prepare_cached(TRIGGERS)?;
-            let triggers = statement.query_map([], |row| row.get::<_, String>(0))?;
-            let are_own = triggers.map(|sql| sql.map(|sql| schema::creates(&sql))).collect::<Result<Vec<_>, _>>()?;
+            // The text of an application's trigger may be no UTF-8.
+            let are_own = statement.query_map([], |row| Ok(row.get_ref(0)?.as_str().is_ok_and(schema::creates)))?;
+            let are_own = are_own.collect::<rusqlite::Result<Vec<bool>>>()?;
             self.0 = Some((cookie, are_own.into_iter().all(|is_own| is_own)));
         }
         set(tx, !(is_turn && self.0.is_some_and(|(_, are_own)| are_own)))
@@ -75,6 +76,9 @@ mod tests {
         assert!(!fires(true, false));
         batch("CREATE TRIGGER theirs AFTER INSERT ON scheduler_events BEGIN SELECT 1; END");
         assert!(fires(true, false), "an application has added one");
+        batch("PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, '1', CAST(x'27e927' AS TEXT)) WHERE name = 'theirs';
+               PRAGMA writable_schema = OFF; CREATE TABLE changed (id)");
+        assert!(fires(true, false), "its text is no UTF-8");
         batch("DROP TRIGGER theirs");
         assert!(!fires(true, false) && fires(false, false));
     }

@@ -78,15 +78,15 @@ const BEFORE_A_CHANGE: &str = sql! {"
               WHERE n.task_id = s.id AND {waiting:n} AND n.cancel_requested = 1 ORDER BY n.task_id, n.id LIMIT 1)
              UNION ALL
             SELECT n.id FROM task_runs n
-             WHERE s.schedule_type <> 'manual' AND n.task_id = s.id AND {unscheduled_case:n} = 0
-               AND (s.next_run IS NOT NULL OR s.planned = 0 OR m.since IS NOT NULL)
+             WHERE n.task_id = s.id AND {unscheduled_case:n} = 0
+               AND (s.next_run IS NOT NULL OR (s.schedule_type <> 'manual' AND (s.planned = 0 OR m.since IS NOT NULL)))
                AND n.scheduled_for >= least(coalesce(s.next_run, s.resolved_until, m.since, 0), m.since)
              UNION ALL
             (SELECT n.id FROM task_runs n
               WHERE n.task_id = s.id AND {unscheduled_case:n} = 0 ORDER BY n.scheduled_for DESC LIMIT 1)
              UNION ALL
             (SELECT n.id FROM task_runs n
-              WHERE s.schedule_type = 'delay' AND (s.planned = 0 OR s.status = 'invalid')
+              WHERE s.schedule_type = 'delay' AND (s.planned = 0 OR s.status = 'invalid' OR m.since IS NOT NULL)
                 AND n.task_id = s.id AND n.finished_at IS NOT NULL ORDER BY n.finished_at DESC LIMIT 1)) x
          WHERE s.id = ANY ($1)))"};
 

@@ -238,7 +238,7 @@ occurrence AS MATERIALIZED (
             AND scheduled_for BETWEEN least(coalesce(t.next_run, t.resolved_until, 0), coalesce(t.resolved_until + 1, t.next_run, 0))
                               AND $1::bigint
           OFFSET 0) r
-     WHERE t.deep AND t.ran AND t.schedule_type <> 'manual'
+     WHERE t.deep AND t.ran AND (t.schedule_type <> 'manual' OR t.next_run IS NOT NULL)
     UNION ALL
     SELECT r.id, t.id FROM task t
      CROSS JOIN LATERAL (

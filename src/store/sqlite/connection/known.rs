@@ -9,7 +9,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::write_queue::WriteQueue;
 use crate::store::sqlite::ids::Ids;
-use crate::store::sqlite::own_triggers::OwnTriggers;
+use crate::store::sqlite::own_triggers::{self, OwnTriggers};
 use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::restore::seen::{HighestIds, History, Seen};
 use crate::store::sqlite::restore::{self, Claims, Compared, Knowledge};
@@ -136,11 +136,11 @@ impl KnownHistory {
         if self.purpose == Purpose::EndedClaims {
             return Err(restore::ended(database));
         }
-        self.triggers.decide(&begun.tx, begun.seen.history.cookie, expected.is_some())?;
         let has_changed = self.known.as_ref().is_some_and(|(known, _)| *known != begun.seen.history);
         self.uncompared |= has_changed;
         if self.known.is_none() || has_changed || (self.uncompared && expected.is_some()) {
             let before = self.known.as_ref().map_or(&begun.seen.history, |(known, _)| known).id.clone();
+            own_triggers::fire(&begun.tx)?;
             begun = self.settled(begun, database, expected)?;
             if begun.seen.history.id != before {
                 self.ids = Ids::default();
@@ -150,6 +150,7 @@ impl KnownHistory {
             }
         }
         let Begun { tx, seen: Seen { history, held, ids, .. }, .. } = begun;
+        self.triggers.decide(&tx, history.cookie, expected.is_some())?;
         let has_changed = expected.is_some() && self.uncompared;
         let held_back = held.as_deref().map(HeldBack::parse);
         let beginning = Beginning { cookie: history.cookie, has_changed, held_back, newest_run: ids.runs };
