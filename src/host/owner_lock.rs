@@ -79,8 +79,8 @@ impl OwnerLock {
         Ok(lock)
     }
 
-    /// Returns the lock of an owner whose database is on a server. Nobody halts it: the server itself says which history it continues. To
-    /// look before each attempt is a system call.
+    /// Returns the lock of an owner whose database is on a server. No other program halts such an owner, so no attempt looks for that,
+    /// which would be a system call.
     pub(crate) fn of_server(self) -> Self {
         OwnerLock { may_be_halted: false, ..self }
     }

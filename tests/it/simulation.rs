@@ -62,7 +62,7 @@ const FAULTS: u64 = 3;
 const SEEDS: u64 = 5;
 #[cfg(feature = "postgres")]
 const SEEDS_ON_SERVER: u64 = 1;
-/// So many seeds must leave each kind of mark to a later turn, and on a server meet each kind of its faults.
+/// A run of this many seeds fails unless it has met each kind of open mark and, on a server, each kind of fault of the server.
 const MANY_SEEDS: u64 = 400;
 
 /// The result of one seed, or the sum over many.

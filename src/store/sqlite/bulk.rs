@@ -4,10 +4,9 @@
 //! NOT NULL, UNIQUE and STRICT still hold. An application's own triggers and CHECKs must hold too: if there is one, nothing is
 //! skipped.
 
-use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction};
 
-use crate::store::sqlite::schema;
+use crate::store::sqlite::{own_triggers, schema};
 
 /// Smallest batch for which this pays: a change of either setting makes SQLite prepare all statements again.
 pub(super) const BULK: usize = 1000;
@@ -39,7 +38,7 @@ impl<'a> Bulk<'a> {
     }
 
     fn skip(&self, skip: bool) -> rusqlite::Result<()> {
-        self.0.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, !skip)?;
+        own_triggers::set(self.0, !skip)?;
         self.0.pragma_update(None, "ignore_check_constraints", skip)
     }
 }

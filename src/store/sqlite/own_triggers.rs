@@ -1,8 +1,8 @@
 //! Turns of a scheduler fire no triggers, if the file has only those of `schema.sql`.
 //!
 //! These recognize what other programs write. For what a turn writes their conditions are false, except where it deletes ([`fire`]), and
-//! where it passes over an occurrence that is resolved already: there they would only have the task planned again. But any trigger of a table has SQLite read the old row as well, and go through the rows twice: a fifth of the cost of
-//! completing a task.
+//! where it passes over an occurrence that is resolved already: there they would only have the task planned again. But any trigger of a
+//! table has SQLite read the old row as well, and go through the rows twice: a fifth of the cost of completing a task.
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction};
@@ -34,7 +34,8 @@ pub(crate) fn fire(tx: &Connection) -> rusqlite::Result<()> {
     set(tx, true)
 }
 
-fn set(connection: &Connection, fire: bool) -> rusqlite::Result<()> {
+/// Sets whether triggers fire. TEMP triggers do so in any case, since SQLite 3.35.0 (`SQLITE_DBCONFIG_ENABLE_TRIGGER`).
+pub(crate) fn set(connection: &Connection, fire: bool) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, fire).map(drop)
 }
 
