@@ -227,19 +227,21 @@ impl TestDb {
         self.try_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
-    /// Calls `look` with a connection that reads the rows: to the file, or to a copy of the tables of the server.
-    fn read<T>(&self, look: impl FnOnce(&Connection) -> T) -> T {
+    /// Calls `look` with a connection that reads the rows of a query: to the file, or to a copy of the tables of the server.
+    fn read<T>(&self, query: &str, look: impl FnOnce(&Connection) -> T) -> T {
         #[cfg(feature = "postgres")]
         if let Some(server) = &self.server {
-            return look(&server.copy());
+            return look(&server.copy_for(query));
         }
+        #[cfg(not(feature = "postgres"))]
+        let _ = query;
         look(&self.plain())
     }
 
     /// Returns the one value of a query as text; `NULL` for none.
     pub(crate) fn ask(&self, query: &str) -> String {
         use rusqlite::types::ValueRef;
-        let answer = self.read(|tables| {
+        let answer = self.read(query, |tables| {
             tables.query_row(query, [], |row| {
                 Ok(match row.get_ref(0)? {
                     ValueRef::Null => "NULL".to_owned(),
@@ -258,10 +260,19 @@ impl TestDb {
         text.parse().unwrap_or_else(|_| panic!("{query}: expected a number, found {text}"))
     }
 
+    /// Counts rows, `FROM` these, where they are: a copy of very many takes long.
+    pub(crate) fn count_rows(&self, rows: &str) -> usize {
+        #[cfg(feature = "postgres")]
+        if let Some(server) = &self.server {
+            return server.count_rows(rows);
+        }
+        self.number(&format!("SELECT count(*) FROM {rows}"))
+    }
+
     /// Returns every row of a query, its columns joined by a bar.
     pub(crate) fn rows(&self, query: &str) -> Vec<String> {
         use rusqlite::types::Value;
-        let rows = self.read(|tables| {
+        let rows = self.read(query, |tables| {
             let mut statement = tables.prepare(query)?;
             let columns = statement.column_count();
             let rows = statement.query_map([], |row| {

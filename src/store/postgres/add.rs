@@ -10,10 +10,11 @@
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use postgres::types::ToSql;
 
-use crate::clock::{Timestamp, millis};
+use crate::clock::{Timestamp, instant, millis};
 use crate::error::Result;
 use crate::model::request::{Added, Change, Existing};
 use crate::model::task::{Definition, TaskStatus};
@@ -26,6 +27,9 @@ use crate::store::postgres::server::Server;
 use crate::store::postgres::{PostgresStore, json};
 use crate::store::sqlite::add::planned;
 use crate::store::sqlite::migration::Tables;
+
+/// The server ends a transaction whose client says nothing for four seconds. To plan very many tasks takes longer than that.
+const SILENCE: Duration = Duration::from_secs(1);
 
 impl PostgresStore {
     pub(super) fn add_task(&mut self, task: &Definition, existing: Existing, now: Timestamp) -> Result<Added> {
@@ -77,7 +81,13 @@ impl PostgresStore {
         let Some(begun) = self.lock().rows.server.begin_adding() else { return Ok(None) };
         let now = self.time_of(before, begun, given);
         let mut new = NewTasks::default();
+        let mut spoke = instant();
         let added = tasks.iter().map(|(task, _)| {
+            if instant().duration_since(spoke) >= SILENCE {
+                // An error stays in the transaction: the statement that inserts the tasks meets it.
+                let _ = self.lock().rows.server.batch("SELECT 1");
+                spoke = instant();
+            }
             let schedule = task.check(now, self.memory.schedules())?;
             let (status, next_run) = planned(task, schedule, now)?;
             new.push(task, status, next_run);

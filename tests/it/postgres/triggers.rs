@@ -58,7 +58,7 @@ impl Both {
     }
 
     fn in_postgres(&mut self) -> Vec<String> {
-        refresh(&self.copy, &mut self.server);
+        refresh(&self.copy, &mut self.server, |_| true);
         rows(&self.copy, self.now)
     }
 }
