@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use tempfile::TempDir;
 
@@ -54,6 +54,29 @@ pub(crate) fn shared() -> Option<&'static TestServer> {
     SHARED.as_ref()
 }
 
+/// The data of a new server, of which each server gets a copy: `initdb` takes a second of a processor. A shell makes them, and removes
+/// them at the end of its input, which is that of this process.
+fn new_data(programs: &Path) -> &'static Path {
+    static MADE: OnceLock<(PathBuf, Child)> = OnceLock::new();
+    let (data, _) = MADE.get_or_init(|| {
+        let script = r#"
+            folder=$(mktemp -d /tmp/duly-pg-data.XXXXXX) || exit 1
+            "$0/initdb" --no-sync -A trust -U postgres -E UTF8 --locale=C -D "$folder/data" </dev/null >"$folder/log" 2>&1 &&
+                echo "$folder/data" || tail -n 5 "$folder/log"
+            read -r line
+            rm -rf "$folder""#;
+        let mut shell = unprivileged(Path::new("sh"));
+        shell.arg("-c").arg(script).arg(programs).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let mut answer = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+        let data = PathBuf::from(answer.trim_end());
+        assert!(data.is_absolute(), "initdb: {answer}");
+        (data, shell)
+    });
+    data
+}
+
 /// A server in a temporary folder.
 pub(crate) struct TestServer {
     home: TempDir,
@@ -72,10 +95,8 @@ impl TestServer {
         let programs = programs?;
         let home = tempfile::tempdir().unwrap();
         done(&Command::new("chmod").arg("777").arg(home.path()).output().unwrap());
-        let mut initdb = unprivileged(&programs.join("initdb"));
-        initdb.args(["--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-D"]);
-        initdb.arg(home.path().join("data"));
-        done(&initdb.output().unwrap());
+        let mut copy = unprivileged(Path::new("cp"));
+        done(&copy.arg("-Rp").arg(new_data(&programs)).arg(home.path().join("data")).output().unwrap());
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut server = TestServer { home, programs, port, guard: None };
         let folder = server.home.path().display();
