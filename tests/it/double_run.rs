@@ -121,17 +121,42 @@ fn every_remedy_holds_on_a_quiet_day() {
     }
 }
 
+/// duly starts the occurrence of a day without a crash once.
+#[track_caller]
+fn assert_starts_once(day: &Day) {
+    let db = TestDb::new();
+    let journal = bench::duly_day::live_in(day, db.file()).unwrap_or_else(|error| panic!("{day}: {error}"));
+    assert_eq!(journal.judge(), started_once(), "{day}");
+    assert_eq!(times(&journal).0, ["13:00"], "{day}");
+    assert_eq!(db.states(), ["carousel|succeeded|1"], "{day}");
+    assert_eq!(db.outcomes(), [""; 0], "{day}");
+    db.assert_sound();
+}
+
+// A test each: together they would be the last to end.
 #[test]
-fn duly_starts_an_occurrence_once_on_every_day_without_a_crash() {
-    for day in [Day::quiet(), Day::once(), Day::slow(minutes(6)), Day::slow(minutes(12)), Day::stalled()] {
-        let db = TestDb::new();
-        let journal = bench::duly_day::live_in(&day, db.file()).unwrap_or_else(|error| panic!("{day}: {error}"));
-        assert_eq!(journal.judge(), started_once(), "{day}");
-        assert_eq!(times(&journal).0, ["13:00"], "{day}");
-        assert_eq!(db.states(), ["carousel|succeeded|1"], "{day}");
-        assert_eq!(db.outcomes(), [""; 0], "{day}");
-        db.assert_sound();
-    }
+fn duly_starts_an_occurrence_once_on_a_quiet_day() {
+    assert_starts_once(&Day::quiet());
+}
+
+#[test]
+fn duly_starts_a_once_task_once() {
+    assert_starts_once(&Day::once());
+}
+
+#[test]
+fn duly_starts_an_occurrence_once_whose_run_takes_longer_than_five_polls() {
+    assert_starts_once(&Day::slow(minutes(6)));
+}
+
+#[test]
+fn duly_starts_an_occurrence_once_whose_run_takes_longer_than_a_lock_of_ten_minutes() {
+    assert_starts_once(&Day::slow(minutes(12)));
+}
+
+#[test]
+fn duly_starts_an_occurrence_once_although_a_process_stalls() {
+    assert_starts_once(&Day::stalled());
 }
 
 #[test]
