@@ -1,4 +1,4 @@
-//! Adds tasks whose names are free, of which almost all are: one statement inserts them, whatever their number.
+//! Adds tasks whose names are free, of which almost all are: one statement inserts a thousand of them.
 //!
 //! The rules are those of every other way to add a task, and the columns are the same. What they need not are the rows of other tasks, the
 //! tables in memory and the lock of the schema: a new task has no run, so that nothing waits for it and it waits for nothing. A turn
@@ -10,11 +10,10 @@
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use postgres::types::ToSql;
 
-use crate::clock::{Timestamp, instant, millis};
+use crate::clock::{Timestamp, millis};
 use crate::error::Result;
 use crate::model::request::{Added, Change, Existing};
 use crate::model::task::{Definition, TaskStatus};
@@ -28,8 +27,9 @@ use crate::store::postgres::{PostgresStore, json};
 use crate::store::sqlite::add::planned;
 use crate::store::sqlite::migration::Tables;
 
-/// The server ends a transaction whose client says nothing for four seconds. To plan very many tasks takes longer than that.
-const SILENCE: Duration = Duration::from_secs(1);
+/// Tasks of one statement. The server ends a transaction whose client says nothing for four seconds: to plan and to send very many tasks
+/// takes longer. Few in unit tests, which so add them by several statements.
+pub(super) const PART: usize = if cfg!(test) { 3 } else { 1_000 };
 
 impl PostgresStore {
     pub(super) fn add_task(&mut self, task: &Definition, existing: Existing, now: Timestamp) -> Result<Added> {
@@ -57,7 +57,7 @@ impl PostgresStore {
         Ok(added)
     }
 
-    /// Adds tasks by one statement. `None`: nothing was written, and they must be added in the other way.
+    /// Adds tasks in one transaction, a thousand by a statement. `None`: nothing was written, and they must be added in the other way.
     fn add_if_new(
         &mut self,
         tasks: &[(&Definition, Existing)],
@@ -80,31 +80,44 @@ impl PostgresStore {
         let before = self.clock.as_ref().map(|clock| clock.before());
         let Some(begun) = self.lock().rows.server.begin_adding() else { return Ok(None) };
         let now = self.time_of(before, begun, given);
-        let mut new = NewTasks::default();
-        let mut spoke = instant();
-        let added = tasks.iter().map(|(task, _)| {
-            if instant().duration_since(spoke) >= SILENCE {
-                // An error stays in the transaction: the statement that inserts the tasks meets it.
-                let _ = self.lock().rows.server.batch("SELECT 1");
-                spoke = instant();
+        let (mut added, mut inserted) = (Vec::with_capacity(tasks.len()), Ok(true));
+        for part in tasks.chunks(PART) {
+            let planned = self.plan(part, now, &mut added);
+            inserted = planned.map_or(Ok(false), |new| new.insert(&mut self.lock().rows.server, now));
+            if !matches!(inserted, Ok(true)) {
+                break;
             }
-            let schedule = task.check(now, self.memory.schedules())?;
-            let (status, next_run) = planned(task, schedule, now)?;
-            new.push(task, status, next_run);
-            Ok(Added { name: task.name.clone(), change: Change::Created, next_run })
-        });
-        let added: Option<Vec<Added>> = added.collect::<Result<_>>().ok();
-        let inserted = added.as_ref().map_or(Ok(false), |_| new.insert(&mut self.lock().rows.server, now));
+        }
+        if let Ok(true) = inserted {
+            inserted = self.lock().rows.server.commit().map(|()| true);
+        }
         self.end();
         match inserted {
             Ok(true) => {
                 self.adds_new = true;
-                Ok(added)
+                Ok(Some(added))
             }
             // Whether they are stored is unknown.
             Err(fault) if fault.is_lost() => Err(self.memory.error(fault, doing)),
             Ok(false) | Err(_) => Ok(None),
         }
+    }
+
+    /// Plans new tasks, and notes what became of them.
+    fn plan<'t>(
+        &mut self,
+        tasks: &[(&'t Definition, Existing)],
+        now: Timestamp,
+        added: &mut Vec<Added>,
+    ) -> Result<NewTasks<'t>> {
+        let mut new = NewTasks::default();
+        for (task, _) in tasks {
+            let schedule = task.check(now, self.memory.schedules())?;
+            let (status, next_run) = planned(task, schedule, now)?;
+            new.push(task, status, next_run);
+            added.push(Added { name: task.name.clone(), change: Change::Created, next_run });
+        }
+        Ok(new)
     }
 }
 
@@ -193,7 +206,7 @@ impl<'a> NewTasks<'a> {
         self.numbers.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
     }
 
-    /// Inserts the tasks in the open transaction, and commits it. Returns false if not all can be inserted.
+    /// Inserts the tasks in the open transaction. Returns false if not all can be inserted.
     fn insert(&self, server: &mut Server, now: Timestamp) -> Result<bool, Fault> {
         let (now, version) = (now.as_millis(), Tables::CURRENT.version.to_string());
         let schema = server.address().schema().to_owned();
@@ -211,11 +224,7 @@ impl<'a> NewTasks<'a> {
         let condition = format!("t.name = '{name}' AND t.created_at = {now}");
         let proof = Proof { table: "scheduled_tasks", condition };
         let all = usize::try_from(rows) == Ok(self.texts[0].len());
-        if !all || !server.note_additions((number, timeline), schema, proof) {
-            return Ok(false);
-        }
-        server.commit()?;
-        Ok(true)
+        Ok(all && server.note_additions((number, timeline), schema, proof))
     }
 }
 
