@@ -243,8 +243,9 @@ CREATE TABLE concurrency_limits (
     managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0)
 ) STRICT, WITHOUT ROWID;
 
--- At most max_starts attempts of a handler are claimed in any per_ms, retries included, over all processes. An attempt that
--- was claimed and returned before it began counts as well.
+-- At most max_starts attempts of a handler start in any per_ms, retries included, over all processes. An attempt counts from its
+-- claim, also if it was returned before it began; one that was claimed before a worker was free, from the latest time at which
+-- it may begin.
 CREATE TABLE rate_limits (
     handler          TEXT PRIMARY KEY
                      CHECK (length(handler) BETWEEN 1 AND 200

@@ -63,7 +63,7 @@ pub(crate) enum Other {
 
 const BESIDE: &str = "
     INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('other', 1), ('key-7', 4);
-    INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('elsewhere', 1, 1000), ('rated', 10000, 100);
+    INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('elsewhere', 1, 1000), ('rated', 10000, 10000);
     INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, status, planned)
     VALUES ('crowd', 'none', 'manual', '', 'allow', 'paused', 1);
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, blocked)

@@ -458,6 +458,8 @@ pub struct Claim {
     pub(crate) recurring: bool,
     /// Whether it was claimed before a worker was free. Its row does not yet record when it began.
     pub(crate) read_ahead: bool,
+    /// The latest time at which it may begin, if it was read ahead and its handler has a rate limit: its start counts as one of this time.
+    pub(crate) begins_by: Option<Timestamp>,
     /// On a server: the owner that claimed it. A scheduler that registers again has another id, and may claim the same attempt again.
     pub(crate) owner: Option<Arc<str>>,
 }
@@ -492,6 +494,7 @@ impl Claim {
             first: None,
             recurring: false,
             read_ahead: false,
+            begins_by: None,
             owner: None,
         }
     }

@@ -432,6 +432,8 @@ impl Worker {
         let now = self.attempts.clock.now();
         let at_once = |outcome| Finished::new(claim.clone(), outcome, now, now);
         let finished = match self.handlers.get(&claim.handler) {
+            // Its start counts as one that was earlier.
+            Some(_) if claim.begins_by.is_some_and(|at| now.wall > at) => at_once(Outcome::Released),
             Some(handler) => match self.attempts.begin(&claim, &flag, now) {
                 Some(place) => {
                     at_work.began = Some((now, place));

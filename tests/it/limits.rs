@@ -1,6 +1,7 @@
 //! Limits across processes: the running runs of a key, and the starts of a handler.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use duly::testing::{ManualClock, Stepper};
 use duly::{
@@ -300,9 +301,27 @@ fn a_start_by_a_wrong_clock_does_not_count_beyond_the_return_of_the_clock() {
 }
 
 #[test]
-fn a_run_with_a_rate_is_not_read_ahead() {
+fn a_run_with_a_rate_that_is_read_ahead_counts_from_the_latest_time_at_which_it_may_begin() {
     let (db, mut stepper) = with_workers(1);
-    limit_rate(&db, "work", 100, 60_000);
+    limit_rate(&db, "work", 3, 1_000);
+    due_at_noon(&stepper, 6, |task| task);
+    let claims = stepper.step_ahead(4).unwrap();
+    assert_eq!(claims.len(), 3, "its rate limits what is read ahead");
+    claims.iter().for_each(|claim| stepper.finish(claim, Outcome::succeeded()));
+    stepper.clock().advance(Duration::from_millis(1_000));
+    let first = stepper.step_ahead(4).unwrap();
+    assert_eq!(first.len(), 1, "only the first began at noon");
+    stepper.finish(&first[0], Outcome::succeeded());
+    stepper.clock().advance(Duration::from_millis(199));
+    assert!(stepper.step_ahead(4).unwrap().is_empty());
+    stepper.clock().advance(Duration::from_millis(1));
+    assert_eq!(stepper.step_ahead(4).unwrap().len(), 2);
+}
+
+#[test]
+fn a_run_with_a_rate_of_a_short_time_is_not_read_ahead() {
+    let (db, mut stepper) = with_workers(1);
+    limit_rate(&db, "work", 100, 999);
     due_at_noon(&stepper, 6, |task| task);
     assert_eq!(stepper.step_ahead(4).unwrap().len(), 1);
     assert!(stepper.step_ahead(4).unwrap().is_empty());

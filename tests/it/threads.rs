@@ -5,11 +5,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{BoxError, Context, Error, Event, Failure, RetryPolicy, RunStatus, Scheduler, SystemClock};
+use duly::testing::ManualClock;
+use duly::{BoxError, Context, Error, Event, Failure, NewTask, RetryPolicy, RunStatus, Scheduler, SystemClock};
 
 use crate::fixtures::{
-    TestDb, eventually, eventually_counts, held, is_of_sqlite, joined, listen, overdue, patience, receive, retry_soon,
-    seconds, wait_for_status,
+    TestDb, at, eventually, eventually_counts, held, is_of_sqlite, joined, listen, overdue, patience, receive,
+    retry_soon, seconds, wait_for_status,
 };
 use crate::observers::{Gate, Held};
 
@@ -106,6 +107,33 @@ fn claims_that_no_worker_begins_are_released_and_do_not_count() {
     eventually_counts("all have succeeded", 401, || db.count(RunStatus::Succeeded));
     assert_eq!(db.ask("SELECT max(attempt - forgiven) FROM task_runs"), "1", "a released attempt does not count");
     assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome <> 'released'"), "0");
+}
+
+#[test]
+fn what_was_read_ahead_and_has_a_rate_begins_in_time_or_is_released() {
+    let db = TestDb::new();
+    let (clock, calls) = (ManualClock::new(at("2027-03-14T12:00:00Z")), Arc::new(AtomicUsize::new(0)));
+    let client = db.client();
+    db.execute("INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('work', 100, 3600000)");
+    client
+        .add_all((0..6).map(|n| NewTask::once(format!("task-{n}"), at("2027-03-14T12:00:00Z")).handler("work")))
+        .unwrap();
+    // The first is brief, so that others are read ahead with the second, which takes longer than they may wait.
+    let works = {
+        let (clock, calls) = (clock.clone(), calls.clone());
+        move |_: &Context| {
+            if calls.fetch_add(1, Ordering::Relaxed) == 1 {
+                clock.advance(Duration::from_millis(201));
+            }
+            Ok::<_, Error>(())
+        }
+    };
+    let scheduler = Scheduler::builder(db.address()).clock(clock).workers(1).handler("work", works).start().unwrap();
+    eventually_counts("all have succeeded", 6, || db.count(RunStatus::Succeeded));
+    scheduler.shutdown(patience()).unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 6);
+    assert_eq!(db.ask("SELECT count(*) FROM task_attempts WHERE outcome = 'released'"), "4");
+    assert_eq!(db.ask("SELECT count(*) FROM rate_limit_starts"), "10", "a start that was released counts as well");
 }
 
 #[test]

@@ -152,7 +152,7 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     if runs::claim(tx, run, claimer, (place, slots.started(now)), now)? == Wrote::Superseded {
         return Ok(blocked::place(tx, run, key, now)?);
     }
-    limits.record_start(tx, &claim.handler, now)?;
+    claim.begins_by = limits.record_start(tx, &claim.handler, slots, now)?;
     claim.attempt += 1;
     claim.read_ahead = slots.take();
     match key {

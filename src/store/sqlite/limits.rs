@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
@@ -17,6 +18,12 @@ use crate::store::turn_io::Slots;
 
 /// Most runs of one handler that may start behind a key at one time, however high its limit is: bounds what a claim derives again.
 pub(crate) const WINDOW: usize = number("window") as usize;
+
+/// How long after its claim a run may begin that was read ahead and whose handler has a rate limit. As much work is read ahead at most.
+const BEGIN_WITHIN: Duration = Duration::from_millis(200);
+
+/// The shortest time of a rate, in milliseconds, with which runs are read ahead.
+const SHORTEST_READ_AHEAD: i64 = 1_000;
 
 const ANY: &str = "SELECT EXISTS (SELECT 1 FROM concurrency_limits), EXISTS (SELECT 1 FROM rate_limits)";
 
@@ -84,17 +91,27 @@ impl InForce {
         Ok(self.opens_at(tx, handler)?.is_none_or(|at| at <= now))
     }
 
-    /// Returns whether the slots admit a run of a handler. With a rate limit it is never read ahead: it counts from its claim.
+    /// Returns whether the slots admit a run of a handler. With a rate of a short time it is not read ahead: its start would count up to
+    /// [`BEGIN_WITHIN`] late.
     pub(crate) fn admit(&self, slots: &Slots, handler: &str) -> bool {
-        slots.idle > 0 || !self.rates.contains_key(handler)
+        slots.idle > 0 || self.rates.get(handler).is_none_or(|rate| rate.per >= SHORTEST_READ_AHEAD)
     }
 
-    /// Records that an attempt of a handler starts, if its starts are limited.
-    pub(crate) fn record_start(&self, tx: &Transaction<'_>, handler: &str, now: Timestamp) -> rusqlite::Result<()> {
-        let Some(rate) = self.rates.get(handler) else { return Ok(()) };
-        tx.prepare_cached(RECORD)?.execute(named_params! { ":handler": handler, ":now": now })?;
+    /// Records that an attempt of a handler starts in the next of the slots, if its starts are limited. One that is read ahead may begin
+    /// later: its start counts as one of the latest time at which it may, which is returned.
+    pub(crate) fn record_start(
+        &self,
+        tx: &Transaction<'_>,
+        handler: &str,
+        slots: &Slots,
+        now: Timestamp,
+    ) -> rusqlite::Result<Option<Timestamp>> {
+        let Some(rate) = self.rates.get(handler) else { return Ok(None) };
+        let begins_by = (slots.idle == 0).then(|| now.plus(BEGIN_WITHIN));
+        let counted = begins_by.unwrap_or(now);
+        tx.prepare_cached(RECORD)?.execute(named_params! { ":handler": handler, ":at": counted })?;
         tx.prepare_cached(FORGET)?.execute(named_params! { ":handler": handler, ":kept": rate.max_starts })?;
-        Ok(())
+        Ok(begins_by)
     }
 
     /// Sets the keys whose runs wait, by their hashes.
@@ -206,7 +223,7 @@ fn opens_at(tx: &Transaction<'_>, handler: &str, rate: &Rate) -> rusqlite::Resul
 const RECORD: &str = sql! {"
     INSERT INTO rate_limit_starts (handler, number, started_at)
     VALUES (:handler, ifnull((SELECT max(number) FROM rate_limit_starts
-                               WHERE handler = :handler AND number < {most_starts}), 0) + 1, :now)"};
+                               WHERE handler = :handler AND number < {most_starts}), 0) + 1, :at)"};
 
 const FORGET: &str = sql! {"
     DELETE FROM rate_limit_starts

@@ -295,11 +295,11 @@ impl Opener<'_, '_> {
         let opened = match &mut self.claimer {
             // Its row follows from its task alone: `once::finish` starts such runs together.
             Some((_, slots)) if may_start && is_plain(self.due, &run) => {
-                self.cx.written.limits.record_start(self.cx.tx, run.handler, self.cx.now)?;
+                let begins_by = self.cx.written.limits.record_start(self.cx.tx, run.handler, slots, self.cx.now)?;
                 let read_ahead = slots.take();
                 self.cx.written.once.starting.push(self.cx.written.claims.len());
                 let claim = first_claim(self.due, UNNUMBERED, scheduled_for, origin, self.cx.now);
-                let claim = Claim { read_ahead, ..claim };
+                let claim = Claim { read_ahead, begins_by, ..claim };
                 self.cx.written.claims.push(Arc::new(claim));
                 Some(UNNUMBERED)
             }
@@ -307,10 +307,10 @@ impl Opener<'_, '_> {
                 let started = slots.started(self.cx.now);
                 let id = runs::start(self.cx.tx, &run, claimer, slot, started)?;
                 if let Some(id) = id {
-                    self.cx.written.limits.record_start(self.cx.tx, run.handler, self.cx.now)?;
+                    let begins_by = self.cx.written.limits.record_start(self.cx.tx, run.handler, slots, self.cx.now)?;
                     let read_ahead = slots.take();
                     let claim = first_claim(self.due, id, scheduled_for, origin, self.cx.now);
-                    let claim = Claim { read_ahead, ..claim };
+                    let claim = Claim { read_ahead, begins_by, ..claim };
                     self.cx.written.claims.push(Arc::new(claim));
                 }
                 id
@@ -476,6 +476,7 @@ fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin,
         first: None,
         recurring: due.kind != ScheduleKind::Once,
         read_ahead: false,
+        begins_by: None,
         owner: None,
     }
 }

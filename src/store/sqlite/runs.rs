@@ -544,6 +544,7 @@ fn as_claim<T: FromSql + Into<String>>(row: &Row<'_>, run_id: i64, now: Timestam
         first: None,
         recurring: row.get::<_, ScheduleKind>(9)? != ScheduleKind::Once,
         read_ahead: false,
+        begins_by: None,
         owner: None,
     })
 }

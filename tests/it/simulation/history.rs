@@ -153,6 +153,8 @@ pub(crate) struct Attempt {
     /// Whether the task counted consecutive deaths then: a one-time task does not.
     pub(crate) recurring: bool,
     pub(crate) limit: Option<Duration>,
+    /// The latest wall time at which it may begin.
+    pub(crate) begins_by: Option<i64>,
     /// When a worker began it, by the monotonic clock.
     pub(crate) began: Option<Duration>,
     /// What its handler has returned.

@@ -318,6 +318,7 @@ impl Scenario {
 
     /// Has idle workers, and the lanes beside them, take and begin what was handed over. What is to be returned does not begin.
     pub(crate) fn begin(&mut self, id: usize) {
+        let wall = self.now().wall.as_millis();
         let now = self.now().monotonic;
         let Scheduler { stepper: Some(stepper), workers, calls, in_loop, .. } = &mut self.schedulers[id] else {
             return;
@@ -331,6 +332,10 @@ impl Scenario {
             if call.lane.is_none() {
                 let Some(left) = idle.checked_sub(1) else { continue };
                 idle = left;
+            }
+            let attempt = &self.history.attempts[&(call.claim.run_id, call.claim.attempt)];
+            if attempt.begins_by.is_some_and(|at| wall > at) {
+                call.outcome = Outcome::Released;
             }
             call.ends_at = Some(now + call.takes);
             in_loop.takes(&call.claim);

@@ -9,6 +9,9 @@ use crate::simulation::history::{Attempt, Check, History, Step, Turn};
 use crate::simulation::rows::{RunRow, Tables, TaskRow};
 use crate::simulation::unusable_rows::UNKNOWN_ZONE;
 
+/// How long after its claim an attempt may begin, in milliseconds, that was read ahead and whose starts are limited.
+const BEGIN_WITHIN: i64 = 200;
+
 impl History {
     pub(crate) fn check_claims(&mut self, step: &Step<'_>, turn: &Turn) -> Check {
         let name = self.owners[turn.owner].name.clone();
@@ -30,7 +33,10 @@ impl History {
             let task = &step.after.tasks[&run.task];
             let before = step.before.runs.get(&id).map(AsRef::as_ref);
             self.check_start(step, turn, task, before, run)?;
-            self.limits.started(&run.handler, step.now)?;
+            // What was read ahead may begin later, and its start counts as of then.
+            let counted = step.now + if run.is_announced { 0 } else { BEGIN_WITHIN };
+            self.limits.started(&run.handler, counted)?;
+            let begins_by = (!run.is_announced && self.limits.has_rate(&run.handler)).then_some(counted);
             let policy = (task.max_attempts, task.backoff, task.cap);
             let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
             let limit = claim.timeout.filter(|limit| !limit.is_zero());
@@ -41,6 +47,7 @@ impl History {
                 policy,
                 recurring,
                 limit,
+                begins_by,
                 began,
                 outcome,
                 took,

@@ -320,6 +320,7 @@ fn waiting_claim(row: &Row, run_id: i64, now: Timestamp) -> Result<Option<Claim>
         first: None,
         recurring: row.try_get(11)?,
         read_ahead: false,
+        begins_by: None,
         owner: None,
     }))
 }

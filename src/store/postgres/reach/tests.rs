@@ -505,6 +505,7 @@ fn claim(run_id: i64, attempt: u32, task_id: i64) -> Claim {
         first: None,
         recurring: true,
         read_ahead: false,
+        begins_by: None,
         owner: None,
     }
 }
