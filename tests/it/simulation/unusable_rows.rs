@@ -70,12 +70,6 @@ impl History {
             if step.after.tasks[&run.task].max_attempts == 1 {
                 return Err(format!("run {} may start only once, and was claimed with no worker free", run.id));
             }
-            if self.limits.has_rate(&run.handler) {
-                return Err(format!(
-                    "the starts of run {} are limited, and it was claimed with no worker free",
-                    run.id
-                ));
-            }
         }
         Ok(())
     }
