@@ -148,11 +148,12 @@ fn a_service_is_installed_shown_changed_and_removed() {
     let (code, _, err) = machine.run(&["status"]);
     assert_eq!((code, err.as_str()), (1, "error: duly is not running\n"));
     machine.printed(&["install"]);
-    assert_eq!(machine.calls(), [SHOW, SHOW, "--user daemon-reload", "--user enable --now duly.service"]);
+    let restart = ["--user daemon-reload", "--user enable duly.service", "--user restart duly.service"];
+    assert_eq!(machine.calls(), [&[SHOW, SHOW][..], &restart].concat());
 
     // Other options restart it.
     machine.printed(&["install", "--", "--drain", "2m", "--alert-command", "echo '100%'"]);
-    assert_eq!(machine.calls(), ["--user daemon-reload", "--user enable duly.service", "--user restart duly.service"]);
+    assert_eq!(machine.calls(), restart);
     let text = read(&unit);
     assert!(text.contains(" --drain 2m --alert-command \"echo '100%%'\"\n"), "{text}");
     assert!(text.contains("\nTimeoutStopSec=180s\n"), "{text}");
@@ -240,8 +241,9 @@ fn a_dry_run_changes_nothing() {
     assert!(out.contains("would run: systemctl --user disable --now duly.service\n"), "{out}");
     let out = machine.printed(&["install", "--dry-run", "--", "--create"]);
     assert!(out.contains("would run: systemctl --user restart duly.service\n"), "{out}");
-    assert!(machine.printed(&["install", "--dry-run"]).starts_with("is unchanged: "));
-    assert!(machine.calls().is_empty());
+    let out = machine.printed(&["install", "--dry-run"]);
+    assert!(out.starts_with("unchanged: ") && !out.contains("would run: "), "{out}");
+    assert_eq!(machine.calls(), [SHOW]);
     assert_eq!(machine.files().len() + 1, before.len(), "all but the calls, which the test has removed");
 }
 
@@ -249,13 +251,17 @@ fn a_dry_run_changes_nothing() {
 #[test]
 fn without_a_service_manager_the_file_is_written_and_the_rest_is_said() {
     let machine = Machine::new();
-    let typed = "to start it, type: systemctl --user daemon-reload && systemctl --user enable --now duly.service\n";
+    let start = "systemctl --user enable --now duly.service";
+    let restart = "systemctl --user enable duly.service && systemctl --user restart duly.service";
     fs::write(machine.file("refuses"), "").expect("a file");
     let without = |line: &[&str]| answer(machine.command(line).env("PATH", machine.file("nowhere")));
     let with = |line: &[&str]| machine.run(line);
-    let cases: [(&dyn Fn(&[&str]) -> Answer, &str); 2] =
-        [(&without, "there is no systemctl"), (&with, "systemctl: Failed to connect to bus: No medium found")];
-    for (run, why) in cases {
+    let cases: [(&dyn Fn(&[&str]) -> Answer, &str, &str); 2] = [
+        (&without, "there is no systemctl", start),
+        (&with, "systemctl: Failed to connect to bus: No medium found", restart),
+    ];
+    for (run, why, typed) in cases {
+        let typed = format!("to start it, type: systemctl --user daemon-reload && {typed}\n");
         let (code, out, err) = run(&["install"]);
         assert!(code == 1 && out.starts_with(if machine.unit().exists() { "" } else { "wrote " }), "{out}");
         let says =
@@ -275,9 +281,16 @@ fn without_a_service_manager_the_file_is_written_and_the_rest_is_said() {
     }
     fs::remove_file(machine.file("refuses")).expect("a file");
     machine.calls();
+    // A running service may still run what the file was before.
+    fs::write(machine.file("active"), "").expect("a file");
+    fs::write(machine.file("enabled"), "").expect("a file");
     assert!(machine.printed(&["install"]).starts_with("unchanged: "));
-    assert_eq!(machine.calls(), [SHOW, "--user daemon-reload", "--user enable --now duly.service"]);
+    let calls = ["--user daemon-reload", "--user enable duly.service", "--user restart duly.service"];
+    assert_eq!(machine.calls(), calls);
+    machine.printed(&["install"]);
+    assert_eq!(machine.calls(), [SHOW]);
     machine.printed(&["uninstall"]);
+    assert_eq!(fs::read_dir(machine.unit().parent().expect("a folder")).expect("a folder").count(), 0);
 }
 
 #[test]
@@ -301,7 +314,8 @@ fn status_says_whether_install_would_write_another_file() {
     machine.printed(&["install"]);
     assert!(read(&machine.unit()).contains("RestartSec=5s"));
     assert_eq!(machine.status().1["current"], true);
-    let parts = machine.files().into_iter().filter(|file| file.extension().is_some_and(|end| end == "duly-new"));
+    let parts =
+        machine.files().into_iter().filter(|file| file.extension().is_some_and(|end| end == "new" || end == "pending"));
     assert_eq!(parts.count(), 0);
 }
 

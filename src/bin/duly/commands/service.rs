@@ -97,6 +97,26 @@ impl Installed {
         self.file.display().to_string()
     }
 
+    /// A file that exists from the time before a change is written until the service runs with it: what was interrupted is done again.
+    fn pending(&self) -> PathBuf {
+        self.file.with_extension("pending")
+    }
+
+    /// Writes the file as a whole: a reader never sees a part of it.
+    fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let part = self.file.with_extension("new");
+        let folder = self.file.parent().map_or(Ok(()), fs::create_dir_all);
+        let written = folder
+            .and_then(|()| fs::write(self.pending(), ""))
+            .and_then(|()| fs::write(&part, bytes))
+            .and_then(|()| fs::rename(&part, &self.file));
+        written.map_err(|error| {
+            let _ = fs::remove_file(&part);
+            let advice = if self.service.system { "; a service of the machine needs the rights of root" } else { "" };
+            Failure::Refused(format!("cannot write {}: {error}{advice}", self.file()))
+        })
+    }
+
     fn foreign(&self) -> Failure {
         let file = self.file();
         Failure::Refused(format!(
@@ -157,14 +177,27 @@ fn install(db: &Path, args: &Install, printer: &mut Printer<'_>) -> Result<(), F
         Found::Own(_, found) => Some(found.as_str()),
     };
     let (file, changed) = (installed.file(), found != Some(text.as_str()));
-    let mut steps = manages.start(&definition, &file, changed && found.is_some());
+    let is_own = Manager::of_system() == Some(installed.manager);
+    if found.is_none()
+        && is_own
+        && let Some(other) = manages.taken(&installed.service)
+    {
+        let text = format!("{other}, which duly did not write; --name NAME chooses another name");
+        return Err(Failure::Refused(text));
+    }
+    let pending = installed.pending();
+    let is_settled = !changed && is_own && !pending.exists() && {
+        let State { enabled, running, .. } = manages.state(&installed.service);
+        (enabled, running) == (Some(true), Some(true))
+    };
+    let steps = if is_settled { Vec::new() } else { manages.start(&definition, &file, found.is_some()) };
+    let commands = steps::all_typed(&steps);
     if args.dry_run {
-        let commands = steps::all_typed(&steps);
         if printer.json {
             let (service, text) = (installed.name(), Some(text.as_str()));
             return Ok(printer.document(&Change { service, file, changed, commands, text, left: None })?);
         }
-        printer.say(format!("{} {file}:", if changed { "would write" } else { "is unchanged:" }))?;
+        printer.say(format!("{} {file}:", if changed { "would write" } else { "unchanged:" }))?;
         printer.block(&text)?;
         return Ok(commands.iter().try_for_each(|command| printer.say(format!("would run: {command}")))?);
     }
@@ -173,29 +206,18 @@ fn install(db: &Path, args: &Install, printer: &mut Printer<'_>) -> Result<(), F
         return Err(Failure::Advised(missing, "; -- --create lets the service create it".to_owned()));
     }
     if changed {
-        if found.is_none()
-            && let Some(other) = manages.taken(&installed.service)
-        {
-            return Err(Failure::Refused(format!(
-                "{other}, which duly did not write; --name NAME chooses another name"
-            )));
-        }
-        write(&installed.file, &encoded(installed.manager, &text), args.which.system)?;
+        installed.write(&encoded(installed.manager, &text))?;
         printer.say(format!("wrote {file}"))?;
     } else {
         printer.say(format!("unchanged: {file}"))?;
-        let State { enabled, running, .. } = manages.state(&installed.service);
-        if (enabled, running) == (Some(true), Some(true)) {
-            steps.clear();
-        }
     }
-    let commands = steps::all_typed(&steps);
     steps::run(&steps).map_err(|error| {
         let typed = commands.join(" && ");
         Failure::Unsuccessful(format!(
             "{file} is written, but the service is not started: {error}; to start it, type: {typed}"
         ))
     })?;
+    let _ = fs::remove_file(pending);
     if printer.json {
         let service = installed.name();
         return Ok(printer.document(&Change { service, file, changed, commands, text: None, left: None })?);
@@ -280,18 +302,6 @@ fn windows_user() -> String {
     env::var("USERDOMAIN").map(|domain| format!("{domain}\\{user}")).unwrap_or(user)
 }
 
-/// Writes a file as a whole: a reader never sees a part of it.
-fn write(file: &Path, bytes: &[u8], system: bool) -> Result<(), Failure> {
-    let part = file.with_extension("duly-new");
-    let folder = file.parent().map_or(Ok(()), fs::create_dir_all);
-    let written = folder.and_then(|()| fs::write(&part, bytes)).and_then(|()| fs::rename(&part, file));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&part);
-        let advice = if system { ": a service of the machine needs the rights of root" } else { "" };
-        Failure::Refused(format!("cannot write {}: {error}{advice}", file.display()))
-    })
-}
-
 fn plan_uninstall(installed: &Installed, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let (left, commands) = match &installed.found {
         Found::Nothing => return not_installed(installed, printer),
@@ -327,6 +337,7 @@ fn uninstall(installed: &Installed, printer: &mut Printer<'_>) -> Result<(), Fai
     })?;
     fs::remove_file(&installed.file)
         .map_err(|error| Failure::Refused(format!("the service is stopped, but {file} cannot be removed: {error}")))?;
+    let _ = fs::remove_file(installed.pending());
     if let Err(error) = steps::run(&manages.forget(&installed.service)) {
         printer.warn(format!("the service manager does not know yet that {file} is removed: {error}"));
     }
