@@ -453,3 +453,57 @@ fn word(answer: Option<bool>) -> &'static str {
         None => "unknown",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{Manager, decoded, encoded, of};
+    use crate::service::definition::ServiceName;
+    use crate::service::steps::all_typed;
+    use crate::service::tests::definition;
+
+    #[test]
+    fn the_file_of_a_task_is_utf_16_with_its_mark() {
+        let text = "<?xml?>\n<!-- na\u{ef}ve \u{1f600} -->\n";
+        let bytes = encoded(Manager::Windows, text);
+        assert_eq!((&bytes[..4], &bytes[14..20]), (&[0xff, 0xfe, b'<', 0][..], &[b'>', 0, b'\r', 0, b'\n', 0][..]));
+        for manager in [Manager::Windows, Manager::Systemd, Manager::Launchd] {
+            assert_eq!(decoded(&encoded(manager, text)), text);
+        }
+    }
+
+    #[test]
+    fn each_manager_has_its_folder_and_its_commands() {
+        let folder = |name: &str| (name != "XDG_CONFIG_HOME").then(|| PathBuf::from(format!("/{name}")));
+        let settings = |name: &str| Some(PathBuf::from(format!("/{name}")));
+        let mut definition = definition("/db");
+        let user = definition.service.clone();
+        let system = ServiceName { system: true, ..user.clone() };
+        for (manager, of_user, of_system) in [
+            (Manager::Systemd, "/HOME/.config/systemd/user/duly.service", "/etc/systemd/system/duly.service"),
+            (Manager::Launchd, "/HOME/Library/LaunchAgents/duly.plist", "/Library/LaunchDaemons/duly.plist"),
+            (Manager::Windows, "/LOCALAPPDATA/duly/duly.xml", "/PROGRAMDATA/duly/duly.xml"),
+        ] {
+            let file = |service| of(manager).file(service, &folder).unwrap();
+            assert_eq!((file(&user), file(&system)), (of_user.into(), of_system.into()));
+            assert!(of(manager).file(&user, &|_| None).unwrap_err().ends_with("names no folder"));
+        }
+        let file = of(Manager::Systemd).file(&user, &settings).unwrap();
+        assert_eq!(file, PathBuf::from("/XDG_CONFIG_HOME/systemd/user/duly.service"));
+
+        definition.service = system.clone();
+        let start = |manager, replaced| all_typed(&of(manager).start(&definition, "/f g", replaced));
+        let stop = |manager| all_typed(&[of(manager).stop(&system, 90), of(manager).forget(&system)].concat());
+        assert_eq!(start(Manager::Systemd, false), ["systemctl daemon-reload", "systemctl enable --now duly.service"]);
+        let loads =
+            ["launchctl bootout system/duly", "launchctl enable system/duly", "launchctl bootstrap system '/f g'"];
+        assert_eq!(start(Manager::Launchd, false), loads);
+        assert_eq!(start(Manager::Launchd, true), loads);
+        assert_eq!(stop(Manager::Launchd), loads[..1]);
+        let creates = ["schtasks /End /TN duly", "schtasks /Create /TN duly /XML '/f g' /F", "schtasks /Run /TN duly"];
+        assert_eq!(start(Manager::Windows, true), creates);
+        assert_eq!(start(Manager::Windows, false), creates[1..]);
+        assert_eq!(stop(Manager::Windows), ["schtasks /End /TN duly", "schtasks /Delete /TN duly /F"]);
+    }
+}

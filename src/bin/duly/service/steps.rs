@@ -118,3 +118,35 @@ pub(crate) fn all_typed(steps: &[Step]) -> Vec<String> {
     let changing = steps.iter().filter(|step| !matches!(step.wanted, Wanted::Failure(_)));
     changing.map(|step| typed(&step.words)).collect()
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::{Step, Wanted, run};
+
+    #[test]
+    fn steps_run_until_one_does_not_end_as_it_has_to() {
+        let shell = |line: &str, wanted| Step::new(&["sh", "-c", line], wanted);
+        let refused = "echo no >&2; echo bus >&2; exit 3";
+        for (step, ends) in [
+            (shell("exit 0", Wanted::Success(0)), Ok(())),
+            (shell(refused, Wanted::Success(0)), Err("sh: no bus")),
+            (shell("exit 0", Wanted::Exit), Ok(())),
+            (shell(refused, Wanted::Exit), Ok(())),
+            (shell("exit 0", Wanted::Failure(0)), Err("the service does not stop")),
+            (shell(refused, Wanted::Failure(0)), Ok(())),
+            // That it cannot be asked is no answer.
+            (Step::new(&["no-such-program"], Wanted::Exit), Err("there is no no-such-program")),
+            (Step::new(&["no-such-program"], Wanted::Failure(0)), Err("there is no no-such-program")),
+        ] {
+            let done = run(&[step.clone(), shell("exit 1", Wanted::Exit)]);
+            assert_eq!(done, ends.map_err(str::to_owned), "{step:?}");
+        }
+        let home = tempfile::tempdir().unwrap();
+        let count = |wanted| {
+            let file = home.path().join(format!("{wanted:?}"));
+            let line = format!("echo >>'{0}'; [ $(wc -l <'{0}') -ge 2 ]", file.display());
+            run(&[shell(&line, wanted)]).map(|()| std::fs::read_to_string(file).unwrap().len())
+        };
+        assert_eq!(count(Wanted::Success(5)), Ok(2), "one further try was enough");
+    }
+}
