@@ -17,6 +17,14 @@ pub fn shown(path: &Path) -> String {
     format!("{scheme}://{server}")
 }
 
+/// Returns whether an address holds a password, or may hold one.
+pub fn has_password(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let Some((_, rest)) = text.split_once("://").filter(|_| is_address(path)) else { return false };
+    let user = rest.rsplit_once('@').map_or("", |(user, _)| user);
+    user.contains(':') || rest.split_once('?').is_some_and(|(_, parameters)| parameters.contains("password"))
+}
+
 /// Returns whether there may be a database of this name: whether a file exists; of a server, only the server knows.
 pub fn may_exist(path: &Path) -> bool {
     is_address(path) || path.exists()
@@ -24,7 +32,7 @@ pub fn may_exist(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::{has_password, shown};
     use std::path::Path;
 
     #[test]
@@ -34,5 +42,8 @@ mod tests {
         assert_eq!(name("postgres://me:s3cret@h:7/d?schema=x&password=s3"), "postgres://h:7/d");
         assert_eq!(name("postgresql:///d"), "postgresql:///d");
         assert_eq!(name("a@b?c"), "a@b?c");
+        let has_one = |address| has_password(Path::new(address));
+        assert!(has_one("postgres://me:s3/c@r?t@h:7/d") && has_one("postgresql:///d?user=me&password=s3"));
+        assert!(!has_one("postgres://me@h:7/d?schema=x") && !has_one("/a:b@c?password=d"));
     }
 }

@@ -240,6 +240,9 @@ mod schedule_changes;
 mod selftest;
 /// Messages of `duly run` to the service manager: ready, stopping, and the watchdog.
 mod service_manager;
+/// `duly service`: the files of services, and what the service manager is given.
+#[cfg(feature = "cli")]
+mod services;
 /// `duly run` as a process: signals, exit codes, log and cost; the helpers to run it.
 mod sidecar;
 /// Days of virtual time from a seed, with crashes and clock steps, and a checker of every row.

@@ -13,6 +13,7 @@ mod manifest;
 mod mutations;
 mod output;
 mod selftest;
+mod service;
 mod workers;
 
 // Waits of the unit tests, shared with the integration tests.
@@ -392,6 +393,7 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         }
         Command::Backup { file } => backup::backup(&existing(printer)?, file, printer),
         Command::Migrate { from, to } => commands::migrate::migrate(from, to, printer),
+        Command::Service(command) => commands::service::service(&args.db, command, printer),
         Command::Completions { shell } => shell::completions(*shell, printer),
         Command::Man { command } => shell::man(command.as_deref(), printer),
     }

@@ -107,7 +107,12 @@ impl Desk {
         command.current_dir(home).env("HOME", home).env("PATH", path).env("TZ", "UTC").env("DULY_DB", "agent.db");
         command.env("PYTHONPATH", python).env("NODE_NO_WARNINGS", "1");
         command.env("NODE_OPTIONS", format!("--import {}", home.join("stand_ins.mjs").display()));
-        command.env_remove("COLUMNS").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env_remove("COLUMNS")
+            .env_remove("XDG_CONFIG_HOME")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 

@@ -16,6 +16,7 @@ use crate::cli::help_examples;
 use crate::cli::import_args::Import;
 use crate::cli::limit_args::Limits;
 use crate::cli::retention_args::Keep;
+use crate::cli::service_args::Service;
 use crate::cli::values::{LogFormat, duration, json_or_input, task_status};
 
 /// Durable scheduler on one SQLite file: each occurrence runs once, and none is lost without a record.
@@ -213,6 +214,9 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DB")]
         to: PathBuf,
     },
+    /// Run duly run as a service of systemd, launchd or the Windows Task Scheduler.
+    #[command(subcommand, after_help = help_examples::SERVICE)]
+    Service(Service),
     /// Print a completion script for a shell.
     #[command(after_help = help_examples::COMPLETIONS)]
     Completions {

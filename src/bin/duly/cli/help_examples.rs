@@ -165,6 +165,43 @@ Examples:
   duly migrate --from agent.db --to postgres://duly@db.example/app
   duly migrate --from postgres://duly@db.example/app --to agent-copy.db"#;
 
+/// Appends examples to what the commands of `service` have in common.
+macro_rules! service {
+    ($examples:literal) => {
+        concat!(
+            "A service of systemd on Linux, of launchd on macOS, of the Task Scheduler on Windows. duly replaces and removes only files ",
+            "that it has written.\n\n",
+            $examples
+        )
+    };
+}
+
+pub(crate) const SERVICE: &str = service!(
+    "Examples:
+  duly service install --db agent.db
+  duly service install --dry-run --for windows
+  duly service status"
+);
+
+pub(crate) const SERVICE_INSTALL: &str = service!(
+    "Examples:
+  duly service install --db agent.db
+  duly service install --db agent.db --name mail -- --tasks tasks.toml --drain 1m
+  duly service install --system --dry-run --for launchd"
+);
+
+pub(crate) const SERVICE_UNINSTALL: &str = service!(
+    "Examples:
+  duly service uninstall
+  duly service uninstall --name mail --dry-run"
+);
+
+pub(crate) const SERVICE_STATUS: &str = r#"The exit code is 1 unless the service is running. It is current if install, with the program that runs now, would write the same file.
+
+Examples:
+  duly service status
+  duly service status --name mail --json"#;
+
 pub(crate) const COMPLETIONS: &str = r#"In bash, zsh and fish, names of tasks are completed too, from the database of --db or DULY_DB. Each line below installs the completions of one shell; new shells read them.
 
 Examples:

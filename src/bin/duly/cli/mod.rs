@@ -14,6 +14,7 @@ pub(crate) mod nearest;
 #[cfg(test)]
 pub(crate) mod reference;
 pub(crate) mod retention_args;
+pub(crate) mod service_args;
 pub(crate) mod service_manager;
 pub(crate) mod signals;
 pub(crate) mod values;

@@ -35,7 +35,7 @@ says.
 ";
 
 /// When a command exits with 1, and whether it opens the database and so may exit with 4.
-const FAILURES: [(&str, &str, bool); 29] = [
+const FAILURES: [(&str, &str, bool); 32] = [
     ("run", "the manifest was refused, or the scheduler did not start or was stopped by an error", true),
     ("add", "the definition is invalid, or a task of this name has another definition", true),
     (
@@ -79,6 +79,13 @@ const FAILURES: [(&str, &str, bool); 29] = [
     ("selftest", "at least one check failed", false),
     ("backup", "the file exists, or cannot be written", true),
     ("migrate", "the target is not empty, or both differ after the copy", true),
+    (
+        "service install",
+        "a file or a unit of this name is not of duly, the file cannot be written, or the service manager does not start the service",
+        true,
+    ),
+    ("service uninstall", "duly did not write the file, or the service manager does not stop the service", false),
+    ("service status", "the service is not installed or not running, or that is unknown", false),
     ("completions", "the script cannot be printed", false),
     ("man", "there is no such command", false),
 ];

@@ -21,6 +21,7 @@ pub(crate) mod run_status;
 pub(crate) mod selftest;
 #[cfg(feature = "postgres")]
 pub(crate) mod selftest_server;
+pub(crate) mod service;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod status;

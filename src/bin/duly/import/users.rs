@@ -53,13 +53,14 @@ pub(crate) fn is_root() -> bool {
     current_uid().as_deref() == Some("0")
 }
 
+/// Returns the number of the current user, where users have numbers.
 #[cfg(unix)]
-fn current_uid() -> Option<String> {
+pub(crate) fn current_uid() -> Option<String> {
     Some(rustix::process::getuid().as_raw().to_string())
 }
 
 #[cfg(not(unix))]
-fn current_uid() -> Option<String> {
+pub(crate) fn current_uid() -> Option<String> {
     None
 }
 
