@@ -17,7 +17,7 @@
 //! matches it.
 
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -194,7 +194,8 @@ impl Slots {
 
     fn content(&self, file: &File, database: &Path) -> io::Result<Vec<u8>> {
         let boot = process::boot_id().unwrap_or_default();
-        let (own, database) = (identity(&file.metadata()?), identity(&std::fs::metadata(database)?));
+        let (own, database) =
+            (shown(platform::identity_of(file)), shown(platform::identity(&database.metadata()?, database)));
         let line = format!("{}{FORMAT}{boot} {own} {database}", char::from(self.first_byte()));
         let second = format!("{:SUCCESSOR$}{}", "", padded_cookie(self.cookie));
         let widths = (IDENTITY - 1, HEADER - IDENTITY - 1);
@@ -257,8 +258,8 @@ fn digits(place: &mut [u8], mut number: u64) {
 }
 
 /// Returns device and inode in the form of the header.
-fn identity(metadata: &Metadata) -> String {
-    platform::identity(metadata).map_or_else(|| "-".to_owned(), |(device, inode)| format!("{device}:{inode}"))
+fn shown(identity: Option<(u64, u64)>) -> String {
+    identity.map_or_else(|| "-".to_owned(), |(device, inode)| format!("{device}:{inode}"))
 }
 
 /// Marks the file of a dead owner with the id of the recovering owner, so that other observers do not mistake the
@@ -316,11 +317,11 @@ pub(crate) fn read(mut file: &File, database: &Path) -> Content {
                 if boot.is_empty() || process::boot_id().ok()? != boot {
                     return None;
                 }
-                if file.metadata().is_ok_and(|metadata| identity(&metadata) == own) {
+                if shown(platform::identity_of(file)) == own {
                     return Some(Content::Slots { begun: attempts_in(slots), is_of_this_boot: true });
                 }
                 // Copies of the lock files beside a copy of the database belong to owners that never work there.
-                let is_copied = std::fs::metadata(database).is_ok_and(|metadata| identity(&metadata) != original);
+                let is_copied = platform::identity_at(database).is_some_and(|found| shown(Some(found)) != original);
                 (!is_copied).then_some(Content::Copy)
             },
         );
