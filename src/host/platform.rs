@@ -17,7 +17,7 @@ pub(crate) fn identity(metadata: &Metadata, path: &Path) -> Option<(u64, u64)> {
     #[cfg(not(unix))]
     {
         let _ = metadata;
-        Some(information_at(path)?.0)
+        known_volume(information_at(path)?.0)
     }
 }
 
@@ -31,14 +31,25 @@ pub(crate) fn identity_of(file: &File) -> Option<(u64, u64)> {
     #[cfg(unix)]
     return identity(&file.metadata().ok()?, Path::new(""));
     #[cfg(not(unix))]
-    Some(information(file)?.0)
+    known_volume(information(file)?.0)
+}
+
+/// Returns whether a file that is found now may be the one that was found before: `true` if the system does not say.
+pub(crate) fn may_be(found: Option<(u64, u64)>, before: Option<(u64, u64)>) -> bool {
+    if cfg!(unix) { found == before } else { found.zip(before).is_none_or(|(found, before)| found == before) }
 }
 
 /// Returns whether a path, where these metadata were read, names this open file. On Windows by the index alone: both are in one folder, and
 /// Wine loses the volume of an open file that is renamed.
 pub(crate) fn is_named(file: &File, path: &Path, named: &Metadata) -> bool {
-    let (named, open) = (identity(named, path), identity_of(file));
-    if cfg!(windows) { named.map(|(_, index)| index) == open.map(|(_, index)| index) } else { named == open }
+    #[cfg(unix)]
+    return identity(named, path) == identity_of(file);
+    #[cfg(not(unix))]
+    {
+        let _ = named;
+        let index = |found: Option<((u64, u64), u64)>| found.map(|((_, index), _)| index);
+        index(information_at(path)) == index(information(file))
+    }
 }
 
 /// Returns the number of names (hard links) of a file. `path`: where these metadata were read.
@@ -53,6 +64,12 @@ pub(crate) fn names(metadata: &Metadata, path: &Path) -> u64 {
         let _ = metadata;
         information_at(path).map_or(1, |(_, names)| names)
     }
+}
+
+/// Windows numbers its volumes from 1. Wine does not always find the number.
+#[cfg(windows)]
+fn known_volume(identity: (u64, u64)) -> Option<(u64, u64)> {
+    Some(identity).filter(|(volume, _)| *volume != 0)
 }
 
 /// Returns the identity of a file, and the number of its names.

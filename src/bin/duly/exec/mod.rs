@@ -5,6 +5,8 @@ pub(crate) mod environment;
 pub(crate) mod guard;
 #[cfg(windows)]
 pub(crate) mod job;
+pub(crate) mod leader;
+pub(crate) mod machine;
 pub(crate) mod orphans;
 pub(crate) mod payload;
 pub(crate) mod pipes;

@@ -1,6 +1,7 @@
-//! Platform differences: the file system of a folder, its free space, and processes in their own group. What the system does not
-//! provide is `None`.
+//! Platform differences: the name of this machine, private folders, the file system of a folder, its free space, and processes in their own group.
+//! What the system does not provide is `None`.
 
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,6 +11,22 @@ pub(crate) fn own_group(command: &mut Command) {
     std::os::unix::process::CommandExt::process_group(command, 0);
     #[cfg(not(unix))]
     let _ = command;
+}
+
+/// Returns the name of this machine.
+pub(crate) fn host() -> String {
+    #[cfg(unix)]
+    return rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(unix))]
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
+/// Creates a folder that only its owner may enter. Fails if it exists.
+pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(path);
+    #[cfg(not(unix))]
+    std::fs::create_dir(path)
 }
 
 /// Returns the free space of the file system of a folder, in bytes.
