@@ -450,7 +450,9 @@ mod tests {
         let edges = [i64::MIN + 1, -62_167_219_200_001, -1, 0, 1, 1_805_025_600_123, 253_402_300_800_000, i64::MAX];
         let instants = edges.map(Timestamp::from_millis).into_iter().chain([Timestamp::MIN, Timestamp::MAX]);
         for at in instants {
-            assert_eq!(SystemTime::try_from(at).map(Timestamp::from).ok(), Some(at));
+            // The times of Windows begin in the year 1601.
+            let of_system = SystemTime::try_from(at).map(Timestamp::from).ok();
+            assert!(of_system.map_or(cfg!(windows), |same| same == at), "{at}");
             let converted = chrono::DateTime::try_from(at).map(Timestamp::from);
             assert_eq!(converted.is_ok(), at.to_datetime().is_some());
             assert!(converted.is_ok_and(|converted| converted == at) || at.to_datetime().is_none());
@@ -474,6 +476,6 @@ mod tests {
         assert_eq!((Timestamp::from_millis(i64::MIN + 1) - Duration::MAX).as_millis(), i64::MIN);
         assert_eq!(late.to_string(), format!("{} ms", i64::MAX - 1));
         assert_eq!(Timestamp::MIN.since(Timestamp::MAX), Duration::ZERO);
-        assert_eq!(Timestamp::from(SystemTime::UNIX_EPOCH - Duration::from_nanos(1)), Timestamp::from_millis(-1));
+        assert_eq!(Timestamp::from(SystemTime::UNIX_EPOCH - Duration::from_nanos(100)), Timestamp::from_millis(-1));
     }
 }

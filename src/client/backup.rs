@@ -117,8 +117,9 @@ impl Client {
         with_file(&original, |file| file.copy_into(part, progress))?;
         let running = with_file(part, |copy| copy.disown(&original, now))?;
         let store = |error: io::Error| Error::store(DOING, error);
-        let bytes =
-            File::open(part).and_then(|file| file.sync_all().and_then(|()| file.metadata())).map_err(store)?.len();
+        // Windows syncs no file that is open for reading alone.
+        let written = File::options().read(true).write(true).open(part);
+        let bytes = written.and_then(|file| file.sync_all().and_then(|()| file.metadata())).map_err(store)?.len();
         std::fs::rename(part, whole).map_err(store)?;
         progress.complete();
         Ok((bytes, running))

@@ -17,7 +17,7 @@
 //! matches it.
 
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -49,6 +49,8 @@ const HALTED: u8 = b'E';
 const SLOT: usize = 60;
 /// Longest file that is read, in bytes: some hundred thousand slots.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
+/// The identity of a file that the system does not say.
+const UNKNOWN: &str = "-";
 /// The start of the header, after its first byte.
 const FORMAT: &str = " duly-owner-4 ";
 
@@ -147,7 +149,10 @@ impl Slots {
     /// Rewrites the header and the slots if the file does not hold them: another program wrote into it, for example
     /// restored an older copy. Returns whether it rewrote them.
     pub(crate) fn repair(&mut self, file: &File, path: &Path, database: &Path) -> io::Result<bool> {
-        // On Windows a locked file cannot be read, and no other program can write into it.
+        // There a locked file cannot be read, and no other program can write into it.
+        if cfg!(windows) {
+            return Ok(false);
+        }
         let opened = platform::open_regular(path, File::options().read(true));
         let mut found = Vec::new();
         if opened.and_then(|opened| opened.take(MAX_FILE).read_to_end(&mut found)).is_err() {
@@ -194,7 +199,8 @@ impl Slots {
 
     fn content(&self, file: &File, database: &Path) -> io::Result<Vec<u8>> {
         let boot = process::boot_id().unwrap_or_default();
-        let (own, database) = (identity(&file.metadata()?), identity(&std::fs::metadata(database)?));
+        let (own, database) =
+            (shown(platform::identity_of(file)), shown(platform::identity(&database.metadata()?, database)));
         let line = format!("{}{FORMAT}{boot} {own} {database}", char::from(self.first_byte()));
         let second = format!("{:SUCCESSOR$}{}", "", padded_cookie(self.cookie));
         let widths = (IDENTITY - 1, HEADER - IDENTITY - 1);
@@ -257,8 +263,13 @@ fn digits(place: &mut [u8], mut number: u64) {
 }
 
 /// Returns device and inode in the form of the header.
-fn identity(metadata: &Metadata) -> String {
-    platform::identity(metadata).map_or_else(|| "-".to_owned(), |(device, inode)| format!("{device}:{inode}"))
+fn shown(identity: Option<(u64, u64)>) -> String {
+    identity.map_or_else(|| UNKNOWN.to_owned(), |(device, inode)| format!("{device}:{inode}"))
+}
+
+/// Returns whether a file is certainly another one than the header names.
+fn is_another(found: Option<(u64, u64)>, named: &str) -> bool {
+    found.is_some() && named != UNKNOWN && shown(found) != named
 }
 
 /// Marks the file of a dead owner with the id of the recovering owner, so that other observers do not mistake the
@@ -316,11 +327,11 @@ pub(crate) fn read(mut file: &File, database: &Path) -> Content {
                 if boot.is_empty() || process::boot_id().ok()? != boot {
                     return None;
                 }
-                if file.metadata().is_ok_and(|metadata| identity(&metadata) == own) {
+                if !is_another(platform::identity_of(file), own) {
                     return Some(Content::Slots { begun: attempts_in(slots), is_of_this_boot: true });
                 }
                 // Copies of the lock files beside a copy of the database belong to owners that never work there.
-                let is_copied = std::fs::metadata(database).is_ok_and(|metadata| identity(&metadata) != original);
+                let is_copied = is_another(platform::identity_at(database), original);
                 (!is_copied).then_some(Content::Copy)
             },
         );

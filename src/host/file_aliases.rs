@@ -5,15 +5,11 @@
 use std::fs::Metadata;
 use std::path::Path;
 
+use crate::host::platform;
+
 /// Returns why a file with hard links cannot be used; `None` if it has one name.
 pub(crate) fn hard_links(path: &Path, metadata: &Metadata) -> Option<String> {
-    #[cfg(unix)]
-    let names = std::os::unix::fs::MetadataExt::nlink(metadata);
-    #[cfg(not(unix))]
-    let names = {
-        let _ = metadata;
-        1
-    };
+    let names = platform::names(metadata, path);
     (names > 1).then(|| {
         format!(
             "it has {names} names (hard links), and a log of its own under each: remove all names but one \

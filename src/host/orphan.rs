@@ -285,7 +285,7 @@ impl Orphan {
         if input.is_some() && input == found {
             return RecordedFor::ThisDatabase;
         }
-        let database = std::fs::metadata(&self.database).ok().as_ref().and_then(platform::identity);
+        let database = platform::identity_at(&self.database);
         match (record.db_dev.zip(record.db_ino), database) {
             (Some(recorded), Some(now)) if recorded == now => RecordedFor::Presumed,
             (Some(_), Some(_)) => RecordedFor::OtherDatabase,
@@ -348,7 +348,7 @@ pub(crate) fn record_of(
     database: &Path,
     guard: Option<GuardedGroup>,
 ) -> Option<String> {
-    let database = std::fs::metadata(database).ok().as_ref().and_then(platform::identity);
+    let database = platform::identity_at(database);
     let (dev, ino) = input.unzip();
     let (db_dev, db_ino) = database.unzip();
     let init = std::process::id() == 1;
@@ -372,7 +372,7 @@ impl Input {
         folder::make_private(folder)?;
         let path = input_path(folder, run, attempt);
         let mut file = create_anew(&path, platform::create_held)?;
-        let input = Input { path, identity: platform::identity(&file.metadata()?) };
+        let input = Input { path, identity: platform::identity_of(&file) };
         file.write_all(content)?;
         file.rewind()?;
         Ok((input, file))

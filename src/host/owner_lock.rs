@@ -278,7 +278,7 @@ impl OwnerLock {
         file.lock()?;
         let file = Locked::new(file);
         files.slots.write_all(&file, &self.database)?;
-        std::fs::rename(&temporary, &path)?;
+        platform::rename(Path::new(&temporary), &path)?;
         files.file = Some(Arc::new(file));
         Ok(())
     }
@@ -472,7 +472,7 @@ pub(crate) fn remove_stale_temporaries(database: &Path, now: Timestamp) {
 /// Returns whether the path itself, and no link, names this open file. On a system without file identities: whether the path exists.
 pub(crate) fn names(path: &Path, file: &File) -> bool {
     match (std::fs::symlink_metadata(path), file.metadata()) {
-        (Ok(named), Ok(open)) => platform::identity(&named) == platform::identity(&open),
+        (Ok(named), Ok(_)) => platform::is_named(file, path, &named),
         _ => false,
     }
 }

@@ -5,16 +5,83 @@ use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns device and inode: the identity of a file under any name. `None` where the system has none.
-#[cfg(unix)]
-pub(crate) fn identity(metadata: &Metadata) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    Some((metadata.dev(), metadata.ino()))
+/// Returns device and inode: the identity of a file under any name. `path`: where these metadata were read. On Windows, volume and index, for
+/// which the file is opened again: `None` if that fails.
+pub(crate) fn identity(metadata: &Metadata, path: &Path) -> Option<(u64, u64)> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let _ = path;
+        Some((metadata.dev(), metadata.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = metadata;
+        known_volume(information_at(path)?.0)
+    }
 }
 
-#[cfg(not(unix))]
-pub(crate) fn identity(_metadata: &Metadata) -> Option<(u64, u64)> {
-    None
+/// As [`identity`], of the file at a path; links are followed.
+pub(crate) fn identity_at(path: &Path) -> Option<(u64, u64)> {
+    identity(&path.metadata().ok()?, path)
+}
+
+/// As [`identity`], of an open file.
+pub(crate) fn identity_of(file: &File) -> Option<(u64, u64)> {
+    #[cfg(unix)]
+    return identity(&file.metadata().ok()?, Path::new(""));
+    #[cfg(not(unix))]
+    known_volume(information(file)?.0)
+}
+
+/// Returns whether a file that is found now may be the one that was found before: `true` if the system does not say.
+pub(crate) fn may_be(found: Option<(u64, u64)>, before: Option<(u64, u64)>) -> bool {
+    if cfg!(unix) { found == before } else { found.zip(before).is_none_or(|(found, before)| found == before) }
+}
+
+/// Returns whether a path, where these metadata were read, names this open file. On Windows by the index alone: both are in one folder, and
+/// Wine loses the volume of an open file that is renamed.
+pub(crate) fn is_named(file: &File, path: &Path, named: &Metadata) -> bool {
+    #[cfg(unix)]
+    return identity(named, path) == identity_of(file);
+    #[cfg(not(unix))]
+    {
+        let _ = named;
+        let index = |found: Option<((u64, u64), u64)>| found.map(|((_, index), _)| index);
+        index(information_at(path)) == index(information(file))
+    }
+}
+
+/// Returns the number of names (hard links) of a file. `path`: where these metadata were read.
+pub(crate) fn names(metadata: &Metadata, path: &Path) -> u64 {
+    #[cfg(unix)]
+    {
+        let _ = path;
+        std::os::unix::fs::MetadataExt::nlink(metadata)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = metadata;
+        information_at(path).map_or(1, |(_, names)| names)
+    }
+}
+
+/// Windows numbers its volumes from 1. Wine does not always find the number.
+#[cfg(windows)]
+fn known_volume(identity: (u64, u64)) -> Option<(u64, u64)> {
+    Some(identity).filter(|(volume, _)| *volume != 0)
+}
+
+/// Returns the identity of a file, and the number of its names.
+#[cfg(windows)]
+fn information(file: &File) -> Option<((u64, u64), u64)> {
+    let found = winapi_util::file::information(file).ok()?;
+    Some(((found.volume_serial_number(), found.file_index()), found.number_of_links()))
+}
+
+#[cfg(windows)]
+fn information_at(path: &Path) -> Option<((u64, u64), u64)> {
+    information(winapi_util::Handle::from_path_any(path).ok()?.as_file())
 }
 
 /// A value that changes whenever the file does: its size, and the times of its last content and inode change.
@@ -75,6 +142,30 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+/// Renames a file. On Windows, again for a second as long as another program, such as one that looks for viruses, has one of them open.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(windows)]
+    for pause in [1, 4, 15, 60, 250, 650].map(std::time::Duration::from_millis) {
+        match std::fs::rename(from, to) {
+            Err(error) if is_held_by_another(&error) => std::thread::sleep(pause),
+            done => return done,
+        }
+    }
+    std::fs::rename(from, to)
+}
+
+/// Windows: whether a file cannot be used now because another process has it open.
+#[cfg(windows)]
+fn is_held_by_another(error: &io::Error) -> bool {
+    const ACCESS_DENIED: i32 = 5;
+    const LOCK_VIOLATION: i32 = 33;
+    [ACCESS_DENIED, SHARING_VIOLATION, LOCK_VIOLATION].map(Some).contains(&error.raw_os_error())
+}
+
+/// Windows: another process has the file open without sharing it.
+#[cfg(windows)]
+const SHARING_VIOLATION: i32 = 32;
+
 /// Creates a folder that only its owner may enter. Fails if it exists.
 pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
@@ -114,6 +205,10 @@ pub(crate) fn byte_at(file: &File, offset: u64) -> io::Result<Option<u8>> {
 
 /// Returns when a file was created, in nanoseconds since the Unix epoch. `None` where the system does not report it.
 pub(crate) fn born(metadata: &Metadata) -> Option<u64> {
+    // Windows gives a new file the time of the one whose name it takes within seconds. The index of a file is not used again there.
+    if cfg!(windows) {
+        return None;
+    }
     let since = metadata.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
     u64::try_from(since.as_nanos()).ok()
 }
@@ -189,12 +284,11 @@ pub(crate) enum Hold {
 /// Returns whether such a file is held, and its identity. Requests a shared lock, so that two observers do not mistake
 /// each other for the holder.
 pub(crate) fn held(path: &Path) -> (Hold, Option<(u64, u64)>) {
-    /// Windows: another process has the file open without sharing it.
-    const SHARING_VIOLATION: i32 = 32;
     let file = match open_regular(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return (Hold::Missing, None),
-        Err(error) if cfg!(windows) && error.raw_os_error() == Some(SHARING_VIOLATION) => return (Hold::Held, None),
+        #[cfg(windows)]
+        Err(error) if error.raw_os_error() == Some(SHARING_VIOLATION) => return (Hold::Held, None),
         Err(error) => return (Hold::Unknown(format!("{} cannot be opened: {error}", path.display())), None),
     };
     let hold = match file.try_lock_shared() {
@@ -208,5 +302,5 @@ pub(crate) fn held(path: &Path) -> (Hold, Option<(u64, u64)>) {
             Hold::Unknown(format!("the lock of {} cannot be requested: {error}", path.display()))
         }
     };
-    (hold, file.metadata().ok().as_ref().and_then(identity))
+    (hold, identity_of(&file))
 }

@@ -149,14 +149,14 @@ fn has_ended(error: &io::Error) -> bool {
 
 /// Returns the visible processes that have a file open, under a name that `is_named` accepts.
 pub(crate) fn holders(path: &Path, is_named: impl Fn(&str) -> bool) -> Vec<u32> {
-    let Some(identity) = std::fs::metadata(path).ok().as_ref().and_then(platform::identity) else { return Vec::new() };
+    let Some(identity) = platform::identity_at(path) else { return Vec::new() };
     let holds = |pid: &u32| {
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
         files.flatten().any(|file| {
             // The name first: `stat` on a file of an unreachable network file system may block forever.
             let to = std::fs::read_link(file.path()).unwrap_or_default();
             let named = to.file_name().and_then(|name| name.to_str()).is_some_and(&is_named);
-            named && std::fs::metadata(file.path()).is_ok_and(|open| platform::identity(&open) == Some(identity))
+            named && platform::identity_at(&file.path()) == Some(identity)
         })
     };
     pids().unwrap_or_default().into_iter().filter(holds).collect()
@@ -181,6 +181,10 @@ fn is_listed(locks: &str, pid: u32) -> bool {
 
 /// Returns the boot id of this machine: a new one after every boot.
 pub(crate) fn boot_id() -> io::Result<String> {
+    // Under Wine, this path leads to the system below.
+    if cfg!(windows) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
@@ -191,9 +195,12 @@ fn own_namespace() -> Result<u64, String> {
     if numbers.trim() != std::process::id().to_string() {
         return Err("/proc shows another PID namespace than this process's own".to_owned());
     }
-    let namespace = std::fs::metadata("/proc/self/ns/pid")
-        .map_err(|error| format!("the PID namespace of this process cannot be read: {error}"))?;
-    platform::identity(&namespace).map(|(_, inode)| inode).ok_or_else(|| "this system has no PID namespaces".to_owned())
+    let path = Path::new("/proc/self/ns/pid");
+    let namespace =
+        path.metadata().map_err(|error| format!("the PID namespace of this process cannot be read: {error}"))?;
+    platform::identity(&namespace, path)
+        .map(|(_, inode)| inode)
+        .ok_or_else(|| "this system has no PID namespaces".to_owned())
 }
 
 /// Returns why some processes are not visible in `/proc`; `None` if all are.

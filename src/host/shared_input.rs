@@ -57,7 +57,7 @@ impl SharedInput {
         folder::make_private(owner.folder())?;
         let path = Self::new_path(owner);
         let file = platform::create_held(&path)?;
-        let identity = platform::identity(&file.metadata()?);
+        let identity = platform::identity_of(&file);
         Ok((
             SharedInput(Arc::new(SharedFile {
                 path,
@@ -79,8 +79,8 @@ impl SharedInput {
             Hold::Unknown(reason) => return Err(io::Error::other(reason)),
         }
         let path = Self::new_path(owner);
-        std::fs::rename(file, &path)?;
-        let identity = platform::identity(&path.symlink_metadata()?);
+        platform::rename(file, &path)?;
+        let identity = platform::identity(&path.symlink_metadata()?, &path);
         let (database, process) = (owner.database().to_owned(), OnceLock::new());
         Ok(SharedInput(Arc::new(SharedFile { path, identity, database, process })))
     }
@@ -115,6 +115,10 @@ impl SharedInput {
         let SharedFile { path, identity, database, process } = &*self.0;
         let Some(record) = orphan::record_of(pid, *identity, database, guard) else { return };
         let record = &**process.get_or_init(|| record.into());
+        // Nothing can write a file that another process has open without sharing it: the rows alone have the record there.
+        if cfg!(windows) {
+            return;
+        }
         let file = platform::open_regular(path, File::options().write(true));
         let write = |file: File| file.set_len(0).and_then(|()| platform::write_at(&file, record.as_bytes(), 0));
         if let Err(error) = file.and_then(write) {

@@ -264,6 +264,9 @@ mod stuck_workers;
 mod supercronic;
 /// Schedulers that are alive but stalled, or whose state is unknown.
 mod suspended;
+/// What is promised on every system, with commands that run on each: trees of processes, killed schedulers, arguments.
+#[cfg(feature = "cli")]
+mod systems;
 /// Runs that another owner takes over, and outcomes that arrive too late.
 mod takeover;
 /// The testing kit: skipped quiet time, until helpers, restarts, outages, local times, async handlers.

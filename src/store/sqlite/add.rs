@@ -97,8 +97,7 @@ pub(crate) fn put_alone(
 
 /// Reports whether two paths name one file.
 fn is_same(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
-    match (identity(one), identity(other)) {
+    match (platform::identity_at(one), platform::identity_at(other)) {
         (Some(one), Some(other)) => one == other,
         _ => one == other,
     }

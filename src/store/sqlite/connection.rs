@@ -534,7 +534,7 @@ impl SqliteStore {
         // A real path ends in no symbolic link: a link that is found leads to where the file was moved.
         let found = if cfg!(unix) { self.path.symlink_metadata() } else { self.path.metadata() };
         match found {
-            Ok(metadata) if platform::identity(&metadata) == self.identity => Ok(metadata),
+            Ok(metadata) if platform::may_be(platform::identity(&metadata, &self.path), self.identity) => Ok(metadata),
             // The log would be applied to the file that is there now.
             Ok(_) => {
                 let aside = self.files.set_log_aside();

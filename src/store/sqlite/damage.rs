@@ -112,7 +112,7 @@ impl Files {
     pub(crate) fn of(path: &Path, identity: Option<Identity>) -> Self {
         let beside = ["-wal", "-shm"].into_iter().filter_map(|suffix| {
             let name = beside(path, suffix);
-            let identity = std::fs::metadata(&name).ok().as_ref().and_then(platform::identity)?;
+            let identity = platform::identity_at(&name)?;
             Some((name, identity))
         });
         Files {
@@ -339,7 +339,7 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// Returns whether the name still refers to the same file; `None` if no such file exists, or it cannot be known.
 fn is_ours(name: &Path, known: Identity) -> Option<bool> {
     let found = std::fs::symlink_metadata(name).ok()?;
-    platform::identity(&found).map(|found| found == known)
+    platform::identity(&found, name).map(|found| found == known)
 }
 
 /// Reads the file without its log. SQLite delays closing the file until that drops no lock.

@@ -115,7 +115,7 @@ pub(crate) fn open(path: &Path, missing: Missing, durability: Durability, tables
         transaction.commit()?;
     }
     schema::watch_moves(&connection)?;
-    let identity = std::fs::metadata(path).ok().and_then(|metadata| platform::identity(&metadata));
+    let identity = platform::identity_at(path);
     Ok(Opened { connection, path: path.to_owned(), identity })
 }
 

@@ -26,6 +26,7 @@ use crate::alarms::url::Url;
 use crate::alarms::watch::Watch;
 use crate::cli::alarm_args::AlarmOptions;
 use crate::exec::guard::Guard;
+use crate::exec::machine;
 
 /// Time limit for the last attempts.
 const LAST: Duration = Duration::from_secs(5);
@@ -57,7 +58,7 @@ impl Alarms {
             let outages = Arc::new(Outages::new(channels, pace.gather));
             // An address is no name of a file, and stays as it is.
             let database = shown(&file.canonicalize().unwrap_or_else(|_| file.to_owned()));
-            let origin = Origin { host: host(), database };
+            let origin = Origin { host: machine::host(), database };
             for (channel, receiver) in receivers {
                 let (origin, outages, stop) = (origin.clone(), outages.clone(), stop.clone());
                 let client = Client::open_existing(file)?;
@@ -101,12 +102,4 @@ fn spawn(stop: &Arc<Stop>, name: &str, run: impl FnOnce() + Send + 'static) -> R
     });
     let cannot = |source: io::Error| Error::Store { doing: "start a thread for alarms", source: source.into() };
     thread.map(drop).map_err(cannot)
-}
-
-/// The name of this machine.
-fn host() -> String {
-    #[cfg(unix)]
-    return rustix::system::uname().nodename().to_string_lossy().into_owned();
-    #[cfg(not(unix))]
-    std::env::var("COMPUTERNAME").unwrap_or_default()
 }

@@ -62,7 +62,7 @@ pub(crate) struct Add {
     /// Command and its arguments, started without a shell.
     #[arg(last = true, value_name = "ARGV", group = "what")]
     pub(crate) argv: Vec<String>,
-    /// Command line for /bin/sh.
+    /// Command line for /bin/sh; on Windows for cmd.exe.
     #[arg(long, value_name = "LINE", group = "what", help_heading = WHAT)]
     pub(crate) shell: Option<String>,
     /// Handler of an application that runs a scheduler on this database.

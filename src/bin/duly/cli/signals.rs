@@ -1,15 +1,20 @@
 //! Signals, delivered on a thread.
 
-use std::io;
-#[cfg(unix)]
-use std::io::IsTerminal;
-use std::thread;
+#[cfg(all(windows, any(feature = "page", feature = "postgres", feature = "tokio")))]
+mod console;
 
+#[cfg(all(windows, any(feature = "page", feature = "postgres", feature = "tokio")))]
+use crate::cli::signals::console::Signals;
 #[cfg(target_os = "linux")]
 use nix::sys::signal::{SIGPWR, SIGQUIT, SIGWINCH};
 #[cfg(unix)]
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM};
+#[cfg(unix)]
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io;
+#[cfg(unix)]
+use std::io::IsTerminal;
+use std::thread;
 
 /// Signals without a meaning here. Their default action would end the program while commands are running.
 #[cfg(unix)]
@@ -20,7 +25,7 @@ const IGNORED: [i32; 6] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO]
 #[cfg(target_os = "linux")]
 const OF_IMAGES: [(i32, &str); 4] =
     [(SIGQUIT as i32, "SIGQUIT"), (SIGWINCH as i32, "SIGWINCH"), (SIGPWR as i32, "SIGPWR"), (37, "SIGRTMIN+3")];
-#[cfg(not(target_os = "linux"))]
+#[cfg(all(unix, not(target_os = "linux")))]
 const OF_IMAGES: [(i32, &str); 0] = [];
 
 /// Returns the signals that stop this process as they stop an image: it is process 1, whose default action for each is to ignore it. At a
@@ -86,30 +91,27 @@ impl Signals {
     }
 }
 
-/// Other systems cannot wait for a signal: this polls.
-#[cfg(not(unix))]
-struct Signals(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+/// Without these events there is Ctrl-C alone, as a signal of the C library, for which this polls.
+#[cfg(not(any(unix, feature = "page", feature = "postgres", feature = "tokio")))]
+struct Signals(std::sync::Arc<std::sync::atomic::AtomicBool>);
 
-#[cfg(not(unix))]
+#[cfg(not(any(unix, feature = "page", feature = "postgres", feature = "tokio")))]
 impl Signals {
     fn new() -> io::Result<Self> {
         let raised = std::sync::Arc::default();
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register_usize(signal, std::sync::Arc::clone(&raised), signal as usize)?;
-        }
+        signal_hook::flag::register(signal_hook::consts::SIGINT, std::sync::Arc::clone(&raised))?;
         Ok(Signals(raised))
     }
 
     fn next(&mut self) -> Option<Request> {
-        loop {
-            match self.0.swap(0, std::sync::atomic::Ordering::SeqCst) {
-                0 => thread::sleep(std::time::Duration::from_millis(200)),
-                signal => return Some(stop(signal as i32)),
-            }
+        while !self.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            thread::sleep(std::time::Duration::from_millis(200));
         }
+        Some(Request::Stop("Ctrl-C"))
     }
 }
 
+#[cfg(unix)]
 fn stop(signal: i32) -> Request {
     let name = OF_IMAGES.into_iter().find(|(of_image, _)| *of_image == signal).map(|(_, name)| name);
     Request::Stop(name.unwrap_or(if signal == SIGINT { "SIGINT" } else { "SIGTERM" }))

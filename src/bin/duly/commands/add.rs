@@ -11,7 +11,7 @@ use crate::cli::failure::Failure;
 use crate::cli::values::reason;
 use crate::cli::zone;
 use crate::commands::list;
-use crate::exec::payload as command;
+use crate::exec::{payload as command, system};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 
@@ -133,7 +133,7 @@ fn new_task(add: &Add) -> Result<NewTask, Failure> {
         });
     }
     let argv = match &add.shell {
-        Some(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line.clone()],
+        Some(line) => system::shell(line.clone()),
         None => add.argv.clone(),
     };
     if argv.first().is_some_and(|program| program.is_empty()) {

@@ -3,6 +3,10 @@
 pub(crate) mod children;
 pub(crate) mod environment;
 pub(crate) mod guard;
+#[cfg(windows)]
+pub(crate) mod job;
+pub(crate) mod leader;
+pub(crate) mod machine;
 pub(crate) mod orphans;
 pub(crate) mod payload;
 pub(crate) mod pipes;
@@ -353,8 +357,7 @@ fn not_started(reason: String, error: &io::Error) -> BoxError {
 }
 
 fn plain_command(payload: &Payload) -> Command {
-    let mut command = Command::new(&payload.argv[0]);
-    command.args(&payload.argv[1..]);
+    let mut command = system::command(&payload.argv);
     if let Some(folder) = &payload.cwd {
         command.current_dir(folder);
     }

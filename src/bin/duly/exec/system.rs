@@ -5,11 +5,13 @@
 //!
 //! On Linux, which lists the members of a group, the command is not waited for until the group is empty: while the zombie holds
 //! the PID, a signal to the group cannot reach other processes. Other Unix systems do not distinguish dead members from live
-//! ones. Other systems have no groups: the command is a single process.
+//! ones. On Windows the group is a [job object](crate::exec::job), which is ended at once: there is no signal that asks first.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
+#[cfg(not(windows))]
+use std::process::Child;
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -21,7 +23,10 @@ use process_wrap::std::{CommandWrap, CommandWrapper, ProcessSession};
 #[cfg(unix)]
 use rustix::process::{Pid, Signal, kill_process_group};
 
+#[cfg(not(windows))]
 use crate::exec::children::{self, Own};
+#[cfg(windows)]
+use crate::exec::job::{self as children, JobChild as Child, Own};
 use crate::output::escape;
 use crate::output::units::first_of;
 
@@ -89,11 +94,17 @@ impl Group {
 
     /// Whether the command has ended and its group is empty.
     pub(crate) fn is_gone(&mut self) -> bool {
-        self.has_ended() && is_empty(self.id())
+        #[cfg(windows)]
+        return self.has_ended() && self.child.is_empty();
+        #[cfg(not(windows))]
+        return self.has_ended() && is_empty(self.id());
     }
 
     /// Lists the live members: `sleep (pid 7), sh (pid 8)`; `None` if none is visible.
     pub(crate) fn left(&self) -> Option<String> {
+        #[cfg(windows)]
+        return self.child.members().map_or_else(|_| Some("its job object".to_owned()), |pids| listed(&pids));
+        #[cfg(not(windows))]
         if !cfg!(any(target_os = "linux", target_os = "android")) {
             return Some("its process group".to_owned());
         }
@@ -153,6 +164,29 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
     }
     #[cfg(not(unix))]
     matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::WouldBlock)
+}
+
+/// Returns the command that a shell executes: `/bin/sh`, on Windows `cmd.exe`.
+pub(crate) fn shell(line: String) -> Vec<String> {
+    let shell = if cfg!(windows) { CMD } else { &["/bin/sh", "-c"] };
+    shell.iter().copied().map(str::to_owned).chain([line]).collect()
+}
+
+/// Windows: the words before a line that `cmd.exe` reads as it is.
+const CMD: &[&str] = &["cmd.exe", "/d", "/s", "/c"];
+
+/// Returns a command with these arguments. Windows has one line, of which each program makes its own: these are quoted as C programs expect,
+/// those of batch files are refused if `cmd.exe` could read them otherwise, and the line of [`shell`] is not quoted.
+pub(crate) fn command(argv: &[String]) -> Command {
+    let mut command = Command::new(&argv[0]);
+    #[cfg(windows)]
+    if let Some([line]) = argv.strip_prefix(CMD.iter().copied().map(str::to_owned).collect::<Vec<_>>().as_slice()) {
+        // `/s` removes the outer quotes, and nothing else.
+        std::os::windows::process::CommandExt::raw_arg(command.args(&CMD[1..]), format!("\"{line}\""));
+        return command;
+    }
+    command.args(&argv[1..]);
+    command
 }
 
 /// Has a process lead a new session and group.

@@ -13,6 +13,7 @@ use crate::cli::limit_args::rate;
 use crate::cli::nearest::nearest;
 use crate::cli::values::{self, expiry, schedule_duration, truncated};
 use crate::exec::payload::Payload;
+use crate::exec::system;
 
 /// Most characters of an unknown key that are compared and printed.
 const MAX_KEY: usize = 80;
@@ -131,7 +132,7 @@ impl Entry<'_> {
             (Some(_), Some(_)) => return Err("command and shell: expected one of them".into()),
             (Some(argv), None) if argv.is_empty() => return Err("command: expected a program, found none".into()),
             (Some(argv), None) => argv,
-            (None, Some(line)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
+            (None, Some(line)) => system::shell(line),
             (None, None) => return Ok(None),
         };
         let cwd = self.text("cwd")?.map_or_else(|| self.folder.to_owned(), |cwd| self.folder.join(cwd));

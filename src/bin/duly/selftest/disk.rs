@@ -6,12 +6,12 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::exec::machine::{self, Mount};
 use crate::output::units::bytes;
 use crate::selftest::child::{FOUND, HOLDING, Role};
 use crate::selftest::probe::{self, LockState, Locks, Reader};
 use crate::selftest::process::Process;
 use crate::selftest::report::Check;
-use crate::selftest::system::{self, Mount};
 use crate::selftest::wait::{CheckError, Timer, failed};
 
 /// Free space below which a note is printed.
@@ -41,9 +41,9 @@ const MOVE: &str = "keep the database on a local disk; duly does not support net
 
 /// Checks the file system of a folder.
 pub(crate) fn file_system(folder: &Path) -> Check {
-    let free = system::free_space(folder);
+    let free = machine::free_space(folder);
     let free_text = free.map_or_else(String::new, |free| format!("; {} free", bytes(free)));
-    match system::mount_of(folder) {
+    match machine::mount_of(folder) {
         Some(mount) => check_mount(&mount, &free_text, free),
         None => Check::good("file system", format!("unknown on this system{free_text}")),
     }
@@ -205,9 +205,9 @@ fn short(length: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::{MIN_FREE, check_count, check_locks, check_mount, check_syncs};
+    use crate::exec::machine::Mount;
     use crate::selftest::probe::{LockState, TIMES};
     use crate::selftest::report::{Check, Verdict};
-    use crate::selftest::system::Mount;
     use std::time::Duration;
 
     fn verdict(kind: &str, free: u64) -> Verdict {

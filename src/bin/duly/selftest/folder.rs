@@ -1,8 +1,9 @@
 //! The temporary folder of the selftest. It is kept if a check fails.
 
-use std::fs::DirBuilder;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::exec::machine::private_folder;
 
 /// A folder that is removed when it is dropped.
 pub(crate) struct Folder {
@@ -17,7 +18,7 @@ impl Folder {
         let parent = std::fs::canonicalize(parent)?;
         loop {
             let path = parent.join(format!("duly-selftest-{:08x}", fastrand::u32(..)));
-            match private().create(&path) {
+            match private_folder(&path) {
                 Ok(()) => return Ok(Folder { path, is_kept: false }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -28,7 +29,7 @@ impl Folder {
     /// Creates a folder in it.
     pub(crate) fn subfolder(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path.join(name);
-        private().create(&path)?;
+        private_folder(&path)?;
         Ok(path)
     }
 
@@ -47,14 +48,6 @@ impl Folder {
         self.is_kept = true;
         std::fs::remove_dir_all(&self.path)
     }
-}
-
-fn private() -> DirBuilder {
-    #[cfg_attr(not(unix), allow(unused_mut))]
-    let mut builder = DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder
 }
 
 impl Drop for Folder {

@@ -12,6 +12,5 @@ pub(crate) mod probe;
 pub(crate) mod process;
 pub(crate) mod report;
 pub(crate) mod scenario;
-pub(crate) mod system;
 pub(crate) mod tasks;
 pub(crate) mod wait;

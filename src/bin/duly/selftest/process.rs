@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::exec::machine;
 use crate::selftest::child::{ROLE, Role};
-use crate::selftest::system;
 use crate::selftest::wait::{CheckError, Timer, failed};
 
 /// Time limit for the end of a child whose input was closed.
@@ -31,7 +31,7 @@ impl Process {
         let mut command = Command::new(std::env::current_exe().map_err(&cannot)?);
         command.arg("selftest").env(ROLE, role.name()).current_dir(folder);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-        system::own_group(&mut command);
+        machine::own_group(&mut command);
         let mut child = command.spawn().map_err(&cannot)?;
         let input = child.stdin.take();
         Ok(Process { role, folder: folder.to_owned(), child, input })

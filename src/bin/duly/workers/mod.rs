@@ -4,7 +4,6 @@
 mod attempts;
 mod bell;
 mod fleet;
-mod leader;
 mod lines;
 mod log_lines;
 pub(crate) mod options;

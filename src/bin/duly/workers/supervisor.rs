@@ -14,10 +14,10 @@ use duly::executor::{SharedInput, Waker};
 use duly::{Clock, SystemClock, Timestamp, duration_text};
 
 use crate::exec::guard::Watched;
+use crate::exec::leader::LeaderOutput;
 use crate::exec::system::{self, Group, is_shortage};
 use crate::workers::attempts::{Ended, Hub};
 use crate::workers::bell::Bell;
-use crate::workers::leader::LeaderOutput;
 use crate::workers::log_lines::WorkerLog;
 use crate::workers::options::WorkerOptions;
 use crate::workers::process::{self, NotStarted, Place, Started};

@@ -37,7 +37,7 @@ mod tests {
         let [file, log] = ["d.db", "d.db-wal"].map(|name| folder.join(name));
         let connection = Connection::open(&file).unwrap();
         connection.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (a)").unwrap();
-        let files = Files::of(&file, platform::identity(&file.metadata().unwrap()));
+        let files = Files::of(&file, platform::identity_at(&file));
         let there = |is_there: bool| {
             if is_there != folder.exists() {
                 let (from, to) = if is_there { (&away, &folder) } else { (&folder, &away) };

@@ -1,7 +1,7 @@
 //! The record beside a database: what was known of the file at the last heartbeat of any owner.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{Metadata, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,14 +28,11 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    fn of(metadata: &Metadata) -> Option<Self> {
-        let (device, inode) = platform::identity(metadata)?;
-        Some(FileId { device, inode, born: platform::born(metadata) })
-    }
-
     /// Returns what identifies the file at a path.
     pub(crate) fn at(path: &Path) -> Option<Self> {
-        FileId::of(&path.metadata().ok()?)
+        let metadata = path.metadata().ok()?;
+        let (device, inode) = platform::identity(&metadata, path)?;
+        Some(FileId { device, inode, born: platform::born(&metadata) })
     }
 
     /// Returns device and inode.
@@ -143,7 +140,7 @@ impl HistoryRecord {
         let temporary = path.with_extension(format!("{}-{number}.new", std::process::id()));
         let file = platform::create_private(&temporary)?;
         platform::write_at(&file, &serde_json::to_vec(self)?, 0)?;
-        std::fs::rename(&temporary, path).inspect_err(|_| _ = std::fs::remove_file(&temporary))
+        platform::rename(&temporary, &path).inspect_err(|_| _ = std::fs::remove_file(&temporary))
     }
 
     /// Keeps which owners are of earlier histories, as long as their lock files exist.

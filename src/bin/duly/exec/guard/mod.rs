@@ -62,8 +62,13 @@ pub(crate) struct Watched {
 }
 
 impl Guard {
-    /// Returns a guard that is not started yet. On other systems than Linux it guards nothing.
+    /// Returns a guard that is not started yet. On other systems than Linux it guards nothing; on Windows the system ends all that this process
+    /// starts from now on with this process.
     pub(crate) fn new() -> Self {
+        #[cfg(windows)]
+        if let Err(error) = crate::exec::job::end_with_this_process() {
+            log::warn!("the scheduler cannot have a job object: {error}; {WITHOUT}");
+        }
         let is_able = cfg!(any(target_os = "linux", target_os = "android"));
         Guard(is_able.then(Arc::default))
     }

@@ -13,10 +13,10 @@ use std::time::Duration;
 use duly::executor::{SharedInput, Waker};
 use duly::{Clock, SystemClock, duration_text};
 
+use crate::exec::leader::{LeaderOutput, lock_own_input, own_input};
 use crate::exec::system;
 use crate::output::units::count_of;
 use crate::workers::attempts::Ended;
-use crate::workers::leader::{LeaderOutput, Pipe};
 use crate::workers::options::FILE;
 use crate::workers::protocol::ToWorker;
 use crate::workers::supervisor::{LATE, Order, Supervisor, hear_out, lock, spawn};
@@ -31,23 +31,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// In the role of the locker: locks standard input. `None`: in another role.
 pub(crate) fn lock_input(mut words: impl Iterator<Item = OsString>) -> Option<io::Result<()>> {
     words.nth(1).filter(|word| word == ROLE)?;
-    #[cfg(unix)]
-    {
-        use std::os::fd::AsFd;
-        let file = io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
-        // Closing it does not unlock it: the application has the same open file.
-        Some(file.and_then(|file| file.lock()))
-    }
-    #[cfg(not(unix))]
-    Some(Err(io::ErrorKind::Unsupported.into()))
-}
-
-/// Returns standard input, without a buffer.
-fn own_input() -> io::Result<impl io::Read + Pipe + Send + 'static> {
-    #[cfg(unix)]
-    return std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned().map(std::fs::File::from);
-    #[cfg(not(unix))]
-    Ok(io::stdin())
+    Some(lock_own_input())
 }
 
 impl Supervisor {

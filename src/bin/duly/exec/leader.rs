@@ -73,3 +73,24 @@ impl<R: Read + Pipe> Read for LeaderOutput<R> {
         Ok(read)
     }
 }
+
+/// Returns standard input, without a buffer.
+pub(crate) fn own_input() -> io::Result<impl Read + Pipe + Send + 'static> {
+    #[cfg(unix)]
+    return std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned().map(std::fs::File::from);
+    #[cfg(not(unix))]
+    Ok(io::stdin())
+}
+
+/// Locks the file that is the standard input of this process.
+pub(crate) fn lock_own_input() -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        let file = io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
+        // Closing it does not unlock it: the parent has the same open file.
+        file.and_then(|file| file.lock())
+    }
+    #[cfg(not(unix))]
+    Err(io::ErrorKind::Unsupported.into())
+}

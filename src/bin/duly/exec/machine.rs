@@ -1,6 +1,7 @@
-//! Platform differences: the file system of a folder, its free space, and processes in their own group. What the system does not
-//! provide is `None`.
+//! Platform differences: the name of this machine, private folders, the file system of a folder, its free space, and processes in their own group.
+//! What the system does not provide is `None`.
 
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,6 +11,22 @@ pub(crate) fn own_group(command: &mut Command) {
     std::os::unix::process::CommandExt::process_group(command, 0);
     #[cfg(not(unix))]
     let _ = command;
+}
+
+/// Returns the name of this machine.
+pub(crate) fn host() -> String {
+    #[cfg(unix)]
+    return rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(unix))]
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
+/// Creates a folder that only its owner may enter. Fails if it exists.
+pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(path);
+    #[cfg(not(unix))]
+    std::fs::create_dir(path)
 }
 
 /// Returns the free space of the file system of a folder, in bytes.
@@ -35,10 +52,23 @@ pub(crate) struct Mount {
 
 /// Returns the file system of a folder, which is given by its canonical path.
 pub(crate) fn mount_of(folder: &Path) -> Option<Mount> {
+    #[cfg(windows)]
+    return share_of(folder);
+    #[cfg(not(windows))]
     mount_in(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, folder)
 }
 
+/// Windows: a folder of another machine, also if a drive letter leads to it. `None` for a disk of this machine.
+#[cfg(windows)]
+fn share_of(folder: &Path) -> Option<Mount> {
+    use std::path::{Component, Prefix};
+    let Some(Component::Prefix(prefix)) = folder.components().next() else { return None };
+    let (Prefix::UNC(server, share) | Prefix::VerbatimUNC(server, share)) = prefix.kind() else { return None };
+    Some(Mount { kind: "smb".to_owned(), source: format!(r"\\{}\{}", server.display(), share.display()) })
+}
+
 /// Finds the file system in the text of `/proc/self/mountinfo`. Of two mounts on one path, the later hides the earlier.
+#[cfg_attr(windows, allow(dead_code, reason = "Windows has no such file"))]
 fn mount_in(lines: &str, folder: &Path) -> Option<Mount> {
     let mounts = lines.lines().filter_map(|line| {
         // The fifth word is the mount point; after " - " follow the type and the source.
@@ -82,6 +112,15 @@ mod tests {
 29 27 0:34 / /home/anna rw master:3 propagate_from:2 - xfs /dev/sdb1 rw
 30 27 0:35 / /home/anna rw - tmpfs none rw
 broken";
+
+    #[cfg(windows)]
+    #[test]
+    fn a_folder_of_another_machine_is_known_by_its_path() {
+        let share = Some(Mount { kind: "smb".into(), source: r"\\server\anna".into() });
+        assert_eq!(super::mount_of(Path::new(r"\\server\anna\bot")), share);
+        assert_eq!(super::mount_of(Path::new(r"\\?\UNC\server\anna\bot")), share);
+        assert_eq!([r"C:\bot", r"\\?\C:\bot", "bot"].map(|path| super::mount_of(Path::new(path))), [None, None, None]);
+    }
 
     #[test]
     fn the_deepest_and_latest_mount_is_found() {
