@@ -3,18 +3,17 @@
 #[cfg(all(windows, any(feature = "page", feature = "postgres", feature = "tokio")))]
 mod console;
 
-#[cfg(all(windows, any(feature = "page", feature = "postgres", feature = "tokio")))]
-use crate::cli::signals::console::Signals;
+use std::io;
+#[cfg(unix)]
+use std::io::IsTerminal;
+use std::thread;
+
 #[cfg(target_os = "linux")]
 use nix::sys::signal::{SIGPWR, SIGQUIT, SIGWINCH};
 #[cfg(unix)]
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM};
 #[cfg(unix)]
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io;
-#[cfg(unix)]
-use std::io::IsTerminal;
-use std::thread;
 
 /// Signals without a meaning here. Their default action would end the program while commands are running.
 #[cfg(unix)]
@@ -88,6 +87,20 @@ impl Signals {
                 signal => return Some(stop(signal)),
             }
         }
+    }
+}
+
+#[cfg(all(windows, any(feature = "page", feature = "postgres", feature = "tokio")))]
+struct Signals(console::Events);
+
+#[cfg(all(windows, any(feature = "page", feature = "postgres", feature = "tokio")))]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        console::Events::new().map(Signals)
+    }
+
+    fn next(&mut self) -> Option<Request> {
+        Some(Request::Stop(self.0.next()))
     }
 }
 

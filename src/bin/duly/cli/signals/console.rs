@@ -1,4 +1,4 @@
-//! Windows has no signals: the events of the console, with the request that each makes.
+//! Windows has no signals: the events of the console.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,10 +7,8 @@ use std::task::Poll;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::windows as console;
 
-use crate::cli::signals::Request;
-
 /// Once one of the last three was delivered, the system ends this process after some seconds.
-pub(super) struct Signals {
+pub(super) struct Events {
     runtime: Runtime,
     ctrl_c: console::CtrlC,
     ctrl_break: console::CtrlBreak,
@@ -19,9 +17,9 @@ pub(super) struct Signals {
     shutdown: console::CtrlShutdown,
 }
 
-impl Signals {
+impl Events {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Signals {
+        Ok(Events {
             runtime: Builder::new_current_thread().build()?,
             ctrl_c: console::ctrl_c()?,
             ctrl_break: console::ctrl_break()?,
@@ -31,9 +29,10 @@ impl Signals {
         })
     }
 
-    pub(super) fn next(&mut self) -> Option<Request> {
-        let Signals { runtime, ctrl_c, ctrl_break, close, logoff, shutdown } = self;
-        let name = runtime.block_on(poll_fn(|context| {
+    /// Waits for the next one, and returns its name.
+    pub(super) fn next(&mut self) -> &'static str {
+        let Events { runtime, ctrl_c, ctrl_break, close, logoff, shutdown } = self;
+        runtime.block_on(poll_fn(|context| {
             let events = [
                 (ctrl_c.poll_recv(context), "Ctrl-C"),
                 (ctrl_break.poll_recv(context), "Ctrl-Break"),
@@ -43,7 +42,6 @@ impl Signals {
             ];
             let found = events.into_iter().find(|(event, _)| event.is_ready());
             found.map_or(Poll::Pending, |(_, name)| Poll::Ready(name))
-        }));
-        Some(Request::Stop(name))
+        }))
     }
 }
