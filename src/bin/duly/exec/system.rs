@@ -105,11 +105,13 @@ impl Group {
         #[cfg(windows)]
         return self.child.members().map_or_else(|_| Some("its job object".to_owned()), |pids| listed(&pids));
         #[cfg(not(windows))]
-        if !cfg!(any(target_os = "linux", target_os = "android")) {
-            return Some("its process group".to_owned());
+        {
+            if !cfg!(any(target_os = "linux", target_os = "android")) {
+                return Some("its process group".to_owned());
+            }
+            let members = members(self.id()).unwrap_or_default();
+            listed(&members.iter().map(|member| member.pid).collect::<Vec<_>>())
         }
-        let members = members(self.id()).unwrap_or_default();
-        listed(&members.iter().map(|member| member.pid).collect::<Vec<_>>())
     }
 
     /// Sends SIGTERM to the group.
@@ -287,16 +289,12 @@ pub(crate) fn is_missing(group: u32) -> bool {
 }
 
 /// Whether a group whose leader has ended has no other member.
+#[cfg(not(windows))]
 fn is_empty(group: u32) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     return members(group).is_ok_and(|members| members.is_empty());
     #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
     return pid(group).is_none_or(|group| rustix::process::test_kill_process_group(group).is_err());
-    #[cfg(not(unix))]
-    {
-        let _ = group;
-        true
-    }
 }
 
 /// Sends SIGTERM to a group.
