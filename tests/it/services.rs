@@ -41,6 +41,9 @@ struct Machine {
 /// Exit code, stdout and stderr.
 type Answer = (i32, String, String);
 
+/// Runs the program with these arguments.
+type Run<'a> = &'a dyn Fn(&[&str]) -> Answer;
+
 impl Machine {
     fn new() -> Self {
         let db = TestDb::new();
@@ -256,7 +259,7 @@ fn without_a_service_manager_the_file_is_written_and_the_rest_is_said() {
     fs::write(machine.file("refuses"), "").expect("a file");
     let without = |line: &[&str]| answer(machine.command(line).env("PATH", machine.file("nowhere")));
     let with = |line: &[&str]| machine.run(line);
-    let cases: [(&dyn Fn(&[&str]) -> Answer, &str, &str); 2] = [
+    let cases: [(Run<'_>, &str, &str); 2] = [
         (&without, "there is no systemctl", start),
         (&with, "systemctl: Failed to connect to bus: No medium found", restart),
     ];
