@@ -1,4 +1,4 @@
-//! Proves that tasks which are inserted by a thousand in a statement are those that every other way adds, and that this way is taken.
+//! Proves that tasks which are inserted by many in a statement are those that every other way adds, and that this way is taken.
 
 use std::fmt::Debug;
 use std::time::Duration;
