@@ -121,7 +121,7 @@ pub(crate) fn all_typed(steps: &[Step]) -> Vec<String> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{Step, Wanted, run};
+    use crate::service::steps::{Step, Wanted, run};
 
     #[test]
     fn steps_run_until_one_does_not_end_as_it_has_to() {
