@@ -181,7 +181,7 @@ fn a_service_is_installed_shown_changed_and_removed() {
     assert_eq!(machine.printed(&["uninstall"]), format!("duly is not installed: there is no {file}\n"));
     let (code, status) = machine.status();
     assert_eq!((code, &status["installed"], &status["running"]), (1, &false.into(), &Value::Null));
-    assert!(machine.calls().is_empty(), "nobody is asked about a service without a file");
+    assert!(machine.calls().is_empty(), "the manager is not asked about a service that has no file");
 }
 
 #[test]

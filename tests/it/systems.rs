@@ -64,7 +64,7 @@ fn acts_as_a_command() {
     }
 }
 
-/// A task whose command is this test, with so many generations below it.
+/// A task whose command is this test, with this number of generations below it.
 fn tree(db: &TestDb, name: &str, below: u32, millis: Option<u64>) -> NewTask {
     let program = std::env::current_exe().unwrap();
     let mut env = json!({ BELOW: below.to_string(), FOLDER: db.home(), NAME: name });
