@@ -103,6 +103,11 @@ pub(crate) fn is_repeatable(error: &Error) -> bool {
     }
 }
 
+/// Returns whether the server ended a transaction because its client said nothing for too long. Nothing of it is committed.
+pub(crate) fn is_about_silence(error: &Error) -> bool {
+    error.code().is_some_and(|code| code.code() == "25P03")
+}
+
 /// The constraints of duly's tables that concern several rows. All of them hold in the tables in memory.
 const OURS: [&str; 18] = [
     "scheduled_tasks_pkey",

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::error::Error;
 use crate::store::fault::{Class, Fault};
-use crate::store::postgres::rights;
 use crate::store::postgres::server::{CLASS, Server};
+use crate::store::postgres::{TRIES, rights};
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::schema::VERSION;
 
@@ -14,8 +14,10 @@ const SCHEMA: &str = include_str!("../../../schema.postgres.sql");
 /// The oldest release of PostgreSQL, as its `server_version_num`.
 const OLDEST: i32 = 140_000;
 
-/// Of the lock of those who create tables: the schema may have no oid yet.
-const CREATION: &str = "SELECT pg_advisory_xact_lock($1, 0)";
+/// The class of the locks of those who create tables: the schema may have no oid yet.
+const CLASS_OF_CREATIONS: i32 = CLASS + 3;
+/// Only those who create the tables of the same schema wait for each other.
+const CREATION: &str = "SELECT pg_advisory_xact_lock($1, hashtext($2))";
 
 const DATABASE: &str = "
     SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_setting('server_encoding'),
@@ -59,12 +61,16 @@ pub(crate) fn prepare(server: &mut Server, missing: Missing) -> Result<(), Fault
             return Err(unusable(server, reason.into()));
         }
         Contents::Free { .. } => {
-            server.begin_without_lock()?;
-            match create(server) {
-                Ok(()) => server.commit()?,
-                Err(fault) => {
-                    server.roll_back();
-                    return Err(fault);
+            let mut tries = 1;
+            loop {
+                server.begin_without_lock()?;
+                match create(server).and_then(|()| server.commit()) {
+                    Ok(()) => break,
+                    Err(_) if server.take_repeat() && tries < TRIES => tries += 1,
+                    Err(fault) => {
+                        server.roll_back();
+                        return Err(fault);
+                    }
                 }
             }
         }
@@ -78,8 +84,9 @@ pub(crate) fn exists(server: &mut Server) -> Result<bool, Fault> {
 }
 
 /// Creates the tables, inside the caller's transaction.
-fn create(server: &mut Server) -> Result<(), Fault> {
-    server.query(CREATION, &[&CLASS])?;
+pub(super) fn create(server: &mut Server) -> Result<(), Fault> {
+    let name = server.address().schema().to_owned();
+    server.query(CREATION, &[&CLASS_OF_CREATIONS, &name])?;
     // Another program may have created them between the first look and the lock.
     let Contents::Free { exists, .. } = examine(server)? else { return Ok(()) };
     if !exists {

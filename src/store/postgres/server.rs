@@ -96,6 +96,8 @@ pub(crate) struct Server {
     losses: u64,
     /// Whether the last transaction was undone for a reason that its repetition removes.
     repeat: bool,
+    /// Whether the server has ended a transaction because this client said nothing, since the last commit.
+    was_silent: bool,
     transactions: u64,
     /// Statements and other messages that waited for an answer.
     round_trips: u64,
@@ -143,6 +145,7 @@ impl Server {
             is_mute: false,
             losses: 0,
             repeat: false,
+            was_silent: false,
             transactions: 0,
             round_trips: 0,
             prepares: 0,
@@ -314,31 +317,6 @@ impl Server {
         }
     }
 
-    /// Commits. If the answer is lost, asks the server whether it has committed.
-    pub(crate) fn commit(&mut self) -> Result<(), Fault> {
-        let Some(open) = self.open.take() else { return Err(odd("that no transaction is open")) };
-        let Some(link) = self.link.as_mut().filter(|_| !open.failed) else {
-            self.open = Some(open);
-            self.roll_back();
-            return Err(Fault::Store(
-                Class::Other,
-                "a statement of the transaction has failed: nothing is committed".into(),
-            ));
-        };
-        self.round_trips += 1;
-        let Err(error) = link.client.batch_execute("COMMIT") else { return Ok(()) };
-        if !fault::ends_connection(&error) && !link.client.is_closed() {
-            self.repeat = fault::is_repeatable(&error);
-            return Err(error.into());
-        }
-        self.lose(&error);
-        match open.number {
-            None if open.access == Access::Read => Ok(()),
-            None => Err(error.into()),
-            Some(number) => self.ask_outcome(&number),
-        }
-    }
-
     /// Ends the transaction, if one is open, without its changes.
     pub(crate) fn roll_back(&mut self) {
         if self.open.take().is_none() {
@@ -483,6 +461,7 @@ impl Server {
     /// Begins a transaction without the lock of the schema, as there may be none yet.
     pub(crate) fn begin_without_lock(&mut self) -> Result<(), Fault> {
         self.roll_back();
+        self.repeat = false;
         self.ensure_session(Access::Write)?;
         self.begin_plainly()
     }
@@ -512,7 +491,10 @@ impl Server {
         if let Some(open) = &mut self.open {
             open.failed = true;
         }
-        self.repeat |= self.open.is_some() && fault::is_repeatable(&error);
+        // This process, or the whole machine, stood still: once again. What is silent again takes too long.
+        let again = fault::is_repeatable(&error)
+            || fault::is_about_silence(&error) && !std::mem::replace(&mut self.was_silent, true);
+        self.repeat |= self.open.is_some() && again;
         if fault::ends_connection(&error) || self.link.as_ref().is_some_and(|link| link.client.is_closed()) {
             self.lose(&error);
         }

@@ -1,12 +1,13 @@
-//! Commits whose answer was lost: the server is asked for their outcome.
+//! Commits. One whose answer was lost: the server is asked for its outcome.
 
 use std::time::Duration;
 
 use crate::clock::since_boot;
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::connect::Haste;
+use crate::store::postgres::fault;
 use crate::store::postgres::outcome::{Number, Outcome};
-use crate::store::postgres::server::{Server, gone};
+use crate::store::postgres::server::{Access, Server, gone, odd};
 use crate::store::postgres::session::{self, last, text};
 
 /// How long the outcome of a commit is asked for: a restart of the server takes at most as long.
@@ -18,6 +19,34 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const HASTE: Duration = Duration::from_secs(2);
 
 impl Server {
+    /// Commits. If the answer is lost, asks the server whether it has committed.
+    pub(crate) fn commit(&mut self) -> Result<(), Fault> {
+        let Some(open) = self.open.take() else { return Err(odd("that no transaction is open")) };
+        let Some(link) = self.link.as_mut().filter(|_| !open.failed) else {
+            self.open = Some(open);
+            self.roll_back();
+            return Err(Fault::Store(
+                Class::Other,
+                "a statement of the transaction has failed: nothing is committed".into(),
+            ));
+        };
+        self.round_trips += 1;
+        let Err(error) = link.client.batch_execute("COMMIT") else {
+            self.was_silent = false;
+            return Ok(());
+        };
+        if !fault::ends_connection(&error) && !link.client.is_closed() {
+            self.repeat = fault::is_repeatable(&error);
+            return Err(error.into());
+        }
+        self.lose(&error);
+        match open.number {
+            None if open.access == Access::Read => Ok(()),
+            None => Err(error.into()),
+            Some(number) => self.ask_outcome(&number),
+        }
+    }
+
     /// Asks what has become of a transaction whose commit was not answered. A server may begin sessions and then say nothing, so the time
     /// is limited and not the number of questions.
     pub(super) fn ask_outcome(&mut self, number: &Number) -> Result<(), Fault> {

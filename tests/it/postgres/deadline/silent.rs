@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::fixtures::{end, eventually, exited};
 use crate::postgres::{database, server};
-use crate::sidecar::signal;
+use crate::sidecar::{kill, signal};
 
 pub(crate) const DULY: &str = env!("CARGO_BIN_EXE_duly");
 
@@ -251,8 +251,9 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
+        // A panic during a panic would abort all tests: a process may have ended meanwhile.
         for process in self.0.iter().rev() {
-            signal("CONT", process);
+            let _ = kill(&["-s", "CONT", "--", process]).status();
         }
     }
 }
