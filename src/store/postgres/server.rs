@@ -491,7 +491,7 @@ impl Server {
         if let Some(open) = &mut self.open {
             open.failed = true;
         }
-        // This process, or the whole machine, stood still: once again. What is silent again takes too long.
+        // This process, or the whole machine, stood still: the transaction is repeated. A second time, it takes too long.
         let again = fault::is_repeatable(&error)
             || fault::is_about_silence(&error) && !std::mem::replace(&mut self.was_silent, true);
         self.repeat |= self.open.is_some() && again;

@@ -184,7 +184,7 @@ fn a_commit_that_did_not_arrive_is_repeated() {
     assert_eq!(rows(&mut server), 1);
 }
 
-/// As a machine that was suspended within a transaction.
+/// This happens to a machine that is suspended within a transaction.
 #[test]
 fn a_transaction_that_ended_because_its_client_said_nothing_is_repeated_once() {
     let Some((_, mut server)) = connected("silent") else { return };
