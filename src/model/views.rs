@@ -87,8 +87,12 @@ pub(crate) struct Window {
     pub(crate) after: Option<String>,
     /// Most lanes.
     pub(crate) lanes: usize,
-    /// Most runs of a lane that are read completely.
+    /// Most runs of a lane that are read one by one, of scheduled runs and of the others. The older ones are counted.
     pub(crate) runs: usize,
+    /// The parts of the window in which runs are counted, each as long as this.
+    pub(crate) part: Duration,
+    /// Most runs that are counted.
+    pub(crate) counted: usize,
     /// Most dead runs of the window that are read beside these.
     pub(crate) dead: usize,
 }
@@ -107,12 +111,25 @@ pub(crate) struct Timeline {
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) task: String,
-    /// Newest first.
+    /// The runs that were read one by one, newest first.
     pub(crate) runs: Vec<LaneRun>,
-    /// Set if the window has more runs than were read: before this instant only those that are dead and a sample of the others were read.
-    pub(crate) sampled_before: Option<Timestamp>,
+    /// The older ones.
+    pub(crate) counts: Vec<Counted>,
+    /// Set if the window has more runs than were counted: of those before this instant, only the dead ones are known.
+    pub(crate) counted_from: Option<Timestamp>,
     /// The task, if an occurrence is due within the window.
     pub(crate) ahead: Option<Task>,
+}
+
+/// Runs of a lane that have one status, and whose occurrences are in one part of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// The number of the part: the first is 0.
+    pub(crate) part: u32,
+    pub(crate) status: RunStatus,
+    pub(crate) count: usize,
+    /// The id of the newest of them.
+    pub(crate) newest: i64,
 }
 
 /// A run in a lane.

@@ -1,6 +1,8 @@
 //! The timeline: what it draws, its pages, and its size.
 
-use duly::{NewTask, Timestamp};
+use std::collections::BTreeMap;
+
+use duly::{NewTask, RunStatus, Timestamp};
 
 use crate::fixtures::{TestDb, minutes};
 use crate::page_run::Served;
@@ -135,22 +137,50 @@ fn a_bar_says_how_many_runs_have_each_status_and_stands_for_no_other_time() {
     );
 }
 
-#[test]
-fn every_dead_run_is_counted_and_drawn_however_many_others_are_in_the_window() {
-    // 5000 runs in a day, 34 of which are dead.
-    let served = served(&(task(1, "sync") + &runs(5000, 15_000, 147)));
-    let page = served.text("/timeline?span=day");
-    assert!(page.contains("34 dead; of a sample of the others, "), "{page}");
-    let plot = page.split("class=\"legend\"").next().unwrap();
-    let title = |bar: &str| bar.split("<title>").nth(1).unwrap().split("</title>").next().unwrap().to_owned();
-    let dead = plot.split("<a ").filter(|bar| bar.contains("class=\"dead\"")).map(title);
-    let counted: usize = dead.map(|title| title.split(" dead").next().unwrap().trim().parse().unwrap_or(1)).sum();
-    assert_eq!(counted, 34, "{plot}");
-    assert!(page.contains("each that is dead"), "{page}");
+/// How many runs of each status the bars of a page say that they stand for.
+fn drawn(page: &str) -> BTreeMap<String, usize> {
+    let plot = page.split("class=\"legend\"").next().expect("a page");
+    let titles = plot.split("<a ").filter_map(|bar| bar.split_once("<title>")?.1.split_once("</title>"));
+    let mut drawn = BTreeMap::new();
+    for (title, _) in titles {
+        // `dead 03:10, took 1s`, or `2 dead, 38 succeeded, 03:10 – 03:17`.
+        for part in title.split(", ") {
+            let (first, rest) = part.split_once(' ').unwrap_or((part, ""));
+            let (status, count) = first.parse().map_or((first, 1), |count| (rest, count));
+            if RunStatus::parse(status).is_some() {
+                *drawn.entry(status.to_owned()).or_default() += count;
+            }
+        }
+    }
+    drawn
 }
 
 #[test]
-fn many_runs_of_many_tasks_stay_within_the_size_and_what_is_left_out_is_stated() {
+fn every_run_is_counted_and_drawn_however_many_are_in_the_window() {
+    // 5000 runs in a day, 34 of which are dead. Beside them, as many that were requested, and a lane with few runs.
+    let now = now();
+    let mut sql = task(1, "sync") + &task(2, "requests") + &task(3, "other") + &runs(5000, 15_000, 147);
+    sql +=
+        "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, started_at, finished_at, duration_ms)
+         SELECT 2, handler, scheduled_for, 'manual', iif(status = 'dead', 'cancelled', status), run_at, attempt, started_at, finished_at, duration_ms
+           FROM task_runs ORDER BY scheduled_for;
+         UPDATE task_runs SET status = 'missed' WHERE task_id = 1 AND id % 1000 = 999;";
+    sql += &run(3, now - HOUR, 60_000, "succeeded", "schedule");
+    let served = served(&sql);
+    let page = served.text("/timeline?span=day");
+    assert!(page.contains("<td>4961 succeeded, 34 dead, 5 missed</td>"), "{page}");
+    assert!(page.contains("<td>4966 succeeded, 34 cancelled</td>"), "{page}");
+    assert!(!page.contains("class=\"sampled\"") && !page.contains("sample"), "{page}");
+    let expected = [("cancelled", 34), ("dead", 34), ("missed", 5), ("succeeded", 4961 + 4966 + 1)];
+    assert_eq!(drawn(&page), expected.map(|(status, count)| (status.to_owned(), count)).into());
+    // The half of a window in the past: runs outside of it are not counted.
+    let until = Timestamp::from_millis(now - 3 * HOUR).to_string();
+    let hour = served.text(&format!("/timeline?span=hour&until={until}"));
+    assert_eq!(drawn(&hour).values().sum::<usize>(), 2 * 240, "{hour}");
+}
+
+#[test]
+fn many_runs_of_many_tasks_stay_within_the_size_and_none_is_left_out() {
     let now = now();
     let mut sql = String::new();
     for id in 1..=60 {
@@ -167,7 +197,12 @@ fn many_runs_of_many_tasks_stay_within_the_size_and_what_is_left_out_is_stated()
     let served = served(&sql);
     for span in ["hour", "day", "week"] {
         let page = served.text(&format!("/timeline?span={span}"));
-        assert_eq!(page.contains("class=\"sampled\""), span == "week", "{span}");
-        assert_eq!(page.contains("Hatched: more than"), span == "week", "{span}");
+        assert!(!page.contains("class=\"sampled\""), "{span}");
+        assert!(page.len() < 200_000, "{span}: {}", page.len());
+        // Fifty lanes with a run each ten minutes, a twelfth of the window is the future.
+        let (count, hours) = (drawn(&page).values().sum::<usize>(), [("hour", 1), ("day", 24), ("week", 168)]);
+        let hours = hours.iter().find(|(name, _)| *name == span).unwrap().1;
+        let expected = 50 * (hours * 6 * 11 / 12).min(1000);
+        assert!(count.abs_diff(expected) <= 50 * 2, "{span}: {count} of {expected}");
     }
 }

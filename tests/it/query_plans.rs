@@ -119,7 +119,8 @@ const MAY_SORT: &str = "
     prune: INSTANCES
     queue: RUNNING WAITING
     schedulers: STOPPED
-    task_pages: MARKS RUNS TASKS";
+    task_pages: MARKS RUNS TASKS
+    timeline: COUNTED";
 
 /// The statements of a list: a module and its constants in each line.
 fn listed(list: &str) -> BTreeSet<String> {

@@ -11,13 +11,17 @@ use chrono::{Datelike, NaiveDateTime, NaiveTime, Timelike};
 
 use crate::clock::Timestamp;
 use crate::model::run::RunStatus;
-use crate::model::views::{Lane, LaneRun};
+use crate::model::views::{Counted, Lane, LaneRun};
 use crate::schedule::Zone;
 
 /// The width of the plot.
 pub(in crate::page) const WIDTH: u32 = 10_000;
 /// The shortest bar: two pixels of eight hundred.
 const SHORTEST: u32 = 25;
+/// The first cells in which bars are joined.
+const CELL: u32 = SHORTEST / 2;
+/// The width of a part of the plot in which runs are counted: some cells.
+const PART: u32 = 4 * CELL;
 
 /// The instants that the plot shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,16 @@ impl Plot {
         u32::try_from(since * u128::from(WIDTH) / length).unwrap_or(WIDTH)
     }
 
+    /// Returns the instant at a place.
+    pub(in crate::page) fn at(&self, place: u32) -> Timestamp {
+        self.from.plus(self.until.since(self.from) / WIDTH * place)
+    }
+
+    /// Returns the length of a part in which runs are counted.
+    pub(in crate::page) fn part(&self) -> Duration {
+        self.until.since(self.from) / WIDTH * PART
+    }
+
     /// Returns whether the plot shows an instant.
     pub(in crate::page) fn holds(&self, at: Timestamp) -> bool {
         self.from <= at && at < self.until
@@ -47,26 +61,30 @@ pub(in crate::page) struct Bar {
     pub(in crate::page) end: u32,
     /// How many runs have each status, the one that matters most first. Never empty.
     pub(in crate::page) counts: Vec<(RunStatus, usize)>,
-    /// The newest run with the status that matters most.
-    pub(in crate::page) run: LaneRun,
-    /// Whether other runs of its time are a sample: a bar of dead runs, which are known, beside bars of a sample.
-    pub(in crate::page) is_apart: bool,
+    /// The id of the newest run with the status that matters most.
+    pub(in crate::page) newest: i64,
+    /// The run, if it is one, and was not only counted.
+    pub(in crate::page) run: Option<LaneRun>,
 }
 
 impl Bar {
     /// Returns the status that matters most.
     pub(in crate::page) fn status(&self) -> RunStatus {
-        self.run.status
+        self.counts[0].0
     }
 
     /// Returns the number of runs.
-    pub(in crate::page) fn count(&self) -> usize {
+    #[cfg(test)]
+    fn count(&self) -> usize {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
     /// Adds the runs of a bar that begins later.
     fn join(&mut self, other: Bar) {
-        self.end = self.end.max(other.end);
+        if weight(other.status()) >= weight(self.status()) {
+            self.newest = other.newest;
+        }
+        (self.end, self.run) = (self.end.max(other.end), None);
         for (status, count) in other.counts {
             match self.counts.iter_mut().find(|(one, _)| *one == status) {
                 Some((_, all)) => *all += count,
@@ -74,9 +92,6 @@ impl Bar {
             }
         }
         self.counts.sort_by_key(|(status, _)| Reverse(weight(*status)));
-        if weight(other.run.status) >= weight(self.run.status) {
-            self.run = other.run;
-        }
     }
 }
 
@@ -94,12 +109,13 @@ fn weight(status: RunStatus) -> u8 {
     }
 }
 
-/// Returns the bars of a lane from left to right, at most `most`. Runs that share a place become one bar. If there are too many, those do
-/// that begin in the same cell of a grid, as coarse as it must be; a run that is longer than a cell keeps a bar of its own, so that no bar
-/// reaches over times for which it does not stand.
+/// Returns the bars of a lane in the order in which they are drawn, at most `most`. Runs that share a place become one bar, and runs that
+/// were counted are bars of their part. If there are too many, those become one that begin in the same cell of a grid, as coarse as it
+/// must be; a run that is longer than a cell keeps a bar of its own, so that no bar reaches over times for which it does not stand.
 pub(in crate::page) fn bars(lane: &Lane, plot: Plot, now: Timestamp, most: usize) -> Vec<Bar> {
-    let bars = lane.runs.iter().filter_map(|run| bar(run, lane.sampled_before, plot, now)).collect();
-    let mut cell = SHORTEST / 2;
+    let counted = in_cells(lane.counts.iter().filter_map(part).collect(), PART);
+    let bars = counted.into_iter().chain(lane.runs.iter().filter_map(|run| bar(run, plot, now))).collect();
+    let mut cell = CELL;
     let mut bars = merged(bars, cell);
     while bars.len() > most.max(2) {
         cell *= 2;
@@ -108,8 +124,15 @@ pub(in crate::page) fn bars(lane: &Lane, plot: Plot, now: Timestamp, most: usize
     bars
 }
 
+/// Returns the bar of runs that were counted, if the plot shows their part.
+fn part(counted: &Counted) -> Option<Bar> {
+    let Counted { part, status, count, newest } = *counted;
+    let start = part.checked_mul(PART).filter(|start| *start < WIDTH)?;
+    Some(Bar { start, end: (start + PART).min(WIDTH), counts: vec![(status, count)], newest, run: None })
+}
+
 /// Returns the bar of a run, if the plot shows a part of it. A skipped or missed run is where its occurrence was.
-fn bar(run: &LaneRun, sampled_before: Option<Timestamp>, plot: Plot, now: Timestamp) -> Option<Bar> {
+fn bar(run: &LaneRun, plot: Plot, now: Timestamp) -> Option<Bar> {
     let (start, end) = match run.status {
         RunStatus::Skipped | RunStatus::Missed => {
             (run.scheduled_for, run.last_scheduled_for.unwrap_or(run.scheduled_for))
@@ -128,26 +151,33 @@ fn bar(run: &LaneRun, sampled_before: Option<Timestamp>, plot: Plot, now: Timest
     }
     let from = plot.place(start).min(WIDTH - SHORTEST);
     let to = plot.place(end).max(from + SHORTEST);
-    let is_apart = run.status == RunStatus::Dead && sampled_before.is_some_and(|at| run.scheduled_for < at);
-    Some(Bar { start: from, end: to, counts: vec![(run.status, 1)], run: run.clone(), is_apart })
+    Some(Bar { start: from, end: to, counts: vec![(run.status, 1)], newest: run.id, run: Some(run.clone()) })
 }
 
-/// Joins the bars that begin in the same cell, of those that are not longer than one. In the order in which they are drawn: what matters
-/// most is on top.
+/// Joins the bars that begin in the same cell, of those that are not longer than one. Returns first the long ones, then the others: what
+/// matters most is drawn last, and nothing hides it.
 fn merged(bars: Vec<Bar>, cell: u32) -> Vec<Bar> {
     let is_short = |bar: &Bar| bar.end - bar.start <= cell.max(SHORTEST);
-    let (mut short, mut all): (Vec<Bar>, Vec<Bar>) = bars.into_iter().partition(is_short);
-    short.sort_by_key(|bar| (bar.start, bar.run.id));
-    let mut cells: BTreeMap<(u32, bool), Bar> = BTreeMap::new();
-    for bar in short {
-        match cells.entry((bar.start / cell, bar.is_apart)) {
+    let (short, mut all): (Vec<Bar>, Vec<Bar>) = bars.into_iter().partition(is_short);
+    let mut short = in_cells(short, cell);
+    for bars in [&mut all, &mut short] {
+        bars.sort_by_key(|bar| (weight(bar.status()), bar.start, bar.newest));
+    }
+    all.extend(short);
+    all
+}
+
+/// Joins the bars that begin in the same cell.
+fn in_cells(mut bars: Vec<Bar>, cell: u32) -> Vec<Bar> {
+    bars.sort_by_key(|bar| (bar.start, bar.newest));
+    let mut cells: BTreeMap<u32, Bar> = BTreeMap::new();
+    for bar in bars {
+        match cells.entry(bar.start / cell) {
             Entry::Occupied(mut joined) => joined.get_mut().join(bar),
             Entry::Vacant(free) => drop(free.insert(bar)),
         }
     }
-    all.extend(cells.into_values());
-    all.sort_by_key(|bar| (bar.start, weight(bar.status()), bar.run.id));
-    all
+    cells.into_values().collect()
 }
 
 /// A line of the time scale.
@@ -273,7 +303,7 @@ mod tests {
     }
 
     fn lane(runs: &[LaneRun]) -> Lane {
-        Lane { task: "t".to_owned(), runs: runs.to_vec(), sampled_before: None, ahead: None }
+        Lane { task: "t".to_owned(), runs: runs.to_vec(), counts: Vec::new(), counted_from: None, ahead: None }
     }
 
     fn places(runs: &[LaneRun]) -> Vec<(u32, u32, RunStatus, usize)> {
@@ -331,7 +361,7 @@ mod tests {
         use RunStatus::{Dead, Succeeded};
         let runs = [run(1, Succeeded, 1798, 1798), run(2, Dead, 1799, 1799), run(3, Succeeded, 1800, 1800)];
         let bars = bars(&lane(&runs), hour(), at(3600), 100);
-        assert_eq!((bars.len(), bars[0].run.id, &*bars[0].counts), (1, 2, &[(Dead, 1), (Succeeded, 2)][..]));
+        assert_eq!((bars.len(), bars[0].newest, &*bars[0].counts), (1, 2, &[(Dead, 1), (Succeeded, 2)][..]));
         // Beside them, one that must not be merged.
         assert_eq!(places(&[run(1, Succeeded, 1800, 1800), run(2, Dead, 1860, 1860)]).len(), 2);
     }
@@ -346,7 +376,10 @@ mod tests {
         for (period, most) in [(10_000, 20), (900, 20), (2, 20), (2, 1), (7, 400), (3, 3)] {
             let bars = bars(&every(period), hour(), at(3600), most);
             assert!(bars.len() <= most.max(2), "{} of {most}", bars.len());
-            assert!(bars.windows(2).all(|pair| pair[0].start < pair[1].start));
+            let mut starts: Vec<u32> = bars.iter().map(|bar| bar.start).collect();
+            starts.sort_unstable();
+            assert!(starts.windows(2).all(|pair| pair[0] < pair[1]));
+            assert!(bars.windows(2).all(|pair| weight(pair[0].status()) <= weight(pair[1].status())));
             let count = |wanted| {
                 bars.iter()
                     .flat_map(|bar| &bar.counts)
@@ -371,22 +404,36 @@ mod tests {
     }
 
     #[test]
-    fn dead_runs_stand_apart_from_a_sample() {
+    fn runs_that_were_counted_are_bars_of_their_part_and_join_the_others() {
         use RunStatus::{Dead, Succeeded};
-        let runs = [
-            run(1, Succeeded, 600, 600),
-            run(2, Dead, 601, 601),
-            run(3, Dead, 602, 602),
-            run(4, Dead, 3001, 3001),
-            run(5, Succeeded, 3002, 3002),
-        ];
-        let lane = Lane { sampled_before: Some(at(3000)), ..lane(&runs) };
-        let bars = bars(&lane, hour(), at(3600), 100);
-        let counts: Vec<_> = bars.iter().map(|bar| (&*bar.counts, bar.is_apart)).collect();
+        let counted = |part, status, count| Counted { part, status, count, newest: i64::from(part) };
+        let counts =
+            vec![counted(0, Succeeded, 30), counted(0, Dead, 1), counted(1, Succeeded, 4), counted(208, Dead, 2)];
+        let lane = Lane { counts, ..lane(&[run(999, Succeeded, 1800, 1800)]) };
+        let shown = |most| {
+            let bars = bars(&lane, hour(), at(3600), most);
+            let shown = bars.into_iter().map(|bar| (bar.start, bar.end, bar.counts, bar.newest));
+            shown.collect::<Vec<_>>()
+        };
         assert_eq!(
-            counts,
-            [(&[(Succeeded, 1)][..], false), (&[(Dead, 2)][..], true), (&[(Dead, 1), (Succeeded, 1)][..], false)]
+            shown(100),
+            [
+                (48, 96, vec![(Succeeded, 4)], 1),
+                (0, 48, vec![(Dead, 1), (Succeeded, 30)], 0),
+                (5000, 5025, vec![(Succeeded, 1)], 999),
+                (9984, 10_000, vec![(Dead, 2)], 208)
+            ]
         );
+        let both = (0, 96, vec![(Dead, 1), (Succeeded, 34)], 0);
+        assert_eq!(shown(3)[1], both, "the newest dead one is linked");
+        // The instants of a part, and of its bar.
+        assert_eq!(hour().part().as_millis() * 10_000, 3_600_000 * 48);
+        assert_eq!(
+            [0, 48, 5000, WIDTH].map(|place| hour().at(place)),
+            [at(0), Timestamp::from_millis(NOON + 17_280), at(1800), at(3600)]
+        );
+        // A part that no plot has.
+        assert_eq!(part(&counted(u32::MAX, Dead, 1)).or(part(&counted(209, Dead, 1))), None);
     }
 
     fn labels(from: &str, until: &str, zone: &str) -> Vec<(u32, String)> {

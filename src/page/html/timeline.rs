@@ -21,9 +21,11 @@ use crate::text::units::short_duration;
 
 /// Lanes of one page.
 const LANES: usize = 50;
-/// Occurrences of a lane that are read completely, and triggered runs. Of older occurrences, a sample.
+/// Occurrences of a lane that are read one by one, and triggered runs. The older ones are counted.
 const RUNS: usize = 240;
-/// Dead runs of a window that are read beside those of its lanes, the newest first.
+/// Runs of a page that are counted: about two seconds.
+const COUNTED: usize = 2_000_000;
+/// Dead runs of a window that are read beside those of its lanes, the newest first, if there are more runs than are counted.
 const DEAD: usize = 2000;
 /// Bars of a page, and of a lane: a bar is about 150 bytes, of several statuses 230.
 const PAGE_BARS: usize = 450;
@@ -100,6 +102,8 @@ pub(in crate::page) async fn page(
             after: shown.after.clone(),
             lanes: LANES,
             runs: RUNS,
+            part: shown.plot.part(),
+            counted: COUNTED,
             dead: DEAD,
         };
         let timeline = view.state.reader.timeline(&window)?;
@@ -157,11 +161,6 @@ fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline) -> Markup {
 /// Returns names on the left, and the plot, which takes the rest of the width.
 fn chart(times: &Times, shown: &Shown, timeline: &Timeline) -> Markup {
     let (Shown { plot, .. }, lanes) = (shown, &timeline.lanes);
-    let dead_drawn = if timeline.has_all_dead {
-        "each that is dead".to_owned()
-    } else {
-        format!("those of the newest {DEAD} that are dead")
-    };
     let most = (share(lanes), (PAGE_AHEAD / lanes.len().max(1)).clamp(2, LANE_AHEAD));
     let ticks = ticks(*plot, &times.zone);
     let height = lanes.len() * HEIGHT;
@@ -187,11 +186,11 @@ fn chart(times: &Times, shown: &Shown, timeline: &Timeline) -> Markup {
                 }
             }
         }
-        @if lanes.iter().any(|lane| lane.sampled_before.is_some()) {
+        @if lanes.iter().any(|lane| lane.counted_from.is_some()) {
             p.note {
-                "Hatched: more than " (RUNS) " runs of the task are in the window. The newest are drawn, and of older ones " (dead_drawn)
-                ". Of other occurrences there, one in each hundredth of the rest is drawn; of other runs that were triggered, none. A shorter \
-                 window shows more."
+                "Hatched: a page counts at most " (COUNTED) " runs, the newest first. There, only dead runs are known"
+                @if !timeline.has_all_dead { ", of the newest " (DEAD) " of all tasks" }
+                ". A shorter window or a filter by task counts all."
             }
         }
     }
@@ -199,7 +198,7 @@ fn chart(times: &Times, shown: &Shown, timeline: &Timeline) -> Markup {
 
 /// Returns the most bars of a lane. What lanes with few runs leave free is for the others: bars that are joined look like one long run.
 fn share(lanes: &[Lane]) -> usize {
-    let total = |most: usize| lanes.iter().map(|lane| lane.runs.len().min(most)).sum::<usize>();
+    let total = |most: usize| lanes.iter().map(|lane| (lane.runs.len() + lane.counts.len()).min(most)).sum::<usize>();
     (2..=LANE_BARS).rev().find(|most| total(*most) <= PAGE_BARS).unwrap_or(2)
 }
 
@@ -234,11 +233,11 @@ fn lane_svg(times: &Times, shown: &Shown, lane: &Lane, number: usize, (most, mos
     let bars = bars(lane, plot, times.now, most);
     let ahead = ahead(lane, plot, times.now, most_ahead);
     html! {
-        @if let Some(before) = lane.sampled_before.map(|at| plot.place(at)).filter(|place| *place > 0) {
+        @if let Some(before) = lane.counted_from.map(|at| plot.place(at)).filter(|place| *place > 0) {
             rect.sampled x="0" y=(top + 2) width=(percent(before)) height=(HEIGHT - 4) {}
         }
         g transform={ "translate(0," (top) ")" } {
-            @for bar in &bars { (bar_svg(times, bar)) }
+            @for bar in &bars { (bar_svg(times, plot, bar)) }
             @for at in &ahead {
                 rect.ahead x=(percent(plot.place(*at))) width="3" { title { "due " (times.local(*at)) } }
             }
@@ -248,12 +247,12 @@ fn lane_svg(times: &Times, shown: &Shown, lane: &Lane, number: usize, (most, mos
 
 /// The place and height of a bar within its lane are in `page.css`: each status has its own, so that no colour is needed. A bar of several
 /// statuses is a column of their shares, what matters most on top.
-fn bar_svg(times: &Times, bar: &Bar) -> Markup {
+fn bar_svg(times: &Times, plot: Plot, bar: &Bar) -> Markup {
     let (x, width) = (percent(bar.start), percent(bar.end - bar.start));
     // The table below has links for the Tab key.
     html! {
-        a href=(links::run(bar.run.id)) tabindex="-1" {
-            title { (title(times, bar)) }
+        a href=(links::run(bar.newest)) tabindex="-1" {
+            title { (title(times, plot, bar)) }
             @if bar.counts.len() == 1 { rect class=(bar.status()) x=(x) width=(width) {} }
             @else {
                 @for (status, top, height) in shares(bar) {
@@ -268,7 +267,7 @@ fn bar_svg(times: &Times, bar: &Bar) -> Markup {
 fn shares(bar: &Bar) -> Vec<(RunStatus, usize, usize)> {
     let least = (COLUMN / bar.counts.len()).min(4);
     let free = COLUMN - least * bar.counts.len();
-    let (mut seen, all) = (0, bar.count());
+    let (mut seen, all) = (0, bar.counts.iter().map(|(_, count)| count).sum::<usize>());
     let place = |number: usize, seen: usize| least * number + free * seen / all;
     let share = |(number, (status, count)): (usize, &(RunStatus, usize))| {
         let top = place(number, seen);
@@ -278,11 +277,11 @@ fn shares(bar: &Bar) -> Vec<(RunStatus, usize, usize)> {
     bar.counts.iter().enumerate().map(share).collect()
 }
 
-fn title(times: &Times, bar: &Bar) -> String {
-    let LaneRun { status, scheduled_for, started_at, duration, occurrences, .. } = &bar.run;
-    if bar.count() > 1 {
-        return words(&bar.counts);
-    }
+fn title(times: &Times, plot: Plot, bar: &Bar) -> String {
+    let Some(LaneRun { status, scheduled_for, started_at, duration, occurrences, .. }) = &bar.run else {
+        let [start, end] = [bar.start, bar.end].map(|place| times.brief(plot.at(place)));
+        return format!("{}, {start} – {end}", words(&bar.counts));
+    };
     let mut text = format!("{status} {}", times.brief(*scheduled_for));
     if *occurrences > 1 {
         text += &format!(", {occurrences} occurrences");
@@ -327,7 +326,7 @@ fn alternative(times: &Times, timeline: &Timeline) -> Markup {
                 @for lane in &timeline.lanes {
                     tr {
                         th scope="row" { a href=(links::task(&lane.task)) { (show(&lane.task, 60)) } }
-                        td { (counts(lane, timeline.has_all_dead)) }
+                        td { (counts(times, lane)) }
                         td {
                             @if let Some(run) = lane.runs.first() {
                                 a href=(links::run(run.id)) { "run " (run.id) } " " (run.status) ", " (times.brief(run.scheduled_for))
@@ -340,18 +339,17 @@ fn alternative(times: &Times, timeline: &Timeline) -> Markup {
     }
 }
 
-fn counts(lane: &Lane, has_all_dead: bool) -> String {
-    let count = |one: RunStatus| lane.runs.iter().filter(|run| run.status == one).count();
+fn counts(times: &Times, lane: &Lane) -> String {
+    let count = |one: RunStatus| {
+        let counted = lane.counts.iter().filter(|counted| counted.status == one).map(|counted| counted.count);
+        lane.runs.iter().filter(|run| run.status == one).count() + counted.sum::<usize>()
+    };
     let mut counts: Vec<(RunStatus, usize)> = RunStatus::ALL.iter().map(|one| (*one, count(*one))).collect();
     counts.retain(|(_, count)| *count > 0);
-    match lane.sampled_before {
+    match lane.counted_from {
         None if counts.is_empty() => "none yet".to_owned(),
         None => words(&counts),
-        Some(_) => {
-            counts.retain(|(one, _)| *one != RunStatus::Dead);
-            let (least, dead) = (if has_all_dead { "" } else { "at least " }, count(RunStatus::Dead));
-            format!("{least}{dead} dead; of a sample of the others, {}", words(&counts))
-        }
+        Some(from) => format!("{}, and more before {} that are not dead", words(&counts), times.brief(from)),
     }
 }
 
@@ -367,18 +365,8 @@ mod tests {
     #[test]
     fn the_shares_of_a_column_fill_it_and_none_is_too_small_to_be_seen() {
         use RunStatus::{Cancelled, Dead, Succeeded};
-        let run = LaneRun {
-            id: 1,
-            status: Dead,
-            scheduled_for: Timestamp::MIN,
-            started_at: None,
-            finished_at: None,
-            duration: None,
-            occurrences: 1,
-            last_scheduled_for: None,
-        };
         let column = |counts: &[(RunStatus, usize)]| {
-            shares(&Bar { start: 0, end: 25, counts: counts.to_vec(), run: run.clone(), is_apart: false })
+            shares(&Bar { start: 0, end: 25, counts: counts.to_vec(), newest: 1, run: None })
         };
         assert_eq!(column(&[(Dead, 1), (Succeeded, 229)]), [(Dead, 0, 4), (Succeeded, 4, 18)]);
         assert_eq!(column(&[(Dead, 229), (Succeeded, 1)]), [(Dead, 0, 17), (Succeeded, 17, 5)]);

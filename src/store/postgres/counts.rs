@@ -14,6 +14,8 @@ use crate::model::limit::{Limit, LimitState};
 use crate::model::report::{Recent, Status};
 use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
+#[cfg(feature = "page")]
+use crate::model::views::Window;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
 use crate::store::sqlite::census;
@@ -21,6 +23,8 @@ use crate::store::sqlite::history::{self, Found};
 #[cfg(feature = "page")]
 use crate::store::sqlite::queue::{self, Group};
 use crate::store::sqlite::sql::sql;
+#[cfg(feature = "page")]
+use crate::store::sqlite::timeline::{Older, OlderRuns};
 use crate::store::turn_io::MAX_ITEMS;
 
 /// Kind, name and number: tasks by status, unfinished runs as in `census`, and tasks that are due or overdue. Waiting and running runs
@@ -253,6 +257,54 @@ pub(super) fn like(pattern: &str) -> String {
         }
     }
     like
+}
+
+/// The older runs of lanes, as the SQLite store counts them.
+#[cfg(feature = "page")]
+const OLDER_RUNS: &str = sql! {"
+    SELECT l.number, r.is_scheduled, (r.scheduled_for - $6) / $7, r.status, count(*), max(r.id), min(r.scheduled_for)
+      FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
+           AS l (task, oldest, before, first, above, number)
+     CROSS JOIN LATERAL (
+           (SELECT true AS is_scheduled, n.id, n.status, n.scheduled_for FROM task_runs n
+             WHERE n.task_id = l.task AND {unscheduled_case:n} = 0 AND n.scheduled_for >= l.oldest AND n.scheduled_for < l.before
+             ORDER BY n.scheduled_for DESC LIMIT $8)
+            UNION ALL
+           (SELECT false, n.id, n.status, n.scheduled_for FROM task_runs n
+             WHERE n.task_id = l.task AND {unscheduled_case:n} >= l.first AND {unscheduled_case:n} < l.above
+             ORDER BY {unscheduled_case:n} DESC LIMIT $8)) r
+     GROUP BY 1, 2, 3, 4"};
+
+/// Counts the older runs of the lanes of a timeline.
+#[cfg(feature = "page")]
+pub(super) fn older_runs(
+    server: &mut Server,
+    lanes: &[Older],
+    window: &Window,
+    limit: i64,
+) -> Result<Vec<OlderRuns>, Fault> {
+    if lanes.iter().all(|lane| lane.scheduled.is_empty() && lane.unscheduled.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let column = |of: fn(&Older) -> i64| lanes.iter().map(of).collect::<Vec<i64>>();
+    let (tasks, first, above) =
+        (column(|lane| lane.task), column(|lane| lane.unscheduled.start), column(|lane| lane.unscheduled.end));
+    let (oldest, before) = (column(|lane| lane.scheduled.start), column(|lane| lane.scheduled.end));
+    let (from, part) = (window.from.as_millis(), window.part.as_millis() as i64);
+    let rows = server.query(OLDER_RUNS, &[&tasks, &oldest, &before, &first, &above, &from, &part, &limit])?;
+    rows.iter()
+        .map(|row| {
+            Ok(OlderRuns {
+                lane: row.try_get::<_, i64>(0)? as usize - 1,
+                is_scheduled: row.try_get(1)?,
+                part: row.try_get(2)?,
+                status: RunStatus::parse(row.try_get(3)?),
+                count: row.try_get(4)?,
+                newest: row.try_get(5)?,
+                oldest: Timestamp::from_millis(row.try_get(6)?),
+            })
+        })
+        .collect()
 }
 
 #[cfg(feature = "page")]

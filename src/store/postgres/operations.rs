@@ -40,6 +40,8 @@ use crate::store::postgres::text::refuse;
 use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, examine, owners, rights};
 use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
+#[cfg(feature = "page")]
+use crate::store::sqlite::timeline::{self, Older};
 use crate::store::turn_io::{
     Begun, ClockEvent, Done, KnownOwners, MAX_ITEMS, MAX_OUTCOMES, Registered, Registration, Work,
 };
@@ -448,8 +450,11 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "page")]
     fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
+        let (bench, counts) = (self.bench.clone(), self.counts_on_server());
         self.look_up(now, View::Timeline { window: window.clone(), now }, |memory, now| {
-            Store::timeline(memory, window, now)
+            let mut count =
+                |lanes: &[Older], limit| counts::older_runs(&mut bench.lock().rows.server, lanes, window, limit);
+            timeline::timeline(memory, window, now, counts.then_some(&mut count))
         })
     }
 

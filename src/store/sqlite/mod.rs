@@ -170,7 +170,7 @@ impl Store for SqliteStore {
 
     #[cfg(feature = "page")]
     fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
-        timeline::timeline(self, window, now)
+        timeline::timeline(self, window, now, None)
     }
 
     #[cfg(feature = "page")]

@@ -1,16 +1,19 @@
 //! Reads the runs of each task within a window of time, in time that does not depend on the length of the histories.
 //!
 //! No index orders runs by their start. Scheduled runs of a task are read by their occurrence, the others by their id, which is the
-//! order of their requests; a run that began before the window and ended in it is found among the last ones before it.
+//! order of their requests; a run that began before the window and ended in it is found among the last ones before it. Of a task with
+//! more runs, the newest are read, and the older ones are counted.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::model::run::RunStatus;
-use crate::model::views::{Lane, LaneRun, Timeline, Window};
+use crate::model::views::{Counted, Lane, LaneRun, Timeline, Window};
+use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::row;
 use crate::store::sqlite::sql::sql;
@@ -20,13 +23,42 @@ use crate::store::sqlite::tasks::listed;
 pub(crate) const MAX_EXAMINED: usize = 1000;
 /// Number of runs before the window among which those are found that ended in it.
 pub(crate) const LOOK_BACK: usize = 20;
-/// Number of runs of a busy task that are read before those that are read completely.
-pub(crate) const SAMPLES: i64 = 100;
 
-/// Returns the tasks that have runs or future occurrences within a window, by name.
-pub(super) fn timeline(store: &mut SqliteStore, window: &Window, now: Timestamp) -> Result<Timeline> {
+/// The older runs of a lane: ranges of the occurrences of scheduled runs, and of the ids of the others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Older {
+    pub(crate) task: i64,
+    pub(crate) scheduled: Range<i64>,
+    pub(crate) unscheduled: Range<i64>,
+}
+
+/// Older runs of one range that have one status, and occurred in one part of the window.
+#[derive(Clone, Debug)]
+pub(crate) struct OlderRuns {
+    /// The number of the lane.
+    pub(crate) lane: usize,
+    pub(crate) is_scheduled: bool,
+    pub(crate) part: i64,
+    /// `None`: only another program writes it.
+    pub(crate) status: Option<RunStatus>,
+    pub(crate) count: i64,
+    pub(crate) newest: i64,
+    pub(crate) oldest: Timestamp,
+}
+
+/// Counts older runs: at most a number in each range, the newest of it.
+pub(crate) type Count<'a> = &'a mut dyn FnMut(&[Older], i64) -> Result<Vec<OlderRuns>, Fault>;
+
+/// Returns the tasks that have runs or future occurrences within a window, by name. `elsewhere`: who counts, if the older runs are not
+/// in these tables.
+pub(crate) fn timeline(
+    store: &mut SqliteStore,
+    window: &Window,
+    now: Timestamp,
+    elsewhere: Option<Count<'_>>,
+) -> Result<Timeline> {
     store.read("read the timeline", |tx, _| {
-        let (mut lanes, mut tasks): (Vec<Lane>, Vec<i64>) = Default::default();
+        let (mut lanes, mut older): (Vec<Lane>, Vec<Older>) = Default::default();
         let (mut examined, mut next): (Option<String>, _) = Default::default();
         let candidates = candidates(tx, window)?;
         let is_cut = candidates.len() == MAX_EXAMINED;
@@ -39,15 +71,22 @@ pub(super) fn timeline(store: &mut SqliteStore, window: &Window, now: Timestamp)
             if !window.pattern.as_ref().is_none_or(|pattern| pattern.matches(&name)) {
                 continue;
             }
-            let (runs, sampled_before) = runs_of(tx, id, window, now)?;
+            let (runs, left_out) = runs_of(tx, id, window, now)?;
             let is_ahead = window.until > now && next_run.is_some_and(|next| next < window.until);
             let ahead = if is_ahead { listed(tx, id)? } else { None };
             if !runs.is_empty() || ahead.is_some() {
-                lanes.push(Lane { task: name, runs, sampled_before, ahead });
-                tasks.push(id);
+                lanes.push(Lane { task: name, runs, counts: Vec::new(), counted_from: None, ahead });
+                older.push(left_out);
             }
         }
-        let has_all_dead = add_dead(tx, &mut lanes, &tasks, window)?;
+        let ranges = older.iter().flat_map(|one| [&one.scheduled, &one.unscheduled]).filter(|range| !range.is_empty());
+        let limit = i64::try_from(window.counted / ranges.count().max(1)).unwrap_or(i64::MAX);
+        let groups = match elsewhere {
+            Some(count) => count(&older, limit)?,
+            None => count(tx, &older, window, limit)?,
+        };
+        let cuts = add_counts(&mut lanes, &groups, limit);
+        let has_all_dead = add_dead(tx, &mut lanes, &older, &cuts, window)?;
         Ok(Timeline { lanes, next: next.or(examined.filter(|_| is_cut)), has_all_dead })
     })
 }
@@ -86,33 +125,37 @@ const UNSCHEDULED: &str = sql! {"
      WHERE task_id = :task AND {unscheduled_id} > 0 AND {unscheduled_id} < :before
      ORDER BY {unscheduled_id} DESC"};
 
-/// Returns the runs of a task that a window shows, newest first, and before which instant they are a sample.
+/// Returns the runs of a task that a window shows, newest first, and which older ones are left out.
 fn runs_of(
     tx: &Transaction<'_>,
     task: i64,
     window: &Window,
     now: Timestamp,
-) -> rusqlite::Result<(Vec<LaneRun>, Option<Timestamp>)> {
+) -> rusqlite::Result<(Vec<LaneRun>, Older)> {
+    let mut older = Older { task, ..Older::default() };
     let (mut runs, left_out) = newest(tx, SCHEDULED, (task, window.until.as_millis()), window, now)?;
-    if let Some(oldest) = left_out {
-        runs.extend(samples(tx, task, window.from, oldest)?);
+    if let Some(newest) = left_out {
+        older.scheduled = window.from.as_millis()..newest.scheduled_for.as_millis() + 1;
     }
     let until = first_unscheduled(tx, task, window.until)?;
-    let (others, others_left_out) = newest(tx, UNSCHEDULED, (task, until), window, now)?;
+    let (others, left_out) = newest(tx, UNSCHEDULED, (task, until), window, now)?;
+    if let Some(newest) = left_out {
+        older.unscheduled = first_unscheduled(tx, task, window.from)?..newest.id + 1;
+    }
     runs.extend(others);
     runs.sort_by_key(|run| (Reverse(run.scheduled_for), Reverse(run.id)));
-    Ok((runs, left_out.max(others_left_out)))
+    Ok((runs, older))
 }
 
-/// Returns the newest runs of a task before a place in an order that a window shows, newest first; and the oldest of them, if older
-/// ones were left out.
+/// Returns the newest runs of a task before a place in an order that a window shows, newest first; and the next one, if older ones
+/// are left out.
 fn newest(
     tx: &Transaction<'_>,
     statement: &str,
     (task, before): (i64, i64),
     window: &Window,
     now: Timestamp,
-) -> rusqlite::Result<(Vec<LaneRun>, Option<Timestamp>)> {
+) -> rusqlite::Result<(Vec<LaneRun>, Option<LaneRun>)> {
     let mut statement = tx.prepare_cached(statement)?;
     let mut rows = statement.query(named_params! { ":task": task, ":before": before })?;
     let (mut runs, mut read, mut looked_back) = (Vec::<LaneRun>::new(), 0, 0);
@@ -122,7 +165,7 @@ fn newest(
         let Ok(run) = lane_run(row) else { continue };
         let is_before = run.scheduled_for < window.from;
         if read > window.runs && !is_before {
-            return Ok((runs, Some(run.scheduled_for)));
+            return Ok((runs, Some(run)));
         }
         if shows(&run, window, now) {
             runs.push(run);
@@ -145,14 +188,86 @@ fn shows(run: &LaneRun, window: &Window, now: Timestamp) -> bool {
     run.scheduled_for.max(last) >= window.from && run.scheduled_for < window.until
 }
 
-const DEAD: &str = "
-    SELECT id, status, scheduled_for, started_at, finished_at, duration_ms, occurrences, last_scheduled_for, task_id
-      FROM task_runs INDEXED BY task_runs_dead
-     WHERE status = 'dead' AND finished_at >= :from AND finished_at < :until ORDER BY finished_at DESC LIMIT :limit";
+const COUNTED: &str = sql! {"
+    SELECT is_scheduled, (scheduled_for - :from) / :part, status, count(*), max(id), min(scheduled_for)
+      FROM (SELECT * FROM (
+                SELECT 1 AS is_scheduled, id, status, scheduled_for FROM task_runs INDEXED BY task_runs_one_per_occurrence
+                 WHERE task_id = :task AND {unscheduled_id} = 0 AND scheduled_for >= :oldest AND scheduled_for < :before
+                 ORDER BY scheduled_for DESC LIMIT :limit)
+             UNION ALL
+            SELECT * FROM (
+                SELECT 0, id, status, scheduled_for FROM task_runs INDEXED BY task_runs_one_per_occurrence
+                 WHERE task_id = :task AND {unscheduled_id} >= :first AND {unscheduled_id} < :end
+                 ORDER BY {unscheduled_id} DESC LIMIT :limit))
+     GROUP BY 1, 2, 3"};
 
-/// Adds to lanes of which a part is a sample the dead runs that it lacks. Returns whether these are all of the window.
-fn add_dead(tx: &Transaction<'_>, lanes: &mut [Lane], tasks: &[i64], window: &Window) -> rusqlite::Result<bool> {
-    if lanes.iter().all(|lane| lane.sampled_before.is_none()) {
+/// Counts the older runs of each lane.
+fn count(tx: &Transaction<'_>, lanes: &[Older], window: &Window, limit: i64) -> Result<Vec<OlderRuns>, Fault> {
+    let (mut statement, part) = (tx.prepare_cached(COUNTED)?, window.part.as_millis() as i64);
+    let mut groups = Vec::new();
+    for (lane, Older { task, scheduled, unscheduled }) in lanes.iter().enumerate() {
+        if scheduled.is_empty() && unscheduled.is_empty() {
+            continue;
+        }
+        let rows = statement.query_map(
+            named_params! {
+                ":task": task, ":from": window.from, ":part": part, ":limit": limit,
+                ":oldest": scheduled.start, ":before": scheduled.end, ":first": unscheduled.start, ":end": unscheduled.end,
+            },
+            |row| {
+                let (is_scheduled, part, status) = (row.get(0)?, row.get(1)?, row.get(2).ok());
+                Ok(OlderRuns { lane, is_scheduled, part, status, count: row.get(3)?, newest: row.get(4)?, oldest: row.get(5)? })
+            },
+        )?;
+        groups.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    Ok(groups)
+}
+
+/// The instant of the oldest run that was counted, of each range with more: of scheduled runs, and of the others.
+type Cut = [Option<Timestamp>; 2];
+
+/// Adds what was counted to lanes. Returns what was not counted, by lane.
+fn add_counts(lanes: &mut [Lane], groups: &[OlderRuns], limit: i64) -> Vec<Cut> {
+    let of_lane = |number: usize, lane: &mut Lane| {
+        let of = |is_scheduled: bool| {
+            let of = groups.iter().filter(move |group| group.lane == number && group.is_scheduled == is_scheduled);
+            let (count, oldest) =
+                (of.clone().map(|group| group.count).sum::<i64>(), of.map(|group| group.oldest).min());
+            oldest.filter(|_| count >= limit)
+        };
+        lane.counts = groups.iter().filter(|group| group.lane == number).filter_map(OlderRuns::counted).collect();
+        lane.counts.sort_by_key(|counted| (counted.part, counted.newest));
+        let cut = [of(true), of(false)];
+        lane.counted_from = cut.into_iter().flatten().max();
+        cut
+    };
+    lanes.iter_mut().enumerate().map(|(number, lane)| of_lane(number, lane)).collect()
+}
+
+impl OlderRuns {
+    /// `None`: a run that was requested before the window, when the clock was ahead, or that has no status of duly.
+    fn counted(&self) -> Option<Counted> {
+        let (part, count) = (u32::try_from(self.part).ok()?, usize::try_from(self.count).ok()?);
+        Some(Counted { part, status: self.status?, count, newest: self.newest })
+    }
+}
+
+const DEAD: &str = sql! {"
+    SELECT id, status, scheduled_for, started_at, finished_at, duration_ms, occurrences, last_scheduled_for, task_id,
+           {unscheduled_id} = 0
+      FROM task_runs INDEXED BY task_runs_dead
+     WHERE status = 'dead' AND finished_at >= :from AND finished_at < :until ORDER BY finished_at DESC LIMIT :limit"};
+
+/// Adds to lanes whose runs were not all counted the dead runs that they lack. Returns whether these are all of the window.
+fn add_dead(
+    tx: &Transaction<'_>,
+    lanes: &mut [Lane],
+    older: &[Older],
+    cuts: &[Cut],
+    window: &Window,
+) -> rusqlite::Result<bool> {
+    if lanes.iter().all(|lane| lane.counted_from.is_none()) {
         return Ok(true);
     }
     let limit = i64::try_from(window.dead).unwrap_or(i64::MAX).saturating_add(1);
@@ -160,38 +275,16 @@ fn add_dead(tx: &Transaction<'_>, lanes: &mut [Lane], tasks: &[i64], window: &Wi
     let mut rows = statement.query(named_params! { ":from": window.from, ":until": window.until, ":limit": limit })?;
     while let Some(row) = rows.next()? {
         read += 1;
-        let task: i64 = row.get(8)?;
-        let Some(lane) = tasks.iter().position(|id| *id == task).and_then(|place| lanes.get_mut(place)) else {
-            continue;
-        };
-        let (Some(before), Ok(run)) = (lane.sampled_before, lane_run(row)) else { continue };
-        // Those that began later were read.
-        if run.scheduled_for <= before && !lane.runs.iter().any(|one| one.id == run.id) {
-            lane.runs.push(run);
+        let (task, is_scheduled): (i64, bool) = (row.get(8)?, row.get(9)?);
+        let Some(number) = older.iter().position(|one| one.task == task) else { continue };
+        let (Some(before), Ok(run)) = (cuts[number][usize::from(!is_scheduled)], lane_run(row)) else { continue };
+        // The later ones were read or counted.
+        if run.scheduled_for < before {
+            lanes[number].runs.push(run);
         }
     }
     lanes.iter_mut().for_each(|lane| lane.runs.sort_by_key(|run| (Reverse(run.scheduled_for), Reverse(run.id))));
     Ok(read <= window.dead)
-}
-
-const SAMPLE: &str = sql! {"
-    SELECT id, status, scheduled_for, started_at, finished_at, duration_ms, occurrences, last_scheduled_for
-      FROM task_runs INDEXED BY task_runs_one_per_occurrence
-     WHERE task_id = :task AND {unscheduled_id} = 0 AND scheduled_for >= :from AND scheduled_for <= :before
-     ORDER BY scheduled_for LIMIT 1"};
-
-/// Returns the first scheduled run in each of a hundred equal parts of a time.
-fn samples(tx: &Transaction<'_>, task: i64, from: Timestamp, before: Timestamp) -> rusqlite::Result<Vec<LaneRun>> {
-    let mut statement = tx.prepare_cached(SAMPLE)?;
-    let (from, length) = (from.as_millis(), before.as_millis().saturating_sub(from.as_millis()).max(0));
-    let part = |number: i64| from.saturating_add(length / SAMPLES * number);
-    let mut runs = Vec::new();
-    for number in 0..SAMPLES {
-        let end = if number + 1 == SAMPLES { before.as_millis() } else { part(number + 1) - 1 };
-        let params = named_params! { ":task": task, ":from": part(number), ":before": end };
-        runs.extend(statement.query_row(params, |row| Ok(lane_run(row).ok())).optional()?.flatten());
-    }
-    Ok(runs)
 }
 
 const NEXT_UNSCHEDULED: &str = sql! {"

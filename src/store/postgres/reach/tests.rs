@@ -479,6 +479,8 @@ fn read_pages(
         after: random.bool().then(|| name.to_owned()),
         lanes: random.usize(1..6),
         runs: random.usize(1..6),
+        part: Duration::from_secs(random.u64(1..200)),
+        counted: if random.bool() { random.usize(1..20) } else { 1000 },
         // The server reads those of the lanes alone: a smaller limit is another one.
         dead: 1000,
     };

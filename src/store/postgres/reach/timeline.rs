@@ -10,34 +10,31 @@ use crate::store::fault::Fault;
 use crate::store::postgres::reach::around::{bound, last_runs};
 use crate::store::postgres::sheets::{Cell, Sheets};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::timeline::{LOOK_BACK, MAX_EXAMINED, SAMPLES};
+use crate::store::sqlite::timeline::{LOOK_BACK, MAX_EXAMINED};
 
 /// The next tasks by name.
 const CANDIDATES: &str = "
     WHERE t.id = ANY (ARRAY(
         SELECT s.id FROM scheduled_tasks s WHERE s.name > $1 AND s.name >= $2 ORDER BY s.name LIMIT $3))";
 
-/// The runs of some tasks around a window from $2 until $3, of which $4 are read completely. Of scheduled runs: the newest in it, the
-/// last ones before it, and a sample if it has more. Of the others: each that the search for the end of the window examines, and
-/// the newest before that end.
+/// The runs of some tasks around a window from $2 until $3, of which $4 are read one by one. Of scheduled runs: the newest in it, and the
+/// last ones before it. Of the others: each that the searches for both ends of the window examine, and the newest before its end.
 const RUNS: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
         SELECT x.id
           FROM unnest($1::bigint[]) one (task)
          CROSS JOIN LATERAL (
-               SELECT (SELECT n.scheduled_for FROM task_runs n
-                        WHERE n.task_id = one.task AND {unscheduled_case:n} = 0 AND n.scheduled_for >= $2 AND n.scheduled_for < $3
-                        ORDER BY n.scheduled_for DESC OFFSET $4 LIMIT 1) AS oldest) read
-         CROSS JOIN LATERAL (
-               WITH RECURSIVE search (below, above, id) AS (
-                   SELECT 0::bigint, n.id, n.id
-                     FROM (SELECT r.id, r.scheduled_for FROM task_runs r
-                            WHERE r.task_id = one.task AND {unscheduled_case:r} > 0
-                            ORDER BY {unscheduled_case:r} DESC LIMIT 1) n
-                    WHERE n.scheduled_for >= $3
+               WITH RECURSIVE search (at, below, above, id) AS (
+                   SELECT e.at, 0::bigint, n.id, n.id
+                     FROM (VALUES ($2::bigint), ($3::bigint)) e (at)
+                    CROSS JOIN LATERAL (
+                          SELECT r.id, r.scheduled_for FROM task_runs r
+                           WHERE r.task_id = one.task AND {unscheduled_case:r} > 0
+                           ORDER BY {unscheduled_case:r} DESC LIMIT 1) n
+                    WHERE n.scheduled_for >= e.at
                     UNION ALL
-                   SELECT CASE WHEN n.scheduled_for < $3 THEN n.id ELSE s.below END,
-                          CASE WHEN n.scheduled_for < $3 THEN s.above ELSE s.below + (s.above - s.below) / 2 END, n.id
+                   SELECT s.at, CASE WHEN n.scheduled_for < s.at THEN n.id ELSE s.below END,
+                          CASE WHEN n.scheduled_for < s.at THEN s.above ELSE s.below + (s.above - s.below) / 2 END, n.id
                      FROM search s
                     CROSS JOIN LATERAL (
                           SELECT r.id, r.scheduled_for FROM task_runs r
@@ -50,9 +47,9 @@ const RUNS: &str = sql! {"
                  FROM (SELECT n.id, count(*) FILTER (WHERE n.scheduled_for < $2) OVER (ORDER BY n.id DESC) AS looked_back
                          FROM (SELECT r.id, r.scheduled_for FROM task_runs r
                                 WHERE r.task_id = one.task AND {unscheduled_case:r} > 0
-                                  AND {unscheduled_case:r} < coalesce((SELECT s.above FROM search s
+                                  AND {unscheduled_case:r} < coalesce((SELECT s.above FROM search s WHERE s.at = $3
                                                                         ORDER BY s.above - s.below LIMIT 1), 9223372036854775807)
-                                ORDER BY {unscheduled_case:r} DESC LIMIT $4 + $5 + 1) n) b
+                                ORDER BY {unscheduled_case:r} DESC LIMIT $4::bigint + $5::bigint + 1) n) b
                 WHERE b.looked_back <= $5
                 UNION ALL
                (SELECT n.id FROM task_runs n
@@ -61,18 +58,7 @@ const RUNS: &str = sql! {"
                 UNION ALL
                (SELECT n.id FROM task_runs n
                  WHERE n.task_id = one.task AND {unscheduled_case:n} = 0 AND n.scheduled_for < $2
-                 ORDER BY n.scheduled_for DESC LIMIT $5)
-                UNION ALL
-               SELECT n.id
-                 FROM generate_series(0, $6::bigint - 1) p (number)
-                CROSS JOIN LATERAL (
-                      SELECT r.id FROM task_runs r
-                       WHERE r.task_id = one.task AND {unscheduled_case:r} = 0
-                         AND r.scheduled_for >= $2 + (read.oldest - $2) / $6 * p.number
-                         AND r.scheduled_for <= CASE WHEN p.number + 1 = $6 THEN read.oldest
-                                                     ELSE $2 + (read.oldest - $2) / $6 * (p.number + 1) - 1 END
-                       ORDER BY r.scheduled_for LIMIT 1) n
-                WHERE read.oldest IS NOT NULL) x))"};
+                 ORDER BY n.scheduled_for DESC LIMIT $5)) x))"};
 
 /// The newest dead runs of some tasks that ended in a window from $2 until $3.
 const DEAD: &str = "
@@ -109,7 +95,7 @@ fn runs(bench: &mut Sheets, tasks: &[i64], window: &Window) -> Result<(), Fault>
     }
     let (from, until, runs) = (window.from.as_millis(), window.until.as_millis(), bound(window.runs));
     let long = ["output", "payload", "result"];
-    let params: [&(dyn ToSql + Sync); 6] = [&tasks, &from, &until, &runs, &bound(LOOK_BACK), &SAMPLES];
+    let params: [&(dyn ToSql + Sync); 5] = [&tasks, &from, &until, &runs, &bound(LOOK_BACK)];
     bench.read_without(&long, "task_runs", RUNS, &params)?;
     let params: [&(dyn ToSql + Sync); 4] = [&tasks, &from, &until, &bound(window.dead + 1)];
     bench.read_without(&long, "task_runs", DEAD, &params).map(|_| ())
