@@ -43,6 +43,8 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
+/// A proxy that believes a length which is stated beside chunks would take the rest for another request. No browser sends chunks.
+const IN_CHUNKS: &str = "refused: an action states its length (Content-Length), and is not sent in chunks\n";
 const LARGE: &str = "refused: the body is too large; only an action has one, of at most 4096 bytes\n";
 const LONG: &str = "refused: the address is longer than 8192 bytes\n";
 const LATE_BODY: &str = "refused: the body has not come within 5 seconds\n";
@@ -106,11 +108,16 @@ impl Guard {
         if request.uri().path_and_query().is_some_and(|target| target.as_str().len() > MAX_TARGET_BYTES) {
             return Some((StatusCode::URI_TOO_LONG, LONG).into_response());
         }
+        if !has_readable_body(request.method()) {
+            return None;
+        }
         let limit = if request.method() == Method::POST { MAX_BODY_BYTES as u64 } else { 0 };
         let length = headers.get(CONTENT_LENGTH).map(|length| length.to_str().ok()?.parse::<u64>().ok());
-        let has_other_body = limit == 0 && headers.contains_key(TRANSFER_ENCODING);
-        let is_large = length.is_some_and(|length| length.is_none_or(|length| length > limit));
-        (has_other_body || is_large).then(|| (StatusCode::PAYLOAD_TOO_LARGE, LARGE).into_response())
+        let has_chunks = headers.contains_key(TRANSFER_ENCODING);
+        if length.is_some_and(|length| length.is_none_or(|length| length > limit)) || (has_chunks && limit == 0) {
+            return Some((StatusCode::PAYLOAD_TOO_LARGE, LARGE).into_response());
+        }
+        has_chunks.then(|| (StatusCode::LENGTH_REQUIRED, IN_CHUNKS).into_response())
     }
 
     fn is_own(&self, host: &str) -> bool {
@@ -123,6 +130,7 @@ impl Guard {
         }
         let (parts, body) = request.into_parts();
         let late = if parts.method == Method::POST { LATE_ACTION } else { LATE };
+        let body = if has_readable_body(&parts.method) { body } else { Body::empty() };
         let body = match timeout(self.limits.body, to_bytes(body, MAX_BODY_BYTES)).await {
             Ok(Ok(body)) => body,
             Ok(Err(_)) => return (StatusCode::PAYLOAD_TOO_LARGE, LARGE).into_response(),
@@ -136,6 +144,11 @@ impl Guard {
             Err(_) => (StatusCode::SERVICE_UNAVAILABLE, late).into_response(),
         }
     }
+}
+
+/// Returns whether a body of a request matters. Other methods are not allowed, whatever they send.
+fn has_readable_body(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::POST].contains(method)
 }
 
 /// Returns the value of a header that occurs once.

@@ -176,6 +176,9 @@ mod packaging;
 /// `/api`: the JSON of the commands, and its description.
 #[cfg(feature = "page")]
 mod page_api;
+/// The status page: requests with a body that no browser sends.
+#[cfg(feature = "page")]
+mod page_bodies;
 /// The status page in a real browser.
 #[cfg(all(feature = "page", target_os = "linux"))]
 mod page_browser;

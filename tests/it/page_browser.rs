@@ -94,6 +94,7 @@ fn every_page_is_sound_in_both_schemes_and_widths() {
         (Scheme::Light, Screen::Phone),
         (Scheme::Dark, Screen::Desk),
         (Scheme::Dark, Screen::Phone),
+        (Scheme::Light, Screen::Narrow),
     ];
     for (name, path) in pages(&sample) {
         for (scheme, screen) in views {

@@ -245,7 +245,7 @@ fn large_requests_are_refused_before_they_are_read() {
     let served = Served::with_actions();
     let form = "Content-Type: application/x-www-form-urlencoded\r\n";
     let huge = format!("{form}Content-Length: 10000000000\r\n");
-    for (method, target) in [("GET", "/"), ("HEAD", "/"), ("PUT", "/"), ("POST", "/"), ("POST", "/tasks/a/trigger")] {
+    for (method, target) in [("GET", "/"), ("HEAD", "/"), ("POST", "/"), ("POST", "/tasks/a/trigger")] {
         assert_eq!(served.ask(method, target, &huge, "some bytes").status, 413, "{method} {target}");
     }
     assert_eq!(served.ask("GET", "/", "Content-Length: 1\r\n", "x").status, 413);
@@ -254,7 +254,7 @@ fn large_requests_are_refused_before_they_are_read() {
     assert_eq!(served.post("/tasks/a/trigger", &"x".repeat(5000)).status, 413);
     let chunk = format!("1388\r\n{}\r\n0\r\n\r\n", "x".repeat(5000));
     let chunked = format!("{form}Transfer-Encoding: chunked\r\n");
-    assert_eq!(served.ask("POST", "/tasks/a/trigger", &chunked, &chunk).status, 413);
+    assert_eq!(served.ask("POST", "/tasks/a/trigger", &chunked, &chunk).status, 411);
     let query = |length| format!("/?{}", "x".repeat(length));
     assert_eq!(served.get(&query(8000)).status, 200);
     assert_eq!(served.get(&query(8200)).status, 414);
@@ -465,7 +465,7 @@ fn a_page_starts_and_ends_within_a_runtime() {
             assert_eq!(served.get("/").status, 200);
             let address = served.address;
             drop(served);
-            assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+            eventually("no process that another test starts has the socket", || TcpStream::connect(address).is_err());
             let refused =
                 Scheduler::builder(TestDb::new().home().join("missing/agent.db")).page(Page::on("127.0.0.1:0"));
             assert!(refused.start().is_err());

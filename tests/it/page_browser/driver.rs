@@ -47,6 +47,8 @@ impl Scheme {
 pub(crate) enum Screen {
     Desk,
     Phone,
+    /// The narrowest that pages support: 320 pixels, or 1280 enlarged four times.
+    Narrow,
 }
 
 impl Screen {
@@ -54,13 +56,14 @@ impl Screen {
         match self {
             Screen::Desk => 1280,
             Screen::Phone => 390,
+            Screen::Narrow => 320,
         }
     }
 
     fn height(self) -> u32 {
         match self {
             Screen::Desk => 900,
-            Screen::Phone => 844,
+            Screen::Phone | Screen::Narrow => 844,
         }
     }
 }
