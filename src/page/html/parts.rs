@@ -123,9 +123,28 @@ pub(in crate::page) fn when(at: Timestamp, times: &Times) -> Markup {
     html! { time datetime=(at) title={ (times.local(at)) " " (times.zone.name()) "\n" (utc(at)) } { (distance(at, times.now)) } }
 }
 
-/// Returns an instant as local time, with UTC as its title.
+/// Returns an instant as local time, with the day in words if it is near; with the whole local time and UTC as its title.
 pub(in crate::page) fn instant(at: Timestamp, times: &Times) -> Markup {
-    html! { time datetime=(at) title=(utc(at)) { (times.local(at)) } }
+    html! { time datetime=(at) title={ (times.local(at)) " " (times.zone.name()) "\n" (utc(at)) } { (plain(at, times)) } }
+}
+
+/// Returns an instant as local time and distance: `tomorrow 03:30 (in 7 h)`.
+pub(in crate::page) fn instant_and_distance(at: Timestamp, times: &Times) -> Markup {
+    html! { (instant(at, times)) " " span.muted { "(" (distance(at, times.now)) ")" } }
+}
+
+/// Returns local time with the day in words if it is near: `tomorrow 03:30`, `2027-03-14 12:00`.
+fn plain(at: Timestamp, times: &Times) -> String {
+    let (text, day) = (times.local(at), |at| times.zone.local_at(at).map(|local| local.date()));
+    let (Some(then), Some(today), Some((_, time))) = (day(at), day(times.now), text.split_once(' ')) else {
+        return text;
+    };
+    match then.signed_duration_since(today).num_days() {
+        -1 => format!("yesterday {time}"),
+        0 => format!("today {time}"),
+        1 => format!("tomorrow {time}"),
+        _ => text,
+    }
 }
 
 /// Returns an instant in UTC for people: `2027-03-14 12:00 UTC`, with seconds and milliseconds unless they are 0.
@@ -263,4 +282,30 @@ pub(in crate::page) fn text_field(name: &str, label: &str, hint: &str, value: &s
 /// Returns a box that is ticked for the value `1`.
 pub(in crate::page) fn switch(name: &str, label: &str, is_on: bool) -> Markup {
     html! { label.switch { input type="checkbox" name=(name) value="1" checked[is_on]; span { (label) } } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Zone;
+
+    #[test]
+    fn a_near_day_is_a_word_and_a_time_that_a_clock_shows_twice_has_its_offset() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let times = Times { now: at("2027-11-06T21:00:00Z"), zone: Zone::built_in("America/New_York") };
+        for (instant, text) in [
+            ("2027-11-06T03:59:59Z", "yesterday 23:59:59"),
+            ("2027-11-06T04:00:00Z", "today 00:00"),
+            ("2027-11-07T05:30:00Z", "tomorrow 01:30 -04:00"),
+            ("2027-11-07T06:30:00Z", "tomorrow 01:30 -05:00"),
+            ("2027-11-08T04:59:00Z", "tomorrow 23:59"),
+            ("2027-11-08T05:00:00Z", "2027-11-08 00:00"),
+            ("2027-11-05T03:59:00Z", "2027-11-04 23:59"),
+        ] {
+            assert_eq!(plain(at(instant), &times), text, "{instant}");
+        }
+        let shown = instant_and_distance(at("2027-11-07T08:30:00Z"), &times).into_string();
+        assert!(shown.contains(">tomorrow 03:30</time> <span class=\"muted\">(in 11 h)</span>"), "{shown}");
+        assert_eq!(plain(Timestamp::MAX, &times), times.local(Timestamp::MAX));
+    }
 }

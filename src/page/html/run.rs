@@ -13,7 +13,9 @@ use crate::error::Error;
 use crate::model::run::{Attempt, AttemptOutcome, Effect, EffectState, Origin, Run, RunStatus};
 use crate::model::views::RunView;
 use crate::page::html::actions::button;
-use crate::page::html::parts::{Tone, badge, definitions, duration, instant, plural, run_badge, show, stacked, when};
+use crate::page::html::parts::{
+    Tone, badge, definitions, duration, instant, instant_and_distance, plural, run_badge, show, stacked, when,
+};
 use crate::page::html::printed::Budget;
 use crate::page::html::{Content, Nav, View, links, rendered, unknown, waits};
 use crate::page::state::State;
@@ -96,7 +98,7 @@ fn of_the_run(found: &RunView) -> Option<&str> {
 fn times(view: &View<'_>, found: &RunView) -> Vec<(&'static str, Markup)> {
     let RunView { run, task, attempts, has_older_attempts, .. } = found;
     let times = &view.times;
-    let both = |at: Timestamp| html! { (instant(at, times)) " " span.muted { (when(at, times)) } };
+    let both = |at: Timestamp| instant_and_distance(at, times);
     let of_task = Zone::named(&task.definition.time_zone).ok().filter(|zone| zone.name() != "UTC");
     let mut rows = vec![(
         "Scheduled for",

@@ -133,7 +133,8 @@ fn problems(found: Option<&[Problem]>, task: &Task) -> Markup {
 
 fn summary(task: &Task, times: &Times) -> Markup {
     let definition = &task.definition;
-    let mut rows = vec![("Schedule", schedule(task, times)), ("Next", next(task, times)), ("Last", last(task, times))];
+    let mut rows =
+        vec![("Schedule", schedule(task, times)), ("Next", tasks::next(task, times)), ("Last", last(task, times))];
     if let Some(by) = task.paused_by.as_ref().filter(|_| task.status == TaskStatus::Paused) {
         rows.push(("Paused by", html! { (show(by, MAX_CELL)) }));
     }
@@ -156,13 +157,6 @@ fn schedule(task: &Task, times: &Times) -> Markup {
         p.muted { (show(&words::schedule_sentence(definition), 2 * MAX_CELL)) }
         @if let Some(at) = definition.starts_at { p.muted { "Not before " (parts::instant(at, times)) "." } }
         @if let Some(at) = definition.ends_at { p.muted { "Not after " (parts::instant(at, times)) "." } }
-    }
-}
-
-fn next(task: &Task, times: &Times) -> Markup {
-    html! {
-        (tasks::next(task, times))
-        @if let Some(at) = task.next_run { " " span.muted { "(" (times.local(at)) ")" } }
     }
 }
 

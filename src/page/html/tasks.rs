@@ -206,7 +206,7 @@ fn row(task: &Task, marks: &[Mark], times: &Times) -> Markup {
 /// Returns the next run of a task, or why it has none.
 pub(super) fn next(task: &Task, times: &Times) -> Markup {
     match task.next_run {
-        Some(at) => parts::when(at, times),
+        Some(at) => parts::instant_and_distance(at, times),
         None => match words::no_next(task) {
             "" => parts::none(),
             reason => html! { span.muted { (reason) } },
