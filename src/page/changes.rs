@@ -1,4 +1,5 @@
-//! `/changes`: a stream of server-sent events, one for each change of the database. `/page.js`: the script that listens to it.
+//! `/changes`: a stream of server-sent events, one for each change of the database, and one each second that says that
+//! it was looked at. `/page.js`: the script that listens to it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -22,7 +23,7 @@ use crate::page::state::State;
 
 /// The least time between two messages.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Time without a change after which a comment is sent, so that both sides notice a connection that is gone.
+/// Time after which a comment is sent if no look at the database ended, so that both sides notice a connection that is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) async fn script() -> Response {
@@ -33,7 +34,7 @@ pub(super) async fn stream(extract::State(state): extract::State<Arc<State>>) ->
     let Ok(permit) = state.streams.clone().try_acquire_owned() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many streams: close other windows\n").into_response();
     };
-    let stream = Stream { next: Box::pin(next(state.changed.subscribe())), _permit: permit };
+    let stream = Stream { next: Box::pin(next(Seen::new(state.changed.subscribe()))), _permit: permit };
     ([(CONTENT_TYPE, "text/event-stream")], Body::new(stream)).into_response()
 }
 
@@ -41,28 +42,44 @@ pub(super) async fn stream(extract::State(state): extract::State<Arc<State>>) ->
 ///
 /// The number of turns is no sign of a change: an idle scheduler takes one in each poll interval.
 pub(super) async fn watch(state: Arc<State>) {
-    let mut last = None;
+    let (mut last, mut changes) = (None, 0);
     loop {
         sleep(INTERVAL).await;
         if state.changed.receiver_count() > 0 {
             let look = state.clone();
             // A database that cannot be read is a change: the page then shows the error.
             let version = apart(move || look.reader.data_version().ok()).await.ok().flatten();
-            if last.replace(version) != Some(version) {
-                state.changed.send_replace(());
-            }
+            changes += u64::from(last.replace(version) != Some(version));
+            state.changed.send_replace(changes);
         }
     }
 }
 
-type Next = dyn Future<Output = Option<(&'static str, Receiver<()>)>> + Send;
+/// The looks at the database, and the number of changes of which the stream has told.
+struct Seen {
+    looks: Receiver<u64>,
+    changes: u64,
+}
 
-/// Waits for a change and returns its message. `None` if there is no server any more.
-async fn next(mut changed: Receiver<()>) -> Option<(&'static str, Receiver<()>)> {
-    match timeout(KEEP_ALIVE, changed.changed()).await {
-        Ok(Ok(())) => Some(("data: changed\n\n", changed)),
+impl Seen {
+    fn new(looks: Receiver<u64>) -> Self {
+        let changes = *looks.borrow();
+        Seen { looks, changes }
+    }
+}
+
+type Next = dyn Future<Output = Option<(&'static str, Seen)>> + Send;
+
+/// Waits for a look and returns its message. `None` if there is no server any more.
+async fn next(mut seen: Seen) -> Option<(&'static str, Seen)> {
+    match timeout(KEEP_ALIVE, seen.looks.changed()).await {
+        Ok(Ok(())) => {
+            let changes = *seen.looks.borrow_and_update();
+            let text = if changes == seen.changes { "event: alive\ndata: looked\n\n" } else { "data: changed\n\n" };
+            Some((text, Seen { changes, ..seen }))
+        }
         Ok(Err(_)) => None,
-        Err(_) => Some((":\n\n", changed)),
+        Err(_) => Some((":\n\n", seen)),
     }
 }
 
@@ -78,8 +95,8 @@ impl hyper::body::Body for Stream {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let message = ready!(self.next.as_mut().poll(cx));
-        Poll::Ready(message.map(|(text, changed)| {
-            self.next = Box::pin(next(changed));
+        Poll::Ready(message.map(|(text, seen)| {
+            self.next = Box::pin(next(seen));
             Ok(Frame::data(Bytes::from_static(text.as_bytes())))
         }))
     }

@@ -9,10 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duly::page::Page;
-use duly::{BoxError, Client, Context, NewTask, RunStatus, Scheduler};
+use duly::{BoxError, Client, Context, NewTask, RunStatus, Scheduler, Timestamp};
 use serde_json::{Value, json};
 
-use crate::fixtures::{TestDb, wait_for_status};
+use crate::fixtures::{TestDb, patience, wait_for_status};
+use crate::page_timeline::{runs, served, task};
 use driver::{Browser, ENTER, Scheme, Screen, TAB};
 use sample::Sample;
 
@@ -294,13 +295,17 @@ fn what_is_in_use_is_left_alone_and_everything_else_is_refreshed() {
     browser.show(Scheme::Light, Screen::Desk);
     browser.open(&format!("{home}/"));
     browser.run("window.__same = 1, document.querySelector('main input[name=name]').focus()");
-    browser.run("document.activeElement.value = 'wat'");
+    browser
+        .run(&format!("document.activeElement.value = 'wat'; {}", since("told", "document.title.startsWith('(1)')")));
     client.add(NewTask::manual("doomed").handler("fails").at_most_once()).expect("a task");
     db.printed(&["trigger", "doomed"]);
     wait_for_status(&client, "doomed", RunStatus::Dead);
+    let died = client.history("doomed", 1).expect("a history")[0].finished_at.expect("an end");
     let is_told =
         "document.querySelector('.health').textContent.includes('problem') && document.title.startsWith('(1)')";
     browser.wait_until(&format!("{is_told} && document.querySelector(\"link[rel=icon]\").href.endsWith('problems')"));
+    let told = browser.run("return window.__told").as_i64().expect("a time") - died.as_millis();
+    assert!(told < soon(), "the death is shown after {told} ms");
     let is_kept = "return document.activeElement.matches('input[name=name]') && document.activeElement.value === 'wat'";
     assert_eq!(browser.run(is_kept), true, "the field that is in use");
     browser.wait_until("document.querySelector(\"main a[href='/tasks/doomed']\")");
@@ -315,6 +320,121 @@ fn what_is_in_use_is_left_alone_and_everything_else_is_refreshed() {
     browser.wait_until(&format!(
         "document.querySelector(\"main a[href='/runs/{run}']\") && !document.getElementById('note')"
     ));
+}
+
+/// A script that stores the time at which a condition first holds.
+fn since(name: &str, holds: &str) -> String {
+    format!(
+        "new MutationObserver(() => {{ if (!window.__{name} && ({holds})) window.__{name} = Date.now(); }})
+             .observe(document, {{ subtree: true, childList: true, characterData: true, attributes: true }});"
+    )
+}
+
+/// The time in milliseconds within which a page shows what has changed: two seconds, longer on a slow machine.
+fn soon() -> i64 {
+    (patience() / 30).as_millis() as i64
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_page_whose_server_is_silent_is_grey_and_is_live_again_when_it_answers() {
+    let Some((_turn, browser)) = browser() else { return };
+    let db = TestDb::new();
+    let (sidecar, address) = crate::page_sidecar::served_by_program(&db, "127.0.0.1:0");
+    browser.show(Scheme::Light, Screen::Desk);
+    browser.open(&format!("http://{address}/"));
+    // The stream is open when it has announced a change.
+    db.client().add(NewTask::manual("digest").handler("work")).expect("a task");
+    browser.wait_until("document.querySelector(\"main a[href='/tasks/digest']\")");
+    let is_stale = "document.documentElement.matches('.stale')";
+    browser.run(&since("stale", &format!("{is_stale} && document.title.startsWith('Not live')")));
+    let frozen = Timestamp::now().as_millis();
+    sidecar.signal("STOP");
+    browser.wait_until("window.__stale > 0");
+    let after = browser.run("return window.__stale").as_i64().expect("a time") - frozen;
+    assert!(after < soon(), "the page is grey after {after} ms");
+    let colours = "[...document.querySelectorAll('.badge')].map((badge) => getComputedStyle(badge).color)";
+    assert_eq!(browser.run(&format!("return new Set({colours}).size")), 1, "no badge has a colour of its own");
+    browser.wait_for_text("no sign of life from duly. Trying again.");
+    sidecar.signal("CONT");
+    browser.wait_until(&format!(
+        "!({is_stale}) && !document.getElementById('note') && document.title.startsWith('Tasks')"
+    ));
+}
+
+#[test]
+fn the_title_of_a_window_that_is_not_visible_shows_problems_too() {
+    let Some((_turn, browser)) = browser() else { return };
+    let (db, _scheduler, client, home) = live();
+    browser.show(Scheme::Light, Screen::Desk);
+    browser.open(&format!("{home}/"));
+    browser.run(
+        "Object.defineProperty(document, 'hidden', { value: true }), document.dispatchEvent(new Event('visibilitychange'))",
+    );
+    client.add(NewTask::manual("doomed").handler("fails").at_most_once()).expect("a task");
+    db.printed(&["trigger", "doomed"]);
+    wait_for_status(&client, "doomed", RunStatus::Dead);
+    browser.wait_until("document.title.startsWith('(1)')");
+}
+
+#[test]
+fn a_page_without_a_stream_of_changes_is_refreshed_all_the_same() {
+    let Some((_turn, browser)) = browser() else { return };
+    let (_db, _scheduler, client, home) = live();
+    browser.show(Scheme::Light, Screen::Desk);
+    // As for the seventeenth window, or behind a proxy that holds answers back.
+    browser.devtools("Network.setBlockedURLs", &json!({ "urls": ["*/changes"] }));
+    browser.open(&format!("{home}/"));
+    for name in ["first", "second"] {
+        client.add(NewTask::manual(name).handler("work")).expect("a task");
+        browser.wait_until(&format!("document.querySelector(\"main a[href='/tasks/{name}']\")"));
+    }
+}
+
+/// Returns the columns of the picture of the timeline's plot in which the colour of dead runs is, in groups of neighbours; those with
+/// the colour of succeeded runs; and all.
+fn columns(browser: &Browser) -> (usize, usize, usize, usize) {
+    let place = browser.run(
+        "const { x, y, width, height } = document.querySelector('.plot svg[role=group]').getBoundingClientRect();
+         return { x, y, width, height, scale: 1 }",
+    );
+    let picture = browser.devtools("Page.captureScreenshot", &json!({ "clip": place }));
+    // The page's own policy allows no picture from elsewhere.
+    browser.open("about:blank");
+    let found = browser.run_async(&format!(
+        "const done = arguments[arguments.length - 1], image = new Image();
+         image.onload = () => {{
+             const {{ width, height }} = image, canvas = Object.assign(document.createElement('canvas'), {{ width, height }});
+             const context = canvas.getContext('2d');
+             context.drawImage(image, 0, 0);
+             const {{ data }} = context.getImageData(0, 0, width, height);
+             const has = (x, colour) => [...Array(height).keys()].filter((y) =>
+                 colour.every((part, n) => Math.abs(data[4 * (y * width + x) + n] - part) < 24)).length > 2;
+             const all = [...Array(width).keys()], dead = all.map((x) => has(x, [203, 61, 66]));
+             const groups = dead.filter((one, x) => one && !dead[x - 1]).length;
+             done([groups, dead.filter(Boolean).length, all.filter((x) => has(x, [47, 143, 96])).length, width]);
+         }};
+         image.src = 'data:image/png;base64,' + {};",
+        picture["data"]
+    ));
+    let number = |n: usize| found[n].as_u64().and_then(|number| usize::try_from(number).ok()).expect("a number");
+    (number(0), number(1), number(2), number(3))
+}
+
+#[test]
+fn the_picture_of_the_timeline_shows_each_death_and_nothing_else_as_dead() {
+    let Some((_turn, browser)) = browser() else { return };
+    browser.show(Scheme::Light, Screen::Desk);
+    // Half a day with one death among 230 runs, and a day with 34 among 5000.
+    for (name, count, period, dead, deaths) in [("one", 230, 180_000, 150, 1), ("many", 5000, 15_000, 147, 34)] {
+        let served = served(&(task(1, "sync") + &runs(count, period, dead)));
+        browser.open(&format!("http://{}/timeline?span=day", served.scheduler.page_address().expect("an address")));
+        browser.save_picture(&pictures().join(format!("deaths-{name}.png")), None);
+        let (groups, red, green, width) = columns(&browser);
+        assert_eq!(groups, deaths, "{name}: {red} of {width} columns");
+        assert!(red * 100 <= width * deaths, "{name}: {red} of {width} columns are red");
+        assert!(green * 100 >= width * 30, "{name}: {green} of {width} columns are green");
+    }
 }
 
 #[test]

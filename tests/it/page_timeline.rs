@@ -10,7 +10,7 @@ use crate::page_run::Served;
 const HOUR: i64 = 3_600_000;
 
 /// Tasks whose rows are written by SQL, and a page on them. No run is due.
-fn served(sql: &str) -> Served {
+pub(crate) fn served(sql: &str) -> Served {
     let db = TestDb::new();
     drop(db.client());
     db.plain().execute_batch(&format!("PRAGMA ignore_check_constraints = ON; BEGIN; {sql}; COMMIT;")).unwrap();
@@ -21,7 +21,7 @@ fn now() -> i64 {
     Timestamp::now().as_millis()
 }
 
-fn task(id: i64, name: &str) -> String {
+pub(crate) fn task(id: i64, name: &str) -> String {
     format!(
         "INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, planned) VALUES ({id}, '{name}', 'work', 'manual', '', 1);"
     )
@@ -110,7 +110,7 @@ fn lanes_have_pages_and_every_task_is_on_one_of_them() {
 }
 
 /// Runs of task 1 every `period`, the newest a period ago; those whose number is divisible by `dead` are dead.
-fn runs(count: i64, period: i64, dead: i64) -> String {
+pub(crate) fn runs(count: i64, period: i64, dead: i64) -> String {
     let now = now();
     format!(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})

@@ -1,8 +1,8 @@
 // Keeps the page up to date. Every page and every form also works without this script.
 (() => {
   'use strict';
-  const FIRST_WAIT = 2000, LAST_WAIT = 60000, LAST_ANSWER = 10000;
-  let stream = null, wait = FIRST_WAIT, timer = 0, retry = 0, shown = '', refreshed = new Date(), loading = false, again = false, title = document.title;
+  const FIRST_WAIT = 2000, LAST_WAIT = 60000, LAST_ANSWER = 10000, SILENCE = 1800, HIDDEN = 10000;
+  let stream = null, wait = FIRST_WAIT, timer = 0, retry = 0, silence = 0, isSilent = false, shown = '', refreshed = new Date(), loading = false, again = false, title = document.title;
 
   const main = () => document.querySelector('main');
   // What the user selects or types in: it is left as it is.
@@ -70,8 +70,16 @@
       if (!replace(await answer.text())) stale(`duly answered with status ${answer.status}`);
     } catch { stale('no connection to duly'); }
     loading = false;
-    if (document.getElementById('note')) retry = setTimeout(refresh, FIRST_WAIT);
+    // A page whose numbers are kept for a while says for how long.
+    const kept = document.querySelector('main [data-again]')?.dataset.again;
+    const isFollowed = stream?.readyState === EventSource.OPEN && !isSilent;
+    if (kept || document.getElementById('note') || !isFollowed) askIn(Math.max(document.hidden ? HIDDEN : FIRST_WAIT, Number(kept ?? 0)));
     if (again) { again = false; refresh(); }
+  }
+
+  function askIn(time) {
+    clearTimeout(retry);
+    retry = setTimeout(refresh, time);
   }
 
   // A page that is no longer refreshed must not look as if it were: badges are grey, and the title says so.
@@ -114,11 +122,14 @@
 
   function listen() {
     clearTimeout(timer);
-    // A browser opens few connections to one server: a window that is not visible takes none.
-    if (stream || document.hidden) return;
+    if (stream) return;
+    // A page without a stream asks. A browser opens few connections to one server: a window that is not visible holds none.
+    askIn(document.hidden ? HIDDEN : FIRST_WAIT);
+    if (document.hidden) return;
     stream = new EventSource('/changes');
-    stream.onopen = () => { wait = FIRST_WAIT; refresh(); };
-    stream.onmessage = refresh;
+    stream.onopen = () => { wait = FIRST_WAIT; heard(); refresh(); };
+    stream.onmessage = () => { heard(); refresh(); };
+    stream.addEventListener('alive', heard);
     stream.onerror = () => {
       stop();
       stale('no connection to duly');
@@ -126,13 +137,20 @@
       wait = Math.min(wait * 2, LAST_WAIT);
     };
   }
+  // duly says each second that it has looked at the database: one that hangs, or a network that is gone, closes no connection.
+  function heard() {
+    clearTimeout(silence);
+    silence = setTimeout(() => { isSilent = true; stale('no sign of life from duly'); refresh(); }, SILENCE);
+    if (isSilent) { isSilent = false; refresh(); }
+  }
   function stop() {
     clearTimeout(timer);
+    clearTimeout(silence);
     stream?.close();
     stream = null;
   }
 
-  document.addEventListener('visibilitychange', () => document.hidden ? stop() : listen());
+  document.addEventListener('visibilitychange', () => { stop(); listen(); });
   addEventListener('pagehide', stop);
   addEventListener('pageshow', listen);
 
@@ -149,7 +167,7 @@
       const reason = fresh.querySelector('main .lead')?.textContent ?? `duly answered with status ${answer.status}.`;
       if (!answer.ok) tell(`Not done: ${reason}`);
       else if (run.startsWith('/runs/') && run !== location.pathname) tell('Done:', run);
-      await refresh();
+      refresh();
     } catch { tell('Not done, or without an answer: no connection to duly.'); }
     delete form.dataset.sent;
   });

@@ -24,7 +24,7 @@ const LANES: usize = 50;
 /// Occurrences of a lane that are read one by one, and triggered runs. The older ones are counted.
 const RUNS: usize = 240;
 /// Runs of a page that are counted: about two seconds.
-const COUNTED: usize = 2_000_000;
+const COUNTED: usize = 1_000_000;
 /// Dead runs of a window that are read beside those of its lanes, the newest first, if there are more runs than are counted.
 const DEAD: usize = 2000;
 /// Bars of a page, and of a lane: a bar is about 150 bytes, of several statuses 230.
@@ -74,6 +74,20 @@ impl Shown {
         Shown { span, until, plot, pattern, after: query.after.clone().filter(|name| !name.is_empty()) }
     }
 
+    fn window(&self) -> Window {
+        Window {
+            from: self.plot.from,
+            until: self.plot.until,
+            pattern: (!self.pattern.is_empty()).then(|| NamePattern::new(self.pattern.clone())),
+            after: self.after.clone(),
+            lanes: LANES,
+            runs: RUNS,
+            part: self.plot.part(),
+            counted: COUNTED,
+            dead: DEAD,
+        }
+    }
+
     /// Returns the address of another window.
     fn link(&self, span: Span, until: Option<Timestamp>, after: Option<&str>) -> String {
         let mut path = format!("/timeline?span={}", span.name());
@@ -94,25 +108,17 @@ pub(in crate::page) async fn page(
     extract::Query(query): extract::Query<Query>,
 ) -> Response {
     rendered(state, Nav::Timeline, move |view| {
-        let shown = Shown::new(&query, view.times.now);
-        let window = Window {
-            from: shown.plot.from,
-            until: shown.plot.until,
-            pattern: (!shown.pattern.is_empty()).then(|| NamePattern::new(shown.pattern.clone())),
-            after: shown.after.clone(),
-            lanes: LANES,
-            runs: RUNS,
-            part: shown.plot.part(),
-            counted: COUNTED,
-            dead: DEAD,
-        };
-        let timeline = view.state.reader.timeline(&window)?;
-        Ok(Content::new("Timeline", main(view, &shown, &timeline)))
+        let at = view.times.now;
+        let read = || Ok((view.state.reader.timeline(&Shown::new(&query, at).window())?, at));
+        let (kept, again) = view.state.timelines.get(&*view.state.clock, format!("{query:?}"), read)?;
+        let (timeline, at) = &*kept;
+        Ok(Content::new("Timeline", main(view, &Shown::new(&query, *at), timeline, (*at, again))))
     })
     .await
 }
 
-fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline) -> Markup {
+/// `at`: when it was read. `again`: for how long it is used again; the script then refreshes the page.
+fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline, (at, again): (Timestamp, Duration)) -> Markup {
     let Shown { span, until, plot, pattern, .. } = shown;
     let times = &view.times;
     let half = span.length() / 2;
@@ -144,6 +150,11 @@ fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline) -> Markup {
             }))
         } @else {
             (chart(times, shown, timeline))
+            @if !again.is_zero() {
+                p.note data-again=(again.as_millis()) {
+                    "Counted at " (times.local(at)) ", and again in " (short_duration(again)) ": there are very many runs."
+                }
+            }
             (legend())
             (alternative(times, timeline))
         }
