@@ -220,6 +220,38 @@ fn statements_with_lists_of_names_use_indexes() {
     drop(server.guard);
 }
 
+/// Twenty tasks with many runs, of which the newest have just died: no task has succeeded since.
+const DIED: &str = "
+    SET duly.store = 'on'; SET session_replication_role = 'replica'; SET synchronous_commit = off;
+    INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, planned)
+    SELECT 100 + i, 'task:' || i, 'work', 'manual', '', 1 FROM generate_series(0, 19) i;
+    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, started_at, finished_at)
+    SELECT 100 + i % 20, 'work', t + i, CASE WHEN i % 2 = 0 THEN 'manual' ELSE 'schedule' END,
+           CASE WHEN i > 59980 THEN 'dead' ELSE 'succeeded' END, t + i, 1, t + i, t + i
+      FROM generate_series(1, 60000) i, (SELECT duly_now() - 70000 AS t) AS t;
+    ANALYZE";
+
+#[test]
+fn a_check_reads_no_history_to_find_whether_a_task_has_succeeded_since_a_death() {
+    let Some(programs) = programs() else { return skip("no PostgreSQL") };
+    let Some((folder, guard)) = start(&programs, SETTINGS) else { return };
+    let address = address(&folder);
+    let server = Server { folder, guard, read: AtomicU64::new(0) };
+    drop(Client::open(&address).expect("tables"));
+    session(&address).batch_execute(DIED).expect("rows");
+    if session(&address).batch_execute(LOGGED).is_err() {
+        return skip("no auto_explain");
+    }
+    let client = Client::open(&address).expect("a client");
+    server.log();
+    let problems = client.check(&Limits::default()).expect("problems");
+    assert_eq!(problems.len(), 20, "{problems:?}");
+    let plans = plans(&server.log());
+    let plan = plans.iter().find(|plan| plan.contains("FROM task_runs d ")).expect("the statement with the dead runs");
+    assert_eq!(fault(plan, true), None, "{plan}");
+    drop(server.guard);
+}
+
 fn work(run: &Context) -> Result<(), BoxError> {
     match run.run_id() % 5 {
         0 => run.effect("charge", || Ok(1)).map(|_| ()),

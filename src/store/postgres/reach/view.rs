@@ -258,17 +258,19 @@ const WAITED_FOR: &str = sql! {"
             SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND {unfinished:r} LIMIT 1) x
          WHERE s.status = 'completed' AND s.on_dead IS NOT NULL))"};
 
-/// The dead runs since an instant, and of each the first successes after it.
+/// The dead runs since an instant, and of each the first successes after it. In the order of the index: the server would read the whole
+/// table to find that a task with many runs has not succeeded since.
 const DEAD: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
         SELECT x.id FROM task_runs d CROSS JOIN LATERAL (
             SELECT d.id UNION ALL
             (SELECT s.id FROM task_runs s
               WHERE s.task_id = d.task_id AND {unscheduled_case:s} = 0 AND s.scheduled_for > d.scheduled_for
-                AND s.status = 'succeeded' AND s.id > d.id LIMIT 1)
+                AND s.status = 'succeeded' AND s.id > d.id ORDER BY s.scheduled_for LIMIT 1)
              UNION ALL
             (SELECT s.id FROM task_runs s
-              WHERE s.task_id = d.task_id AND {unscheduled_case:s} > d.id AND s.status = 'succeeded' LIMIT 1)) x
+              WHERE s.task_id = d.task_id AND {unscheduled_case:s} > d.id AND s.status = 'succeeded'
+              ORDER BY {unscheduled_case:s} LIMIT 1)) x
          WHERE d.status = 'dead' AND d.finished_at >= $1))"};
 
 fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), Fault> {
