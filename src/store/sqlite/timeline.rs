@@ -326,3 +326,57 @@ fn lane_run(row: &Row<'_>) -> rusqlite::Result<LaneRun> {
         last_scheduled_for: row.get(7)?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::sqlite::file::{Durability, Missing};
+
+    const NOON: i64 = 1_805_025_600_000;
+
+    fn count(lane: &Lane, status: RunStatus) -> usize {
+        let counted = lane.counts.iter().filter(|counted| counted.status == status).map(|counted| counted.count);
+        lane.runs.iter().filter(|run| run.status == status).count() + counted.sum::<usize>()
+    }
+
+    #[test]
+    fn all_runs_are_counted_and_beyond_the_limit_the_dead_ones() {
+        let home = tempfile::tempdir().expect("a folder");
+        let file = home.path().join("t.db");
+        let mut store =
+            SqliteStore::open(&file, Missing::Create, Durability::MayRepeatAfterPowerLoss).expect("a store");
+        store.fill(60, 12_000, NOON);
+        let until = Timestamp::from_millis(NOON + 60_000);
+        let mut read = |counted| {
+            let window = Window {
+                from: until.minus(Duration::from_secs(8 * 86_400)),
+                until,
+                pattern: None,
+                after: None,
+                lanes: 60,
+                runs: 10,
+                part: Duration::from_secs(3600),
+                counted,
+                dead: 1000,
+            };
+            timeline(&mut store, &window, until, None).expect("a timeline").lanes
+        };
+        let (all, some) = (read(1_000_000), read(1200));
+        assert_eq!((all.len(), some.len()), (60, 60));
+        for (all, some) in all.iter().zip(&some) {
+            assert_eq!((all.counted_from, some.counted_from.is_some()), (None, true), "{}", all.task);
+            assert_eq!(count(all, RunStatus::Dead), count(some, RunStatus::Dead), "{}", all.task);
+            assert!(count(all, RunStatus::Succeeded) > count(some, RunStatus::Succeeded), "{}", all.task);
+        }
+        let sum = |status| all.iter().map(|lane| count(lane, status)).sum::<usize>();
+        for status in RunStatus::ALL {
+            let rows = store.read("count", |tx, _| {
+                let count = "SELECT count(*) FROM task_runs WHERE status = ?1";
+                Ok(tx.query_row(count, [status.as_str()], |row| row.get::<_, i64>(0))?)
+            });
+            assert_eq!(i64::try_from(sum(*status)).ok(), rows.ok(), "{status}");
+        }
+    }
+}
