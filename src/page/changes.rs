@@ -1,5 +1,5 @@
-//! `/changes`: a stream of server-sent events, one for each change of the database, and one each second that says that
-//! it was looked at. `/page.js`: the script that listens to it.
+//! `/changes`: a stream of server-sent events. Each look at the database, one in a second, is an event: it says whether the database
+//! has changed. `/page.js`: the script that listens to it.
 
 use std::convert::Infallible;
 use std::future::Future;

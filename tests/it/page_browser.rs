@@ -385,10 +385,13 @@ fn a_page_without_a_stream_of_changes_is_refreshed_all_the_same() {
     // As for the seventeenth window, or behind a proxy that holds answers back.
     browser.devtools("Network.setBlockedURLs", &json!({ "urls": ["*/changes"] }));
     browser.open(&format!("{home}/"));
-    for name in ["first", "second"] {
+    browser.run(&since("cut", "document.getElementById('note')?.textContent.includes('no connection to duly')"));
+    for name in ["first", "second", "third"] {
         client.add(NewTask::manual(name).handler("work")).expect("a task");
         browser.wait_until(&format!("document.querySelector(\"main a[href='/tasks/{name}']\")"));
     }
+    // Nor does it say that it has no connection when it tries to open the stream again.
+    assert!(browser.run("return window.__cut ?? null").is_null(), "the page is refreshed, and says that it is not");
 }
 
 /// Returns the columns of the picture of the timeline's plot in which the colour of dead runs is, in groups of neighbours; those with

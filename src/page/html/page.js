@@ -70,10 +70,8 @@
       if (!replace(await answer.text())) stale(`duly answered with status ${answer.status}`);
     } catch { stale('no connection to duly'); }
     loading = false;
-    // A page whose numbers are kept for a while says for how long.
-    const kept = document.querySelector('main [data-again]')?.dataset.again;
     const isFollowed = stream?.readyState === EventSource.OPEN && !isSilent;
-    if (kept || document.getElementById('note') || !isFollowed) askIn(Math.max(document.hidden ? HIDDEN : FIRST_WAIT, Number(kept ?? 0)));
+    if (document.getElementById('note') || !isFollowed) askIn(document.hidden ? HIDDEN : FIRST_WAIT);
     if (again) { again = false; refresh(); }
   }
 
@@ -91,6 +89,7 @@
   function live(fresh = title) {
     document.documentElement.classList.remove('stale');
     [document.title, title, refreshed] = [fresh, fresh, new Date()];
+    if (!stream) clearTimeout(silence);
     note('');
   }
   // Says how an action ended, until the user dismisses it or acts again.
@@ -132,12 +131,15 @@
     stream.addEventListener('alive', heard);
     stream.onerror = () => {
       stop();
-      stale('no connection to duly');
+      // The page is stale only if its server does not answer either.
+      refresh();
+      silence = setTimeout(() => stale('no sign of life from duly'), SILENCE);
       timer = setTimeout(listen, wait);
       wait = Math.min(wait * 2, LAST_WAIT);
     };
   }
-  // duly says each second that it has looked at the database: one that hangs, or a network that is gone, closes no connection.
+  // The stream says each second that duly has looked at the database. If it says nothing for longer, the page is stale: a program that
+  // hangs, or a network that is gone, closes no connection.
   function heard() {
     clearTimeout(silence);
     silence = setTimeout(() => { isSilent = true; stale('no sign of life from duly'); refresh(); }, SILENCE);
