@@ -115,7 +115,7 @@ pub(crate) struct Lane {
     pub(crate) runs: Vec<LaneRun>,
     /// The older ones.
     pub(crate) counts: Vec<Counted>,
-    /// Set if the window has more runs than were counted: of those before this instant, only the dead ones are known.
+    /// Set if the window has more runs than were counted: before this instant, runs that are not dead are missing.
     pub(crate) counted_from: Option<Timestamp>,
     /// The task, if an occurrence is due within the window.
     pub(crate) ahead: Option<Task>,

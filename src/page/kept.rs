@@ -1,6 +1,6 @@
-//! What monitors and pages read from the database, kept for a second.
+//! The problems and the numbers that monitors and pages read from the database: each answer is used again for a second.
 
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -92,52 +92,6 @@ impl<T: Send + Sync + 'static> Kept<T> {
     }
 }
 
-/// What it costs much to read, by what was asked. It is used again for ten times as long as it took to read: at most a tenth of the
-/// time is spent with it, however often pages are requested.
-#[derive(Debug)]
-pub(super) struct KeptByCost<T>(std::sync::Mutex<Vec<Costly<T>>>);
-
-#[derive(Debug)]
-struct Costly<T> {
-    asked: String,
-    until: Duration,
-    value: Arc<T>,
-}
-
-/// What is read faster than this is not kept: pages show a change at once.
-const CHEAP: Duration = Duration::from_millis(200);
-
-impl<T> Default for KeptByCost<T> {
-    fn default() -> Self {
-        KeptByCost(std::sync::Mutex::default())
-    }
-}
-
-impl<T> KeptByCost<T> {
-    /// Returns the value, and for how long it is used again. One request reads at a time.
-    pub(super) fn get(
-        &self,
-        clock: &dyn Clock,
-        asked: String,
-        read: impl FnOnce() -> crate::error::Result<T>,
-    ) -> crate::error::Result<(Arc<T>, Duration)> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = clock.now().monotonic;
-        kept.retain(|one| one.until > begin);
-        if let Some(one) = kept.iter().find(|one| one.asked == asked) {
-            return Ok((one.value.clone(), one.until - begin));
-        }
-        let value = Arc::new(read()?);
-        let end = clock.now().monotonic;
-        let cost = end.saturating_sub(begin);
-        let kept_for = if cost < CHEAP { Duration::ZERO } else { cost * 10 };
-        if !kept_for.is_zero() {
-            kept.push(Costly { asked, until: end + kept_for, value: value.clone() });
-        }
-        Ok((value, kept_for))
-    }
-}
-
 fn fresh<T>(
     slot: &mut Slot<T>,
     clock: &dyn Clock,
@@ -156,31 +110,5 @@ fn fresh<T>(
             *slot = Some((clock.now().monotonic, value.clone()));
             value
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::ManualClock;
-
-    #[test]
-    fn what_took_long_to_read_is_kept_ten_times_as_long_and_what_did_not_is_read_again() {
-        let (clock, kept) = (ManualClock::new(Timestamp::from_millis(0)), KeptByCost::default());
-        let ask = |asked: &str, value: u8, cost: u64| {
-            let read = || {
-                clock.advance(Duration::from_millis(cost));
-                Ok(value)
-            };
-            let (value, left) = kept.get(&clock, asked.to_owned(), read).unwrap();
-            (*value, left.as_millis())
-        };
-        assert_eq!((ask("day", 1, 199), ask("day", 2, 199)), ((1, 0), (2, 0)));
-        assert_eq!((ask("day", 3, 500), ask("day", 4, 500)), ((3, 5000), (3, 5000)));
-        assert_eq!(ask("week", 5, 1), (5, 0), "another question");
-        clock.advance(Duration::from_millis(4998));
-        assert_eq!(ask("day", 6, 500), (3, 1));
-        clock.advance(Duration::from_millis(1));
-        assert_eq!(ask("day", 7, 1), (7, 0));
     }
 }

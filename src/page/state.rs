@@ -5,10 +5,9 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
 use crate::client::Client;
-use crate::clock::{Clock, Timestamp};
-use crate::model::views::Timeline;
+use crate::clock::Clock;
 use crate::model::vitals::Vitals;
-use crate::page::kept::{KeptByCost, Monitor};
+use crate::page::kept::Monitor;
 use crate::page::limits::{MAX_ACTIONS, MAX_STREAMS};
 use crate::page::metrics::Metrics;
 use crate::page::options::Page;
@@ -22,8 +21,6 @@ pub(super) struct State {
     pub(super) writer: Client,
     pub(super) metrics: Metrics,
     pub(super) monitor: Monitor,
-    /// With the instants at which they were read.
-    pub(super) timelines: KeptByCost<(Timeline, Timestamp)>,
     pub(super) clock: Arc<dyn Clock>,
     /// Of the scheduler's loop.
     pub(super) vitals: Arc<Vitals>,
@@ -42,7 +39,6 @@ impl State {
         let ([reader, writer], clock, monitor) = (clients, metrics.clock(), Monitor::new());
         let (changed, streams) = (watch::Sender::new(0), Arc::new(Semaphore::new(MAX_STREAMS)));
         let actions = Arc::new(Semaphore::new(MAX_ACTIONS));
-        let timelines = KeptByCost::default();
-        State { page, reader, writer, metrics, monitor, timelines, clock, vitals, token, changed, streams, actions }
+        State { page, reader, writer, metrics, monitor, clock, vitals, token, changed, streams, actions }
     }
 }

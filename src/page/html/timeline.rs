@@ -14,7 +14,7 @@ use crate::model::run::RunStatus;
 use crate::model::views::{Lane, LaneRun, Timeline, Window};
 use crate::page::html::lanes::{Bar, Plot, Span, Tick, WIDTH, bars, percent, ticks};
 use crate::page::html::parts::{empty, filter, show, table, text_field};
-use crate::page::html::{Content, Nav, View, links, rendered};
+use crate::page::html::{Content, Nav, links, rendered};
 use crate::page::state::State;
 use crate::text::times::Times;
 use crate::text::units::short_duration;
@@ -23,8 +23,8 @@ use crate::text::units::short_duration;
 const LANES: usize = 50;
 /// Occurrences of a lane that are read one by one, and triggered runs. The older ones are counted.
 const RUNS: usize = 240;
-/// Runs of a page that are counted: about two seconds.
-const COUNTED: usize = 1_000_000;
+/// Runs of a page that are counted, in about a tenth of a second. All pages and monitors wait as long: they share a connection.
+const COUNTED: usize = 50_000;
 /// Dead runs of a window that are read beside those of its lanes, the newest first, if there are more runs than are counted.
 const DEAD: usize = 2000;
 /// Bars of a page, and of a lane: a bar is about 150 bytes, of several statuses 230.
@@ -108,19 +108,15 @@ pub(in crate::page) async fn page(
     extract::Query(query): extract::Query<Query>,
 ) -> Response {
     rendered(state, Nav::Timeline, move |view| {
-        let at = view.times.now;
-        let read = || Ok((view.state.reader.timeline(&Shown::new(&query, at).window())?, at));
-        let (kept, again) = view.state.timelines.get(&*view.state.clock, format!("{query:?}"), read)?;
-        let (timeline, at) = &*kept;
-        Ok(Content::new("Timeline", main(view, &Shown::new(&query, *at), timeline, (*at, again))))
+        let shown = Shown::new(&query, view.times.now);
+        let timeline = view.state.reader.timeline(&shown.window())?;
+        Ok(Content::new("Timeline", main(&view.times, &shown, &timeline)))
     })
     .await
 }
 
-/// `at`: when it was read. `again`: for how long it is used again; the script then refreshes the page.
-fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline, (at, again): (Timestamp, Duration)) -> Markup {
+fn main(times: &Times, shown: &Shown, timeline: &Timeline) -> Markup {
     let Shown { span, until, plot, pattern, .. } = shown;
-    let times = &view.times;
     let half = span.length() / 2;
     html! {
         div.head {
@@ -150,11 +146,6 @@ fn main(view: &View<'_>, shown: &Shown, timeline: &Timeline, (at, again): (Times
             }))
         } @else {
             (chart(times, shown, timeline))
-            @if !again.is_zero() {
-                p.note data-again=(again.as_millis()) {
-                    "Counted at " (times.local(at)) ", and again in " (short_duration(again)) ": there are very many runs."
-                }
-            }
             (legend())
             (alternative(times, timeline))
         }
@@ -199,9 +190,9 @@ fn chart(times: &Times, shown: &Shown, timeline: &Timeline) -> Markup {
         }
         @if lanes.iter().any(|lane| lane.counted_from.is_some()) {
             p.note {
-                "Hatched: a page counts at most " (COUNTED) " runs, the newest first. There, only dead runs are known"
-                @if !timeline.has_all_dead { ", of the newest " (DEAD) " of all tasks" }
-                ". A shorter window or a filter by task counts all."
+                "Hatched: the page counts at most " (COUNTED) " runs in all, the newest of each lane. Here, older runs are missing, but "
+                @if timeline.has_all_dead { "no dead ones" } @else { "none of the newest " (DEAD) " dead runs" }
+                ". A shorter window or a filter by task leaves fewer runs to count."
             }
         }
     }
@@ -244,8 +235,10 @@ fn lane_svg(times: &Times, shown: &Shown, lane: &Lane, number: usize, (most, mos
     let bars = bars(lane, plot, times.now, most);
     let ahead = ahead(lane, plot, times.now, most_ahead);
     html! {
-        @if let Some(before) = lane.counted_from.map(|at| plot.place(at)).filter(|place| *place > 0) {
-            rect.sampled x="0" y=(top + 2) width=(percent(before)) height=(HEIGHT - 4) {}
+        @if let Some(from) = lane.counted_from.filter(|at| plot.place(*at) > 0) {
+            rect.sampled x="0" y=(top + 2) width=(percent(plot.place(from))) height=(HEIGHT - 4) {
+                title { "runs before " (times.brief(from)) " are missing; dead ones are shown" }
+            }
         }
         g transform={ "translate(0," (top) ")" } {
             @for bar in &bars { (bar_svg(times, plot, bar)) }
@@ -337,7 +330,7 @@ fn alternative(times: &Times, timeline: &Timeline) -> Markup {
                 @for lane in &timeline.lanes {
                     tr {
                         th scope="row" { a href=(links::task(&lane.task)) { (show(&lane.task, 60)) } }
-                        td { (counts(times, lane)) }
+                        td { (counts(times, lane, timeline.has_all_dead)) }
                         td {
                             @if let Some(run) = lane.runs.first() {
                                 a href=(links::run(run.id)) { "run " (run.id) } " " (run.status) ", " (times.brief(run.scheduled_for))
@@ -350,17 +343,20 @@ fn alternative(times: &Times, timeline: &Timeline) -> Markup {
     }
 }
 
-fn counts(times: &Times, lane: &Lane) -> String {
+fn counts(times: &Times, lane: &Lane, has_all_dead: bool) -> String {
     let count = |one: RunStatus| {
         let counted = lane.counts.iter().filter(|counted| counted.status == one).map(|counted| counted.count);
         lane.runs.iter().filter(|run| run.status == one).count() + counted.sum::<usize>()
     };
     let mut counts: Vec<(RunStatus, usize)> = RunStatus::ALL.iter().map(|one| (*one, count(*one))).collect();
     counts.retain(|(_, count)| *count > 0);
-    match lane.counted_from {
+    let others = if has_all_dead { " that are not dead" } else { "" };
+    let more = lane.counted_from.map(|from| format!("more before {}{others}", times.brief(from)));
+    match more {
         None if counts.is_empty() => "none yet".to_owned(),
         None => words(&counts),
-        Some(from) => format!("{}, and more before {} that are not dead", words(&counts), times.brief(from)),
+        Some(more) if counts.is_empty() => more,
+        Some(more) => format!("{}, and {more}", words(&counts)),
     }
 }
 

@@ -262,17 +262,19 @@ pub(super) fn like(pattern: &str) -> String {
 /// The older runs of lanes, as the SQLite store counts them.
 #[cfg(feature = "page")]
 const OLDER_RUNS: &str = sql! {"
-    SELECT l.number, r.is_scheduled, (r.scheduled_for - $6) / $7, r.status, count(*), max(r.id), min(r.scheduled_for)
+    SELECT l.number, r.is_scheduled,
+           CASE WHEN r.scheduled_for >= $6 AND r.scheduled_for < $7 THEN (r.scheduled_for - $6) / $8 ELSE -1 END,
+           r.status, count(*), max(r.id), min(r.scheduled_for), min(r.place)
       FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
            AS l (task, oldest, before, first, above, number)
      CROSS JOIN LATERAL (
-           (SELECT true AS is_scheduled, n.id, n.status, n.scheduled_for FROM task_runs n
+           (SELECT true AS is_scheduled, n.scheduled_for AS place, n.id, n.status, n.scheduled_for FROM task_runs n
              WHERE n.task_id = l.task AND {unscheduled_case:n} = 0 AND n.scheduled_for >= l.oldest AND n.scheduled_for < l.before
-             ORDER BY n.scheduled_for DESC LIMIT $8)
+             ORDER BY n.scheduled_for DESC LIMIT $9)
             UNION ALL
-           (SELECT false, n.id, n.status, n.scheduled_for FROM task_runs n
+           (SELECT false, {unscheduled_case:n}, n.id, n.status, n.scheduled_for FROM task_runs n
              WHERE n.task_id = l.task AND {unscheduled_case:n} >= l.first AND {unscheduled_case:n} < l.above
-             ORDER BY {unscheduled_case:n} DESC LIMIT $8)) r
+             ORDER BY {unscheduled_case:n} DESC LIMIT $9)) r
      GROUP BY 1, 2, 3, 4"};
 
 /// Counts the older runs of the lanes of a timeline.
@@ -290,8 +292,8 @@ pub(super) fn older_runs(
     let (tasks, first, above) =
         (column(|lane| lane.task), column(|lane| lane.unscheduled.start), column(|lane| lane.unscheduled.end));
     let (oldest, before) = (column(|lane| lane.scheduled.start), column(|lane| lane.scheduled.end));
-    let (from, part) = (window.from.as_millis(), window.part.as_millis() as i64);
-    let rows = server.query(OLDER_RUNS, &[&tasks, &oldest, &before, &first, &above, &from, &part, &limit])?;
+    let (from, until, part) = (window.from.as_millis(), window.until.as_millis(), window.part.as_millis() as i64);
+    let rows = server.query(OLDER_RUNS, &[&tasks, &oldest, &before, &first, &above, &from, &until, &part, &limit])?;
     rows.iter()
         .map(|row| {
             Ok(OlderRuns {
@@ -302,6 +304,7 @@ pub(super) fn older_runs(
                 count: row.try_get(4)?,
                 newest: row.try_get(5)?,
                 oldest: Timestamp::from_millis(row.try_get(6)?),
+                first: row.try_get(7)?,
             })
         })
         .collect()

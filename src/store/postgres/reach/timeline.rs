@@ -17,8 +17,9 @@ const CANDIDATES: &str = "
     WHERE t.id = ANY (ARRAY(
         SELECT s.id FROM scheduled_tasks s WHERE s.name > $1 AND s.name >= $2 ORDER BY s.name LIMIT $3))";
 
-/// The runs of some tasks around a window from $2 until $3, of which $4 are read one by one. Of scheduled runs: the newest in it, and the
-/// last ones before it. Of the others: each that the searches for both ends of the window examine, and the newest before its end.
+/// The runs of some tasks around a window from $2 until $3, of which $4 are read one by one. Of scheduled runs: the newest in it, the last
+/// ones before it, and the unfinished ones before it. Of the others: the same, and each that the searches for both ends of the window
+/// examine.
 const RUNS: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
         SELECT x.id
@@ -40,17 +41,28 @@ const RUNS: &str = sql! {"
                           SELECT r.id, r.scheduled_for FROM task_runs r
                            WHERE r.task_id = one.task AND {unscheduled_case:r} >= s.below + (s.above - s.below) / 2
                            ORDER BY {unscheduled_case:r} LIMIT 1) n
-                    WHERE s.below + 1 < s.above)
+                    WHERE s.below + 1 < s.above),
+               places (first, above) AS (
+                   SELECT coalesce((SELECT s.above FROM search s WHERE s.at = $2 ORDER BY s.above - s.below LIMIT 1), 9223372036854775807),
+                          coalesce((SELECT s.above FROM search s WHERE s.at = $3 ORDER BY s.above - s.below LIMIT 1), 9223372036854775807))
                SELECT s.id FROM search s
                 UNION ALL
-               SELECT b.id
-                 FROM (SELECT n.id, count(*) FILTER (WHERE n.scheduled_for < $2) OVER (ORDER BY n.id DESC) AS looked_back
-                         FROM (SELECT r.id, r.scheduled_for FROM task_runs r
-                                WHERE r.task_id = one.task AND {unscheduled_case:r} > 0
-                                  AND {unscheduled_case:r} < coalesce((SELECT s.above FROM search s WHERE s.at = $3
-                                                                        ORDER BY s.above - s.below LIMIT 1), 9223372036854775807)
-                                ORDER BY {unscheduled_case:r} DESC LIMIT $4::bigint + $5::bigint + 1) n) b
-                WHERE b.looked_back <= $5
+               (SELECT n.id FROM task_runs n
+                 WHERE n.task_id = one.task AND {unscheduled_case:n} > 0 AND {unscheduled_case:n} < (SELECT p.above FROM places p)
+                 ORDER BY {unscheduled_case:n} DESC LIMIT $4::bigint + 1)
+                UNION ALL
+               (SELECT n.id FROM task_runs n
+                 WHERE n.task_id = one.task AND {unscheduled_case:n} > 0 AND {unscheduled_case:n} < (SELECT p.first FROM places p)
+                 ORDER BY {unscheduled_case:n} DESC LIMIT $5::bigint)
+                UNION ALL
+               (SELECT n.id FROM task_runs n
+                 WHERE n.task_id = one.task AND {unfinished:n} AND {unscheduled_case:n} > 0
+                   AND {unscheduled_case:n} < (SELECT p.first FROM places p)
+                 ORDER BY {unscheduled_case:n} LIMIT $4)
+                UNION ALL
+               (SELECT n.id FROM task_runs n
+                 WHERE n.task_id = one.task AND {unfinished:n} AND {unscheduled_case:n} = 0 AND n.scheduled_for < $2
+                 ORDER BY n.scheduled_for LIMIT $4)
                 UNION ALL
                (SELECT n.id FROM task_runs n
                  WHERE n.task_id = one.task AND {unscheduled_case:n} = 0 AND n.scheduled_for >= $2 AND n.scheduled_for < $3
