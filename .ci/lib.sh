@@ -90,7 +90,7 @@ optimized() {
 }
 
 # Prints the commit with which a change is compared, if there is one: DULY_BASE; or else where the branch left the one that it follows; or else
-# the commit in .ci/proven, at which all proofs last passed: docs/releasing.md says when it is renewed.
+# the commit in .ci/proven, at which .ci/run has passed: docs/testing.md says when it is renewed.
 base() {
     local found
     if [ -n "${DULY_BASE:-}" ]; then
