@@ -554,3 +554,13 @@ pub(crate) fn work_off(stepper: &mut Stepper) -> Vec<Arc<Claim>> {
         }
     }
 }
+
+/// Waits until nothing listens at an address. A process that another test is starting has the sockets of this one until its program runs.
+#[cfg(feature = "page")]
+#[track_caller]
+pub(crate) fn eventually_refused(address: std::net::SocketAddr) {
+    eventually("nothing listens", || {
+        let connected = std::net::TcpStream::connect(address);
+        connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    });
+}

@@ -8,7 +8,7 @@ use std::thread;
 use duly::page::Page;
 use duly::{NewTask, Scheduler};
 
-use crate::fixtures::{TestDb, eventually, far_future, seconds, skip};
+use crate::fixtures::{TestDb, eventually, eventually_refused, far_future, seconds, skip};
 #[cfg(target_os = "linux")]
 use crate::page_sidecar::served_by_program;
 
@@ -437,7 +437,6 @@ fn the_page_of_a_scheduler_that_stopped_by_itself_reports_it() {
     let token = format!("token={}", served.token());
     std::fs::remove_file(served.db.file()).unwrap();
     eventually("the scheduler stops", || served.scheduler.has_stopped());
-    eventually("what was read before is no longer used", || served.get("/healthz").status == 503);
     for (path, reason) in [
         ("/livez", "the scheduler has stopped"),
         ("/healthz", "removed or moved"),
@@ -445,14 +444,14 @@ fn the_page_of_a_scheduler_that_stopped_by_itself_reports_it() {
         ("/api/status", "removed or moved"),
         ("/metrics", "duly_database_readable 0"),
     ] {
-        let answer = served.get(path);
-        assert_eq!(answer.status, if path == "/metrics" { 200 } else { 503 }, "{path}");
-        assert!(answer.text.contains(reason), "{path}: {}", answer.text);
+        // What was read before is kept for a second.
+        eventually(reason, || served.get(path).text.contains(reason));
+        assert_eq!(served.get(path).status, if path == "/metrics" { 200 } else { 503 }, "{path}");
     }
     let refused = served.post("/tasks/holder/trigger", &token);
     assert!(refused.status == 503 && refused.text.contains("removed or moved"), "{refused:?}");
     assert!(served.scheduler.shutdown(seconds(20)).is_err());
-    assert_eq!(TcpStream::connect(served.address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    eventually_refused(served.address);
 }
 
 #[test]
@@ -465,7 +464,7 @@ fn a_page_starts_and_ends_within_a_runtime() {
             assert_eq!(served.get("/").status, 200);
             let address = served.address;
             drop(served);
-            eventually("no process that another test starts has the socket", || TcpStream::connect(address).is_err());
+            eventually_refused(address);
             let refused =
                 Scheduler::builder(TestDb::new().home().join("missing/agent.db")).page(Page::on("127.0.0.1:0"));
             assert!(refused.start().is_err());
