@@ -5,6 +5,7 @@ pub(crate) mod action;
 pub(crate) mod alarm;
 mod attempt_json;
 pub(crate) mod bulk;
+pub(crate) mod column;
 pub(crate) mod declared;
 pub(crate) mod ended;
 pub(crate) mod event;
@@ -27,6 +28,7 @@ pub(crate) mod run;
 pub(crate) mod server_report;
 pub(crate) mod settings;
 pub(crate) mod task;
+pub(crate) mod task_columns;
 mod task_json;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;

@@ -9,9 +9,11 @@ use serde_json::value::RawValue;
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
+use crate::model::column::{Column, ColumnValue, columns_of};
 use crate::model::json;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{RunStatus, text_enum};
+use crate::model::task_columns::task_columns;
 use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text, parse_duration};
 
 /// The maximum length of a name, handler or concurrency key, in bytes.
@@ -121,64 +123,9 @@ text_enum! {
     }
 }
 
-/// The complete definition of a task. Tasks with equal definitions are equivalent.
-///
-/// ```
-/// use duly::{Client, NewTask};
-/// # let home = tempfile::tempdir()?;
-/// # let file = home.path().join("agent.db");
-/// let client = Client::open(&file)?;
-/// client.add(NewTask::interval("poll", std::time::Duration::from_secs(5400)).handler("poll"))?;
-/// let poll = client.task("poll")?.ok_or("no task")?.definition;
-/// assert_eq!((poll.schedule_value.as_str(), poll.retry.max_attempts, poll.timeout), ("1h 30m", 5, None));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Columns", try_from = "Columns")]
-#[non_exhaustive]
-pub struct Definition {
-    /// The name. Unique; also the idempotency key of an enqueue.
-    pub name: String,
-    /// The handler that runs it.
-    pub handler: String,
-    /// The payload, JSON.
-    pub payload: String,
-    /// The kind of schedule.
-    pub schedule_type: ScheduleKind,
-    /// The text of the schedule: an expression, a duration, or a date and time.
-    pub schedule_value: String,
-    /// The time zone, an IANA name.
-    pub time_zone: String,
-    /// No occurrence is earlier; also the anchor of an interval's grid.
-    pub starts_at: Option<Timestamp>,
-    /// No occurrence is later.
-    pub ends_at: Option<Timestamp>,
-    /// See [`Overlap`].
-    pub overlap: Overlap,
-    /// See [`Misfire`].
-    pub misfire: Misfire,
-    /// An occurrence resolved later than this is a misfire.
-    pub misfire_grace: Duration,
-    /// The maximum number of runs that wait or catch up.
-    pub catch_up_limit: u32,
-    /// A run of which no attempt began within this time is missed.
-    pub expires: Option<Duration>,
-    /// The retry policy.
-    pub retry: RetryPolicy,
-    /// The time limit of an attempt; zero: no limit; `None`: the default of the handler.
-    pub timeout: Option<Duration>,
-    /// Each task starts later than it is due by a fixed part of this, derived from its name.
-    pub jitter: Duration,
-    /// 0 (first) to 3.
-    pub priority: u8,
-    /// At most one run with this key runs at a time, across tasks, or as many as its limit says. `None`: the task's own key.
-    pub concurrency_key: Option<String>,
-    /// The name of the task of which a run is opened, with the dead run as payload, when a run of this task dies.
-    pub on_dead: Option<String>,
-    /// The task is paused after this number of consecutive dead runs. `None`: never.
-    pub pause_after_failures: Option<u32>,
-    /// The manifest that declared it.
-    pub managed_by: Option<String>,
+columns_of! {
+    Overlap, true, |policy| ColumnValue::Text(policy.as_str());
+    Misfire, true, |policy| ColumnValue::Text(policy.as_str());
 }
 
 /// A row of `scheduled_tasks`.
@@ -259,7 +206,7 @@ impl Row {
 
     fn definition(&self) -> serde_json::Result<Definition> {
         let columns: BTreeMap<_, _> =
-            self.0.iter().filter(|(name, _)| Columns::NAMES.contains(&name.as_str())).collect();
+            self.0.iter().filter(|(name, _)| Definition::COLUMNS.contains(&name.as_str())).collect();
         serde_json::from_str(&serde_json::to_string(&columns)?)
     }
 }
@@ -290,78 +237,94 @@ impl TryFrom<Row> for Task {
     }
 }
 
-/// Defines [`Columns`], and both conversions: each column with its field of a [`Definition`].
-macro_rules! columns {
-    ($($(#[$attribute:meta])* $column:ident: $type:ty = $($field:ident).+,)+) => {
+/// The JSON of a definition may leave out `schedule_type`, which is an error that names it.
+macro_rules! given {
+    (type schedule_type $type:ty) => { Option<$type> };
+    (type $column:ident $type:ty) => { $type };
+    (from schedule_type $value:expr) => { Some($value) };
+    (from $column:ident $value:expr) => { $value };
+    (value schedule_type $value:expr) => {
+        $value.ok_or_else(|| Error::invalid_task("schedule_type", "", "cron, interval, delay, once or manual"))?
+    };
+    (value $column:ident $value:expr) => { $value };
+}
+
+/// Defines what follows from the table of columns.
+macro_rules! define {
+    ($(
+        $(#[$doc:meta])*
+        $field:ident: $type:ty = $default:expr =>
+        [$($(#[$attribute:meta])* $column:ident: $of:ty $(= .$part:ident)?),+];
+    )+) => {
+        /// The complete definition of a task. Tasks with equal definitions are equivalent.
+        ///
+        /// ```
+        /// use duly::{Client, NewTask};
+        /// # let home = tempfile::tempdir()?;
+        /// # let file = home.path().join("agent.db");
+        /// let client = Client::open(&file)?;
+        /// client.add(NewTask::interval("poll", std::time::Duration::from_secs(5400)).handler("poll"))?;
+        /// let poll = client.task("poll")?.ok_or("no task")?.definition;
+        /// assert_eq!((poll.schedule_value.as_str(), poll.retry.max_attempts, poll.timeout), ("1h 30m", 5, None));
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(into = "Columns", try_from = "Columns")]
+        #[non_exhaustive]
+        pub struct Definition {
+            $($(#[$doc])* pub $field: $type,)+
+        }
+
         /// The JSON form of a definition.
         #[derive(Clone, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub(crate) struct Columns {
-            /// Required.
-            schedule_type: Option<ScheduleKind>,
             /// The delay from adding a task to its due time, which replaces `schedule_value`. Only a new task has it.
             #[serde(skip_serializing_if = "Option::is_none", with = "json::optional_duration")]
             pub(crate) due_in_ms: Option<Duration>,
-            $($(#[$attribute])* pub(crate) $column: $type,)+
+            $($($(#[$attribute])* pub(crate) $column: given!(type $column $of),)+)+
         }
 
         impl From<Definition> for Columns {
             fn from(task: Definition) -> Self {
-                Columns { schedule_type: Some(task.schedule_type), due_in_ms: None, $($column: task.$($field).+,)+ }
+                Columns { due_in_ms: None, $($($column: given!(from $column task.$field$(.$part)?),)+)+ }
             }
         }
 
         impl Columns {
-            /// The columns of a definition that is stored.
-            const NAMES: &[&str] = &["schedule_type", $(stringify!($column)),+];
-
             pub(crate) fn into_definition(self) -> Result<Definition> {
-                let expected = "cron, interval, delay, once or manual";
-                let kind = self.schedule_type.ok_or_else(|| Error::invalid_task("schedule_type", "", expected))?;
-                let mut task = Definition::new(kind, String::new());
-                $(task.$($field).+ = self.$column;)+
+                let mut task = Definition::default();
+                $($(task.$field$(.$part)? = given!(value $column self.$column);)+)+
                 Ok(task)
+            }
+        }
+
+        impl Default for Definition {
+            fn default() -> Self {
+                Definition { $($field: $default,)+ }
+            }
+        }
+
+        impl Definition {
+            /// The columns of a definition that is stored.
+            pub(crate) const COLUMNS: &[&str] = &[$($(stringify!($column)),+),+];
+
+            /// Of each column, whether it holds text, and whether it may hold NULL.
+            #[cfg(feature = "postgres")]
+            pub(crate) const KINDS: &[(bool, bool)] = &[$($((<$of>::IS_TEXT, <$of>::IS_OPTIONAL)),+),+];
+
+            /// Returns what its columns hold.
+            pub(crate) fn values(&self) -> [ColumnValue<'_>; Definition::COLUMNS.len()] {
+                [$($(self.$field$(.$part)?.value()),+),+]
             }
         }
     };
 }
-
-columns! {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    name: String = name,
-    handler: String = handler,
-    #[serde(with = "json::text")]
-    payload: String = payload,
-    schedule_value: String = schedule_value,
-    time_zone: String = time_zone,
-    starts_at: Option<Timestamp> = starts_at,
-    ends_at: Option<Timestamp> = ends_at,
-    overlap: Overlap = overlap,
-    misfire: Misfire = misfire,
-    #[serde(with = "json::duration")]
-    misfire_grace_ms: Duration = misfire_grace,
-    catch_up_limit: u32 = catch_up_limit,
-    #[serde(with = "json::optional_duration")]
-    expires_ms: Option<Duration> = expires,
-    max_attempts: u32 = retry.max_attempts,
-    #[serde(with = "json::duration")]
-    backoff_ms: Duration = retry.backoff,
-    #[serde(with = "json::duration")]
-    backoff_cap_ms: Duration = retry.max_backoff,
-    #[serde(with = "json::optional_duration")]
-    timeout_ms: Option<Duration> = timeout,
-    #[serde(with = "json::duration")]
-    jitter_ms: Duration = jitter,
-    priority: u8 = priority,
-    concurrency_key: Option<String> = concurrency_key,
-    on_dead: Option<String> = on_dead,
-    pause_after_failures: Option<u32> = pause_after_failures,
-    managed_by: Option<String> = managed_by,
-}
+task_columns!(define);
 
 impl Default for Columns {
     fn default() -> Self {
-        let mut columns = Columns::from(Definition::new(ScheduleKind::Cron, String::new()));
+        let mut columns = Columns::from(Definition::default());
         columns.schedule_type = None;
         columns
     }
@@ -381,29 +344,7 @@ impl TryFrom<Columns> for Definition {
 impl Definition {
     /// Returns a definition with the defaults, without a name and a handler.
     pub(crate) fn new(schedule_type: ScheduleKind, schedule_value: String) -> Self {
-        Definition {
-            name: String::new(),
-            handler: String::new(),
-            payload: "null".to_owned(),
-            schedule_type,
-            schedule_value,
-            time_zone: "UTC".to_owned(),
-            starts_at: None,
-            ends_at: None,
-            overlap: Overlap::Skip,
-            misfire: Misfire::RunOnce,
-            misfire_grace: DEFAULT_GRACE,
-            catch_up_limit: 100,
-            expires: None,
-            retry: RetryPolicy::default(),
-            timeout: None,
-            jitter: Duration::ZERO,
-            priority: 1,
-            concurrency_key: None,
-            on_dead: None,
-            pause_after_failures: None,
-            managed_by: None,
-        }
+        Definition { schedule_type, schedule_value, ..Definition::default() }
     }
 
     /// Checks every field, and returns the schedule for a task created at `created_at`.
@@ -490,45 +431,15 @@ impl Definition {
         same_schedule: bool,
         same_payload: fn(&str, &str) -> bool,
     ) -> Vec<(&'static str, String, String)> {
-        let pairs = self.fields().into_iter().zip(other.fields());
-        pairs
-            .filter(|((column, _), _)| !(same_schedule && matches!(*column, "schedule_value" | "time_zone")))
-            .filter(|((column, stored), (_, given))| {
+        let pairs = self.values().into_iter().zip(other.values());
+        let pairs = pairs.map(|(stored, given)| (stored.shown(), given.shown()));
+        (Definition::COLUMNS.iter().copied().zip(pairs))
+            .filter(|(column, _)| !(same_schedule && matches!(*column, "schedule_value" | "time_zone")))
+            .filter(|(column, (stored, given))| {
                 stored != given && !(*column == "payload" && same_payload(stored, given))
             })
-            .map(|((column, stored), (_, given))| (column, stored, given))
+            .map(|(column, (stored, given))| (column, stored, given))
             .collect()
-    }
-
-    fn fields(&self) -> Vec<(&'static str, String)> {
-        let time = |at: Option<Timestamp>| at.map_or_else(String::new, |at| at.to_string());
-        let length = |length: Option<Duration>| length.map_or_else(String::new, |length| millis(length).to_string());
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        vec![
-            ("name", self.name.clone()),
-            ("handler", self.handler.clone()),
-            ("schedule_type", self.schedule_type.as_str().to_owned()),
-            ("schedule_value", self.schedule_value.clone()),
-            ("time_zone", self.time_zone.clone()),
-            ("payload", self.payload.clone()),
-            ("starts_at", time(self.starts_at)),
-            ("ends_at", time(self.ends_at)),
-            ("overlap", self.overlap.to_string()),
-            ("misfire", self.misfire.to_string()),
-            ("misfire_grace_ms", length(Some(self.misfire_grace))),
-            ("catch_up_limit", self.catch_up_limit.to_string()),
-            ("expires_ms", length(self.expires)),
-            ("max_attempts", self.retry.max_attempts.to_string()),
-            ("backoff_ms", length(Some(self.retry.backoff))),
-            ("backoff_cap_ms", length(Some(self.retry.max_backoff))),
-            ("timeout_ms", length(self.timeout)),
-            ("jitter_ms", length(Some(self.jitter))),
-            ("priority", self.priority.to_string()),
-            ("concurrency_key", text(&self.concurrency_key)),
-            ("on_dead", text(&self.on_dead)),
-            ("pause_after_failures", self.pause_after_failures.map_or_else(String::new, |runs| runs.to_string())),
-            ("managed_by", text(&self.managed_by)),
-        ]
     }
 }
 

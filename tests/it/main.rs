@@ -148,6 +148,11 @@ mod messages;
 mod misfire;
 /// Mutated text, rows, files and command lines.
 mod mutations;
+/// The table of a task's columns, which the statements that `store_sql` reads list.
+#[path = "../../src/model"]
+mod model {
+    pub(crate) mod task_columns;
+}
 /// NanoClaw's table, imported from a database in use.
 mod nanoclaw;
 /// Attempts that cannot be started for want of resources.

@@ -13,8 +13,9 @@ use std::sync::LazyLock;
 
 use postgres::types::ToSql;
 
-use crate::clock::{Timestamp, millis};
+use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::model::column::ColumnValue;
 use crate::model::request::{Added, Change, Existing};
 use crate::model::task::{Definition, TaskStatus};
 use crate::schedule::has_fixed_meaning;
@@ -123,100 +124,52 @@ impl PostgresStore {
 
 /// Returns whether the server cannot store a task as it is given. The tables in memory refuse it, and say so.
 fn is_unstorable(task: &Definition) -> bool {
-    let Definition { name, handler, schedule_value, time_zone, concurrency_key, on_dead, managed_by, .. } = task;
-    let given = [concurrency_key, on_dead, managed_by].into_iter().flatten();
-    [name, handler, schedule_value, time_zone].into_iter().chain(given).any(|text| text.contains('\0'))
-        || json::fault_of("payload", task.payload.as_bytes()).is_some()
+    let is_refused = |value| matches!(value, ColumnValue::Text(text) if text.contains('\0'));
+    task.values().into_iter().any(is_refused) || json::fault_of("payload", task.payload.as_bytes()).is_some()
 }
 
-/// The columns of [`NewTasks`] that hold text. The first [`FILLED_TEXTS`] never hold NULL.
-const TEXTS: [&str; 12] = [
-    "name",
-    "handler",
-    "payload",
-    "schedule_type",
-    "schedule_value",
-    "time_zone",
-    "status",
-    "overlap",
-    "misfire",
-    "concurrency_key",
-    "on_dead",
-    "managed_by",
-];
-const FILLED_TEXTS: usize = 9;
+/// Returns the columns of [`NewTasks`], the name first: whether they hold text, and whether they may hold NULL.
+fn columns() -> impl Iterator<Item = (&'static str, bool, bool)> {
+    let given = Definition::COLUMNS.iter().zip(Definition::KINDS);
+    let given = given.map(|(name, (is_text, is_optional))| (*name, *is_text, *is_optional));
+    given.chain([("status", true, false), ("next_run", false, true)])
+}
+const COLUMNS: usize = Definition::COLUMNS.len() + 2;
 
-/// The columns of [`NewTasks`] that hold numbers. The first [`FILLED_NUMBERS`] never hold NULL.
-const NUMBERS: [&str; 13] = [
-    "misfire_grace_ms",
-    "catch_up_limit",
-    "max_attempts",
-    "backoff_ms",
-    "backoff_cap_ms",
-    "jitter_ms",
-    "priority",
-    "starts_at",
-    "ends_at",
-    "next_run",
-    "expires_ms",
-    "timeout_ms",
-    "pause_after_failures",
-];
-const FILLED_NUMBERS: usize = 7;
-
-/// New tasks, by columns.
+/// New tasks, by columns. Of each, one of both lists is filled.
 #[derive(Default)]
 struct NewTasks<'a> {
-    texts: [Vec<Option<&'a str>>; TEXTS.len()],
-    numbers: [Vec<Option<i64>>; NUMBERS.len()],
+    texts: [Vec<Option<&'a str>>; COLUMNS],
+    numbers: [Vec<Option<i64>>; COLUMNS],
 }
 
 impl<'a> NewTasks<'a> {
     fn push(&mut self, task: &'a Definition, status: TaskStatus, next_run: Option<Timestamp>) {
-        let texts = [
-            Some(&*task.name),
-            Some(&*task.handler),
-            Some(&*task.payload),
-            Some(task.schedule_type.as_str()),
-            Some(&*task.schedule_value),
-            Some(&*task.time_zone),
-            Some(status.as_str()),
-            Some(task.overlap.as_str()),
-            Some(task.misfire.as_str()),
-            task.concurrency_key.as_deref(),
-            task.on_dead.as_deref(),
-            task.managed_by.as_deref(),
-        ];
-        let numbers = [
-            Some(millis(task.misfire_grace)),
-            Some(task.catch_up_limit.into()),
-            Some(task.retry.max_attempts.into()),
-            Some(millis(task.retry.backoff)),
-            Some(millis(task.retry.max_backoff)),
-            Some(millis(task.jitter)),
-            Some(task.priority.into()),
-            task.starts_at.map(Timestamp::as_millis),
-            task.ends_at.map(Timestamp::as_millis),
-            next_run.map(Timestamp::as_millis),
-            task.expires.map(millis),
-            task.timeout.map(millis),
-            task.pause_after_failures.map(i64::from),
-        ];
-        self.texts.iter_mut().zip(texts).for_each(|(column, text)| column.push(text));
-        self.numbers.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
+        let others = [ColumnValue::Text(status.as_str()), next_run.map_or(ColumnValue::Null, ColumnValue::Time)];
+        for (place, (value, (_, is_text, _))) in task.values().into_iter().chain(others).zip(columns()).enumerate() {
+            match value {
+                ColumnValue::Text(text) => self.texts[place].push(Some(text)),
+                ColumnValue::Number(number) => self.numbers[place].push(Some(number)),
+                ColumnValue::Time(at) => self.numbers[place].push(Some(at.as_millis())),
+                ColumnValue::Null if is_text => self.texts[place].push(None),
+                ColumnValue::Null => self.numbers[place].push(None),
+            }
+        }
     }
 
     /// Inserts the tasks in the open transaction. Returns false if not all can be inserted.
     fn insert(&self, server: &mut Server, now: Timestamp) -> Result<bool, Fault> {
         let (now, version) = (now.as_millis(), Tables::CURRENT.version.to_string());
         let schema = server.address().schema().to_owned();
-        let texts: Vec<_> = self.texts.iter().zip(0..).map(|(column, at)| short(column, at < FILLED_TEXTS)).collect();
+        let texts: Vec<_> = self.texts.iter().zip(columns()).map(|(column, (.., null))| short(column, !null)).collect();
         let numbers: Vec<_> =
-            self.numbers.iter().zip(0..).map(|(column, at)| short(column, at < FILLED_NUMBERS)).collect();
-        let texts = texts.iter().map(|column| column as &(dyn ToSql + Sync));
-        let numbers = numbers.iter().map(|column| column as &(dyn ToSql + Sync));
+            self.numbers.iter().zip(columns()).map(|(column, (.., null))| short(column, !null)).collect();
+        let columns = columns().enumerate().map(|(at, (_, is_text, _))| match is_text {
+            true => &texts[at] as &(dyn ToSql + Sync),
+            false => &numbers[at],
+        });
         let others: [&(dyn ToSql + Sync); 3] = [&now, &version, &schema];
-        let params: Vec<_> = texts.chain(numbers).chain(others).collect();
+        let params: Vec<_> = columns.chain(others).collect();
         let row = &server.query(&INSERT, &params)?[0];
         let (rows, number, timeline, schema): (i64, String, String, i64) =
             (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
@@ -238,23 +191,22 @@ fn short<T: PartialEq>(column: &[Option<T>], is_filled: bool) -> &[Option<T>] {
     }
 }
 
-/// Inserts all of the tasks, or none if one of their names is taken or the tables are not of the version `$27`.
+/// Inserts all of the tasks, or none if one of their names is taken or the tables are of another version.
 ///
 /// `unnest` is in the list of the SELECT: in FROM, the server would store each of the arrays once more. `ON CONFLICT` would take a
 /// third longer, use up numbers, and leave dead rows where only some of the names are taken.
 static INSERT: LazyLock<String> = LazyLock::new(|| {
-    let texts = TEXTS.iter().zip(0..).map(|(name, at)| (name, "text", at < FILLED_TEXTS));
-    let numbers = NUMBERS.iter().zip(0..).map(|(name, at)| (name, "bigint", at < FILLED_NUMBERS));
     let (mut names, mut arrays, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    for ((name, of, is_filled), place) in texts.chain(numbers).zip(1..) {
-        names.push(*name);
+    for ((name, is_text, is_optional), place) in columns().zip(1..) {
+        let of = if is_text { "text" } else { "bigint" };
+        names.push(name);
         arrays.push(format!("unnest(${place}::{of}[]) AS {name}"));
         // An array that is sent short holds the value of all rows; if it may hold NULL, it is short only where all are NULL.
-        let value = if is_filled { format!("coalesce(o.{name}, ${place}[1])") } else { format!("o.{name}") };
-        values.push(if *name == "payload" { format!("{value}::jsonb") } else { value });
+        let value = if !is_optional { format!("coalesce(o.{name}, ${place}[1])") } else { format!("o.{name}") };
+        values.push(if name == "payload" { format!("{value}::jsonb") } else { value });
     }
     let (names, arrays, values) = (names.join(", "), arrays.join(", "), values.join(", "));
-    let now = TEXTS.len() + NUMBERS.len() + 1;
+    let now = COLUMNS + 1;
     let (version, schema) = (now + 1, now + 2);
     format!(
         "WITH added AS (

@@ -6,14 +6,16 @@
 
 use std::path::Path;
 
-use rusqlite::{CachedStatement, Connection, Transaction, params};
+use rusqlite::{CachedStatement, Connection, Transaction, params_from_iter};
 
-use crate::clock::{Timestamp, millis};
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::host::platform;
+use crate::model::column::{Column, ColumnValue};
 use crate::model::json_value::{is_stored_as, same_value};
 use crate::model::request::{Added, Change, Existing};
 use crate::model::task::{Definition, Task, TaskStatus};
+use crate::model::task_columns::task_columns;
 use crate::rules::resolve::{self, Next, Plan};
 use crate::schedule::{Schedule, Schedules, has_fixed_meaning};
 use crate::store::fault::Fault;
@@ -207,19 +209,22 @@ fn examine_again(
 
 const IS_TAKEN: &str = "SELECT 1 FROM scheduled_tasks WHERE name = ?1";
 
+macro_rules! add {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr =>
+        [$($(#[$attribute:meta])* $column:ident: $of:ty $(= .$part:ident)?),+];)+) => {
+        concat!(
+            "INSERT INTO scheduled_tasks (id, planned, status, next_run, active_since, created_at, updated_at",
+            $($(", ", stringify!($column),)+)+
+            ") VALUES (:id, iif(:version IS NULL OR :version = (SELECT value FROM scheduler_meta WHERE key = 'schema_version'),
+                                1, json('')), :status, :next, :now, :now, :now",
+            $($(", :", stringify!($column),)+)+ ")"
+        )
+    };
+}
+
 /// `:id` is NULL where SQLite chooses one. `:version` is NULL where the version of the tables has been checked. Otherwise the
 /// statement fails on tables of another version, whatever they would accept: `json('')` is an error.
-const ADD: &str = "
-    INSERT INTO scheduled_tasks
-        (id, name, handler, payload, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
-         active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
-         backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by,
-         created_at, updated_at)
-    VALUES (:id, :name,
-            iif(:version IS NULL OR :version = (SELECT value FROM scheduler_meta WHERE key = 'schema_version'), :handler, json('')),
-            :payload, :type, :value, :zone, :starts, :ends, :status, :next, 1,
-            :now, :overlap, :misfire, :grace, :limit, :expires, :attempts, :backoff,
-            :cap, :timeout, :jitter, :priority, :key, :on_dead, :pause_after, :manager, :now, :now)";
+const ADD: &str = task_columns!(add);
 
 /// The statements that add tasks, prepared once for a transaction.
 pub(super) struct Adder<'a> {
@@ -281,37 +286,10 @@ fn insert(
     now: Timestamp,
 ) -> Result<Option<Timestamp>, Fault> {
     let (status, next_run) = planned(task, schedule, now)?;
-    // By position: looking 28 names up costs a seventh of adding a task.
-    let rows = add.execute(params![
-        id,
-        task.name,
-        version,
-        task.handler,
-        task.payload,
-        task.schedule_type,
-        task.schedule_value,
-        task.time_zone,
-        task.starts_at,
-        task.ends_at,
-        status,
-        next_run,
-        now,
-        task.overlap,
-        task.misfire,
-        millis(task.misfire_grace),
-        task.catch_up_limit,
-        task.expires.map(millis),
-        task.retry.max_attempts,
-        millis(task.retry.backoff),
-        millis(task.retry.max_backoff),
-        task.timeout.map(millis),
-        millis(task.jitter),
-        task.priority,
-        task.concurrency_key,
-        task.on_dead,
-        task.pause_after_failures,
-        task.managed_by,
-    ])?;
+    // By position: looking the names up costs a seventh of adding a task.
+    let number = |number: Option<i64>| number.map_or(ColumnValue::Null, ColumnValue::Number);
+    let given = [number(id), number(version), ColumnValue::Text(status.as_str()), next_run.value(), now.value()];
+    let rows = add.execute(params_from_iter(given.into_iter().chain(task.values())))?;
     if rows == 0 {
         let reason = "a trigger on scheduled_tasks ignores it, with RAISE(IGNORE)".to_owned();
         return Err(Error::Refused { request: format!("add task {:?}", task.name), reason }.into());

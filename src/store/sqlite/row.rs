@@ -9,9 +9,10 @@ use rusqlite::{Params, Row, RowIndex, Transaction};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, excerpt};
-use crate::model::retry::RetryPolicy;
+use crate::model::column::ColumnValue;
 use crate::model::run::{Attempt, AttemptOutcome, Effect, EffectState, Origin, Run, RunStatus};
 use crate::model::task::{Definition, Misfire, Overlap, Task, TaskStatus};
+use crate::model::task_columns::task_columns;
 use crate::rules::placement::Reason;
 use crate::schedule::ScheduleKind;
 
@@ -24,6 +25,17 @@ impl ToSql for Timestamp {
 impl FromSql for Timestamp {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         value.as_i64().map(Timestamp::from_millis)
+    }
+}
+
+impl ToSql for ColumnValue<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match *self {
+            ColumnValue::Null => ToSqlOutput::Borrowed(ValueRef::Null),
+            ColumnValue::Number(number) => ToSqlOutput::from(number),
+            ColumnValue::Time(at) => ToSqlOutput::from(at.as_millis()),
+            ColumnValue::Text(text) => ToSqlOutput::from(text),
+        })
     }
 }
 
@@ -180,14 +192,25 @@ macro_rules! columns {
     };
 }
 
-columns! {
-    /// `{task_columns}`.
-    TaskColumns TASK:
-    id name handler payload schedule_type schedule_value time_zone starts_at ends_at status next_run planned resolved_until
-    active_since overlap misfire misfire_grace_ms catch_up_limit expires_ms max_attempts backoff_ms backoff_cap_ms timeout_ms
-    jitter_ms priority concurrency_key on_dead pause_after_failures last_run last_finished last_status last_duration_ms
-    last_error failure_count invalid_reason paused_by managed_by created_at updated_at
+macro_rules! task_row {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr =>
+        [$($(#[$attribute:meta])* $column:ident: $of:ty $(= .$part:ident)?),+];)+) => {
+        columns! {
+            /// `{task_columns}`.
+            TaskColumns TASK:
+            id $($($column)+)+ status next_run planned resolved_until active_since last_run last_finished last_status
+            last_duration_ms last_error failure_count invalid_reason paused_by created_at updated_at
+        }
+
+        /// Reads the definition of a task from its columns. `T`: the type by which text is read.
+        fn definition<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Definition> {
+            let mut task = Definition::default();
+            $($(task.$field$(.$part)? = Stored::read::<T>(row, TASK.$column)?;)+)+
+            Ok(task)
+        }
+    };
 }
+task_columns!(task_row);
 
 columns! {
     /// `{run_columns}`, and the `name` of the task.
@@ -214,38 +237,28 @@ fn exit_code(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<i32>> {
     Ok(row.get::<_, Option<i64>>(column)?.and_then(|code| i32::try_from(code).ok()))
 }
 
-/// Reads the definition of a task from its columns. `T`: the type by which text is read.
-fn definition<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Definition> {
-    let at = TASK;
-    let text = |column| row.get::<_, T>(column).map(Into::into);
-    let optional = |column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));
-    Ok(Definition {
-        name: text(at.name)?,
-        handler: text(at.handler)?,
-        payload: text(at.payload)?,
-        schedule_type: row.get(at.schedule_type)?,
-        schedule_value: text(at.schedule_value)?,
-        time_zone: text(at.time_zone)?,
-        starts_at: row.get(at.starts_at)?,
-        ends_at: row.get(at.ends_at)?,
-        overlap: row.get(at.overlap)?,
-        misfire: row.get(at.misfire)?,
-        misfire_grace: duration(row, at.misfire_grace_ms)?,
-        catch_up_limit: number(row, at.catch_up_limit)?,
-        expires: millis_at(row, at.expires_ms)?,
-        retry: RetryPolicy {
-            max_attempts: number(row, at.max_attempts)?,
-            backoff: duration(row, at.backoff_ms)?,
-            max_backoff: duration(row, at.backoff_cap_ms)?,
-        },
-        timeout: millis_at(row, at.timeout_ms)?,
-        jitter: duration(row, at.jitter_ms)?,
-        priority: number(row, at.priority)?,
-        concurrency_key: optional(at.concurrency_key)?,
-        on_dead: optional(at.on_dead)?,
-        pause_after_failures: optional_number(row, at.pause_after_failures)?,
-        managed_by: optional(at.managed_by)?,
-    })
+/// The type of a field that a column holds.
+trait Stored: Sized {
+    fn read<T: FromSql + Into<String>>(row: &Row<'_>, column: usize) -> rusqlite::Result<Self>;
+}
+
+macro_rules! stored {
+    ($($($type:ty),+ => |$row:ident, $column:ident| $read:expr;)+) => { $($(
+        impl Stored for $type {
+            fn read<T: FromSql + Into<String>>($row: &Row<'_>, $column: usize) -> rusqlite::Result<Self> {
+                $read
+            }
+        }
+    )+)+ };
+}
+stored! {
+    String => |row, column| row.get::<_, T>(column).map(Into::into);
+    Option<String> => |row, column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));
+    ScheduleKind, Overlap, Misfire, Option<Timestamp> => |row, column| row.get(column);
+    Duration => |row, column| duration(row, column);
+    Option<Duration> => |row, column| millis_at(row, column);
+    u8, u32 => |row, column| number(row, column);
+    Option<u32> => |row, column| optional_number(row, column);
 }
 
 /// Adds the column's name to the error of a column that cannot be read: rusqlite reports the position only.

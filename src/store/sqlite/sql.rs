@@ -3,6 +3,20 @@
 //!
 //! SQLite uses a partial index only for a statement whose WHERE holds the terms of the index's condition.
 
+use crate::model::task_columns::task_columns;
+
+/// The columns of a task, as `row` numbers them.
+macro_rules! selected {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr =>
+        [$($(#[$attribute:meta])* $column:ident: $of:ty $(= .$part:ident)?),+];)+) => {
+        concat!(
+            ".id", $($(", .", stringify!($column),)+)+ ", .status, .next_run, .planned, .resolved_until, .active_since, .last_run, \
+             .last_finished, .last_status, .last_duration_ms, .last_error, .failure_count, .invalid_reason, .paused_by, \
+             .created_at, .updated_at"
+        )
+    };
+}
+
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
 pub(crate) const SHARED: [(&str, &str); 24] = [
@@ -50,15 +64,7 @@ pub(crate) const SHARED: [(&str, &str); 24] = [
     // The fencing condition: this attempt of this owner is the running one.
     ("fenced", ".id = :run AND .locked_by = :owner AND .attempt = :attempt AND .status = 'running'"),
     // What `row` reads a task, a run, an attempt and an effect from.
-    (
-        "task_columns",
-        ".id, .name, .handler, .payload, .schedule_type, .schedule_value, .time_zone, .starts_at, .ends_at, .status, \
-         .next_run, .planned, .resolved_until, .active_since, .overlap, .misfire, .misfire_grace_ms, .catch_up_limit, \
-         .expires_ms, .max_attempts, .backoff_ms, .backoff_cap_ms, .timeout_ms, .jitter_ms, .priority, \
-         .concurrency_key, .on_dead, .pause_after_failures, .last_run, .last_finished, .last_status, \
-         .last_duration_ms, .last_error, .failure_count, .invalid_reason, .paused_by, .managed_by, .created_at, \
-         .updated_at",
-    ),
+    ("task_columns", task_columns!(selected)),
     (
         "run_columns",
         ".id, .handler, .scheduled_for, .origin, .retry_of, .request_key, .status, .run_at, .expires_at, .blocked, \

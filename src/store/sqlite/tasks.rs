@@ -1,10 +1,12 @@
 //! Looks up, changes, pauses, resumes, removes and plans tasks. A change first resolves what is due under the old state.
 
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params, params_from_iter};
 
-use crate::clock::{Timestamp, millis};
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::column::{Column, ColumnValue};
 use crate::model::task::{Definition, Task, TaskStatus};
+use crate::model::task_columns::task_columns;
 use crate::rules::resolve::{self, Next, Plan, Rest};
 use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
@@ -81,19 +83,22 @@ pub(crate) fn stored(next: Next, otherwise: TaskStatus) -> (TaskStatus, Option<T
     }
 }
 
+macro_rules! change {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr =>
+        [$($(#[$attribute:meta])* $column:ident: $of:ty $(= .$part:ident)?),+];)+) => {
+        concat!(
+            "UPDATE scheduled_tasks
+                SET updated_at = :now + (updated_at = :now), status = :status, next_run = :next, planned = :planned,
+                    active_since = :since, invalid_reason = :reason",
+            $($(", ", stringify!($column), " = :", stringify!($column),)+)+ " WHERE id = :task"
+        )
+    };
+}
+
 /// One statement, because triggers take two kinds of updates for changes by SQL: one of the schedule that does not change
 /// active_since, and any that does not change updated_at (for which a trigger would read SQLite's clock). Hence a second
 /// change in the same millisecond adds 1 to updated_at.
-const CHANGE: &str = "
-    UPDATE scheduled_tasks
-       SET handler = :handler, payload = :payload, schedule_type = :type, schedule_value = :value, time_zone = :zone,
-           starts_at = :starts, ends_at = :ends, overlap = :overlap, misfire = :misfire, misfire_grace_ms = :grace,
-           catch_up_limit = :limit, expires_ms = :expires, max_attempts = :attempts, backoff_ms = :backoff,
-           backoff_cap_ms = :cap, timeout_ms = :timeout, jitter_ms = :jitter, priority = :priority,
-           concurrency_key = :key, on_dead = :on_dead, pause_after_failures = :pause_after, managed_by = :manager,
-           updated_at = :now + (updated_at = :now),
-           status = :status, next_run = :next, planned = :planned, active_since = :since, invalid_reason = :reason
-     WHERE id = :task";
+const CHANGE: &str = task_columns!(change);
 
 /// Changes a stored task to another definition. Its runs stay; a schedule with the same meaning keeps next_run.
 pub(crate) fn change(
@@ -126,18 +131,16 @@ pub(crate) fn change(
         (old.status, old.next_run) = stored(next, active);
         (old.active_since, old.planned, old.invalid_reason) = (since, true, None);
     }
-    let stored = if same { &old.definition } else { task };
-    tx.prepare_cached(CHANGE)?.execute(named_params! {
-        ":task": old.id, ":handler": task.handler, ":payload": task.payload, ":type": task.schedule_type,
-        ":value": stored.schedule_value, ":zone": stored.time_zone, ":starts": task.starts_at, ":ends": task.ends_at,
-        ":overlap": task.overlap, ":misfire": task.misfire, ":grace": millis(task.misfire_grace),
-        ":limit": task.catch_up_limit, ":expires": task.expires.map(millis), ":attempts": task.retry.max_attempts,
-        ":backoff": millis(task.retry.backoff), ":cap": millis(task.retry.max_backoff),
-        ":timeout": task.timeout.map(millis), ":jitter": millis(task.jitter), ":priority": task.priority,
-        ":key": task.concurrency_key, ":on_dead": task.on_dead, ":pause_after": task.pause_after_failures,
-        ":manager": task.managed_by, ":now": now, ":status": old.status,
-        ":next": old.next_run, ":planned": old.planned, ":since": old.active_since, ":reason": old.invalid_reason,
-    })?;
+    let mut stored = task.clone();
+    if same {
+        (stored.schedule_value, stored.time_zone) = (old.definition.schedule_value, old.definition.time_zone);
+    }
+    let reason = old.invalid_reason.value();
+    let planned = ColumnValue::Number(old.planned.into());
+    let status = ColumnValue::Text(old.status.as_str());
+    let given = [now.value(), status, old.next_run.value(), planned, old.active_since.value(), reason];
+    let given = given.into_iter().chain(stored.values()).chain([ColumnValue::Number(old.id)]);
+    tx.prepare_cached(CHANGE)?.execute(params_from_iter(given))?;
     if !same {
         foreign_plans::leave(tx, task, now)?;
     }

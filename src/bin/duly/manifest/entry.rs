@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use duly::{Limit, Misfire, NewTask, Overlap, ScheduleKind, Timestamp};
 use serde_json::json;
@@ -17,6 +16,35 @@ use crate::exec::system;
 
 /// Most characters of an unknown key that are compared and printed.
 const MAX_KEY: usize = 80;
+
+/// Defines the keys of the policies, and how each is read into its field.
+macro_rules! policies {
+    ($($key:ident = $read:ident($($how:expr),*) => $field:ident;)+) => {
+        pub(super) const POLICIES: &[&str] = &[$(stringify!($key)),+];
+
+        impl Entry<'_> {
+            fn policies(&self) -> Result<Policies, String> {
+                Ok(Policies { $($field: self.$read(stringify!($key), $($how),*)?,)+ ..Policies::default() })
+            }
+        }
+    };
+}
+policies! {
+    overlap = word(Overlap::parse, "skip, buffer_one, buffer_all, cancel_running or allow") => overlap;
+    misfire = word(Misfire::parse, "run_once, skip or run_all") => misfire;
+    misfire_grace = read(values::duration) => misfire_grace;
+    catch_up_limit = number() => catch_up_limit;
+    expires = read(expiry) => expires;
+    max_attempts = max_attempts() => max_attempts;
+    backoff = read(values::duration) => backoff;
+    backoff_cap = read(values::duration) => backoff_cap;
+    timeout = read(values::duration) => timeout;
+    jitter = read(values::duration) => jitter;
+    priority = number() => priority;
+    concurrency_key = text() => key;
+    on_dead = text() => on_dead;
+    pause_after_failures = number() => pause_after_failures;
+}
 
 /// One `[[task]]` with the `[defaults]` that apply to it.
 pub(crate) struct Entry<'a> {
@@ -64,26 +92,6 @@ impl Entry<'_> {
         }
     }
 
-    fn policies(&self) -> Result<Policies, String> {
-        Ok(Policies {
-            overlap: self.word("overlap", Overlap::parse, "skip, buffer_one, buffer_all, cancel_running or allow")?,
-            misfire: self.word("misfire", Misfire::parse, "run_once, skip or run_all")?,
-            misfire_grace: self.duration("misfire_grace")?,
-            catch_up_limit: self.number("catch_up_limit")?,
-            max_attempts: self.max_attempts()?,
-            backoff: self.duration("backoff")?,
-            backoff_cap: self.duration("backoff_cap")?,
-            timeout: self.duration("timeout")?,
-            jitter: self.duration("jitter")?,
-            expires: self.read("expires", expiry)?,
-            priority: self.number("priority")?,
-            key: self.text("concurrency_key")?,
-            on_dead: self.text("on_dead")?,
-            pause_after_failures: self.number("pause_after_failures")?,
-            ..Policies::default()
-        })
-    }
-
     /// Refuses a key of the task itself that would have no effect. A default applies only to the tasks that can use it.
     fn reject_keys(&self, keys: &[&str], kind: &str) -> Result<(), String> {
         match keys.iter().find(|key| self.table.contains_key(**key)) {
@@ -112,8 +120,8 @@ impl Entry<'_> {
         }
     }
 
-    fn max_attempts(&self) -> Result<Option<u32>, String> {
-        let attempts = self.number("max_attempts")?;
+    fn max_attempts(&self, key: &str) -> Result<Option<u32>, String> {
+        let attempts = self.number(key)?;
         let once = self.flag("at_most_once")?;
         // A key of the task itself takes precedence over the other key in the defaults.
         let own = |key| self.table.contains_key(key);
@@ -187,10 +195,6 @@ impl Entry<'_> {
                 truncated(&text)
             )
         })
-    }
-
-    fn duration(&self, key: &str) -> Result<Option<Duration>, String> {
-        self.read(key, values::duration)
     }
 
     fn read<T>(&self, key: &str, read: fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {

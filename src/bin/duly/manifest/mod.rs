@@ -32,7 +32,7 @@ use duly::{Limit, NewTask};
 use toml::{Table, Value};
 
 use crate::cli::values::truncated;
-use crate::manifest::entry::{Entry, check_keys, wrong_value};
+use crate::manifest::entry::{Entry, POLICIES, check_keys, wrong_value};
 use crate::manifest::worker::workers;
 use crate::workers::WorkerOptions;
 
@@ -52,29 +52,8 @@ const TASK_KEYS: &[&str] = &[
     "starts_at",
     "ends_at",
 ];
-/// Keys of a task and of `[defaults]`.
-const SHARED_KEYS: &[&str] = &[
-    "time_zone",
-    "cwd",
-    "user",
-    "env",
-    "env_from",
-    "overlap",
-    "misfire",
-    "misfire_grace",
-    "catch_up_limit",
-    "expires",
-    "max_attempts",
-    "at_most_once",
-    "backoff",
-    "backoff_cap",
-    "timeout",
-    "jitter",
-    "priority",
-    "concurrency_key",
-    "on_dead",
-    "pause_after_failures",
-];
+/// Keys of a task and of `[defaults]`, beside [`POLICIES`].
+const SHARED_KEYS: &[&str] = &["time_zone", "cwd", "user", "env", "env_from", "at_most_once"];
 /// Keys of a limit.
 const LIMIT_KEYS: &[&str] = &["concurrency_key", "running", "handler", "rate"];
 /// Largest file that is read.
@@ -153,7 +132,7 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Declared> {
         Some(_) => return None,
     };
     check_keys(&first, "", &[&["defaults", "limit", "worker"]]).ok()?;
-    check_keys(defaults, "", &[SHARED_KEYS]).ok()?;
+    check_keys(defaults, "", &[SHARED_KEYS, POLICIES]).ok()?;
     let read = |part: &str| {
         let file: Table = part.parse().ok()?;
         match file.get("task")?.as_array()?.as_slice() {
@@ -180,7 +159,7 @@ fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
         Some(Value::Table(defaults)) => defaults,
         Some(other) => return Err(wrong_value("defaults", "a table, [defaults]", other)),
     };
-    check_keys(defaults, "defaults: ", &[SHARED_KEYS])?;
+    check_keys(defaults, "defaults: ", &[SHARED_KEYS, POLICIES])?;
     let tasks = match file.get("task") {
         None => &Vec::new(),
         Some(Value::Array(tasks)) => tasks,
@@ -218,7 +197,7 @@ fn task(place: usize, table: &Table, defaults: &Table, folder: &Path) -> Result<
         Some(Value::String(name)) => format!("task {:?}: ", truncated(name)),
         _ => format!("task {}: ", place + 1),
     };
-    check_keys(table, &place, &[TASK_KEYS, SHARED_KEYS])?;
+    check_keys(table, &place, &[TASK_KEYS, SHARED_KEYS, POLICIES])?;
     Entry { table, defaults, folder }.task().map_err(|reason| format!("{place}{reason}"))
 }
 

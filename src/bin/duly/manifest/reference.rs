@@ -3,13 +3,15 @@
 use std::path::Path;
 
 use crate::cli::reference::{assert_current, quoted, renewed};
+use crate::manifest::entry::POLICIES;
 use crate::manifest::{LIMIT_KEYS, SHARED_KEYS, TASK_KEYS, parse, worker};
 
 #[test]
 fn the_reference_of_the_manifest_is_current() {
+    let shared = [SHARED_KEYS, POLICIES].concat();
     let tables = [
         ("`[[task]]`", TASK_KEYS),
-        ("`[[task]]` and `[defaults]`", SHARED_KEYS),
+        ("`[[task]]` and `[defaults]`", &shared),
         ("`[[limit]]`", LIMIT_KEYS),
         ("`[[worker]]`", worker::KEYS),
     ];
