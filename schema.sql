@@ -284,16 +284,18 @@ CREATE TABLE scheduler_instances (
     zone_data        TEXT
 ) STRICT;
 
--- Events that no run records: clock jumps, lost owners, pauses, edits, removals, faults and their end. Of the wall clock:
--- clock_forward (also after a suspend), clock_back, clock_wrong (it was hours ahead: all schedules count from now),
--- clock_behind (at a start it is behind the times in the file), clock_not_set (1970; at is the time that it would show) and
--- clock_set. owner_stalled: a live owner did not extend its lease in time; worker_ended: a worker thread panicked (in both,
--- detail begins with the id of the owner); stall_ended: an owner goes on that did nothing for longer than its lease. Of a
--- command whose scheduler died: orphan_unknown (whether it has ended cannot be known; its run waits), left_group (it has
--- ended, except for a process that left its group and holds its input), declared_gone (a user declared that it has ended;
--- detail is what was recorded of it). restored: the file was restored to an earlier state, and a new history has begun.
--- action: a user of the status page triggered or retried (run_id is the new run), paused, resumed or cancelled; detail is
--- 'page: ' and the verb.
+-- Events that no run records: clock jumps, lost owners, pauses, edits, removals, faults and their end. Of the wall
+-- clock: clock_forward (also after a suspend), clock_back, clock_wrong (it was hours ahead: all schedules count from
+-- now), clock_behind (at a start it is behind the times in the file), clock_not_set (1970; at is the time that it would
+-- show) and clock_set. owner_stalled: a live owner did not extend its lease in time; worker_ended: a worker thread
+-- panicked (in both, detail begins with the id of the owner); stall_ended: an owner goes on that did nothing for longer
+-- than its lease. Of a command whose scheduler died: orphan_unknown (whether it has ended cannot be known; its run
+-- waits), left_group (it has ended, except for a process that left its group and holds its input), declared_gone (a
+-- user declared that it has ended; detail is what was recorded of it). restored: the file was restored to an earlier
+-- state, and a new history has begun. action: a user of the status page triggered or retried (run_id is the new run),
+-- paused, resumed or cancelled; detail is 'page: ' and the verb. missed: nothing ran for occurrences, or for a run that
+-- expired; caught_up: occurrences were missed, and a later one ran in their place; skipped: five or more occurrences in
+-- a row were skipped, behind a run that takes long. Of these three, run_id is the row, detail says how many and why.
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     at               INTEGER NOT NULL,

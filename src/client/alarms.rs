@@ -15,8 +15,8 @@ const MAX_FOUND: usize = 500;
 
 impl Client {
     /// Records, for each channel, which alarms began and ended since the last look. Writes nothing if none did. Call it every few
-    /// seconds: a dead run and a lost scheduler are found however short the condition lasts, the other kinds if they last until a
-    /// look.
+    /// seconds: dead runs, missed and skipped occurrences and lost schedulers are found however short the condition lasts, the other
+    /// kinds if they last until a look.
     ///
     /// A channel that is new begins with what was recorded at `since` or later. `outage`: a time in which the database could not be
     /// written. Returns whether there is more: then call it again at once.
@@ -52,7 +52,7 @@ impl Client {
     ) -> Result<bool> {
         let at = self.now();
         let (conditions, complete) = conditions(&self.check(limits)?, at);
-        let look = Look { channels, at, since, conditions, complete, outage };
+        let look = Look { channels, at, since, conditions, complete, caught_up: limits.caught_up, outage };
         self.store().update_alarms(&look, self.now())
     }
 

@@ -5,6 +5,7 @@
 //! run that may start in the same turn, if it has the handler.
 
 mod held;
+mod passed_over;
 mod reported;
 mod zones;
 
@@ -86,6 +87,12 @@ text_enum! {
         Failing = "failing",
         /// A run became dead within the last day, and no run of its task has succeeded since.
         Dead = "dead",
+        /// Nothing ran for occurrences of a task within the last day: they were resolved later than its grace, or the run expired. No run
+        /// of it has succeeded since.
+        Missed = "missed",
+        /// Five occurrences of a task in a row were skipped within the last day, since its earlier runs took too long, and no later run
+        /// has succeeded.
+        Skipped = "skipped",
         /// A task cannot be scheduled.
         Invalid = "invalid",
         /// The time zone of an active task is not known on this machine, or its file cannot be read.
@@ -214,6 +221,7 @@ impl<'a> Check<'a> {
             self.of_run(ProblemKind::Interrupted, *run, task, text, advice);
         }
         self.failed();
+        self.passed_over();
         for (task, reason) in &self.health.invalid {
             let text = format!("{task} is invalid: {reason}");
             self.of_task(ProblemKind::Invalid, task, text, "repair its row, or add it again with --replace");

@@ -18,6 +18,11 @@ text_enum! {
     AlarmKind, "kind" {
         /// A run is dead. It ends when a later run of its task succeeds, or the task is removed.
         Dead = "dead",
+        /// Nothing ran for occurrences of a task, or for a run that was requested: they were resolved later than the grace of the task
+        /// (misfire policy `skip`), or the run expired. It ends when a later run of the task succeeds, or the task is removed.
+        Missed = "missed",
+        /// Five occurrences of a task in a row were skipped, since its earlier runs took too long. It ends as [`AlarmKind::Missed`] does.
+        Skipped = "skipped",
         /// A task has been due for more than five minutes, or runs that may start are not started.
         Overdue = "overdue",
         /// A task cannot be scheduled.
@@ -58,9 +63,9 @@ text_enum! {
 pub struct AlarmItem {
     /// The task that has it.
     pub task: Option<String>,
-    /// The newest dead run.
+    /// The newest dead run, or the newest row of occurrences that were missed or skipped.
     pub run: Option<i64>,
-    /// How often it began: the number of dead runs of the task. 1 in a message about the end.
+    /// How often it began: the number of dead runs of the task, or of missed occurrences. 1 in a message about the end.
     pub count: u64,
     /// When it began.
     pub since: Timestamp,
@@ -90,7 +95,8 @@ pub struct AlarmMessage {
     pub kind: AlarmKind,
     /// What it reports of them.
     pub state: AlarmState,
-    /// How many conditions it reports: for [`AlarmKind::Dead`] that began, the number of dead runs.
+    /// How many conditions it reports: of those that began, for [`AlarmKind::Dead`] the number of dead runs, for
+    /// [`AlarmKind::Missed`] of missed occurrences.
     pub count: u64,
     /// When the oldest began.
     pub since: Timestamp,
@@ -224,5 +230,7 @@ pub(crate) struct Look<'a> {
     pub(crate) conditions: Vec<Condition>,
     /// The kinds of which every condition is in `conditions`: others of these kinds are over.
     pub(crate) complete: Vec<AlarmKind>,
+    /// Whether missed occurrences count although a later one ran in their place.
+    pub(crate) caught_up: bool,
     pub(crate) outage: Option<&'a AlarmOutage>,
 }

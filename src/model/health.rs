@@ -38,11 +38,14 @@ pub struct Limits {
     pub overdue: Duration,
     /// A task with at least this number of dead runs in a row is failing. Default: 2.
     pub failures: u32,
+    /// Whether missed occurrences are reported although a later one ran in their place (misfire policies `run_once` and `run_all`).
+    /// Default: false, only those for which nothing ran.
+    pub caught_up: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { overdue: Duration::from_secs(5 * 60), failures: 2 }
+        Limits { overdue: Duration::from_secs(5 * 60), failures: 2, caught_up: false }
     }
 }
 
@@ -78,6 +81,11 @@ pub(crate) struct Health {
     pub(crate) interrupted: Vec<(i64, String, u32)>,
     pub(crate) failing: Vec<Failing>,
     pub(crate) dead: Vec<DeadRun>,
+    /// The rows of tasks that have not succeeded since: for which nothing ran, in whose place a later one ran, and with five or more that
+    /// were skipped in a row. The newest of each task.
+    pub(crate) missed: Vec<(i64, PassedOver)>,
+    pub(crate) caught_up: Vec<(i64, PassedOver)>,
+    pub(crate) skipped: Vec<(i64, PassedOver)>,
     /// Tasks that cannot be scheduled, and why.
     pub(crate) invalid: Vec<(String, String)>,
     /// The time zones of active tasks: the zone, its first task, the number of its tasks.
@@ -192,6 +200,32 @@ pub(crate) struct DeadRun {
     /// The number of such runs of the task, including this one, which is the newest.
     pub(crate) count: u32,
     pub(crate) error: String,
+}
+
+/// Occurrences of a task that got no run.
+#[derive(Debug)]
+pub(crate) struct PassedOver {
+    pub(crate) task: String,
+    /// How many, when, and why.
+    pub(crate) detail: String,
+}
+
+impl PassedOver {
+    /// Says what was missed, and what to do about it.
+    pub(crate) fn as_missed(&self) -> (String, String) {
+        let PassedOver { task, detail } = self;
+        (
+            format!("{task} missed {detail}"),
+            format!("see duly history {task}; if it is still wanted: duly trigger {task}"),
+        )
+    }
+
+    /// Says what was skipped, and what to do about it.
+    pub(crate) fn as_skipped(&self) -> (String, String) {
+        let PassedOver { task, detail } = self;
+        let advice = format!("see duly history {task}: shorten its runs or limit their time, or let it run less often");
+        (format!("{task} was skipped {detail}"), advice)
+    }
 }
 
 /// The unfinished runs of one moment, counted.

@@ -155,15 +155,17 @@ async fn run(state: Shared, id: Name, uri: Uri) -> Response {
 }
 
 async fn check(state: Shared, uri: Uri) -> Response {
-    answered(state, uri, &["overdue", "failures"], |client, parameters| {
+    answered(state, uri, &["overdue", "failures", "all_missed"], |client, parameters| {
         let default = Limits::default();
         let overdue = parameters
             .text("overdue")
             .map(|text| parse_duration(text).map_err(|_| Refusal::invalid("overdue", "a duration such as 5m", text)));
         let failures: Option<u32> = parameters.parsed("failures", "a number from 1")?;
+        let caught_up: Option<bool> = parameters.parsed("all_missed", "true or false")?;
         let limits = Limits {
             overdue: overdue.transpose()?.unwrap_or(default.overdue),
             failures: failures.unwrap_or(default.failures),
+            caught_up: caught_up.unwrap_or(default.caught_up),
         };
         if limits.failures == 0 {
             return Err(Refusal::invalid("failures", "a number from 1", "0"));

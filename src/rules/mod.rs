@@ -1,11 +1,13 @@
 //! Pure decisions: how a due task is resolved, which waiting run may start, which occurrences follow, what retention removes
-//! and when, when failures pause a task, what a step of the clock means, how long the lock
+//! and when, when failures pause a task, what is told of
+//! occurrences without a run, what a step of the clock means, how long the lock
 //! of a file is used and when it is left to others.
 
 pub(crate) mod alarm_pace;
 pub(crate) mod clock_monitor;
 pub(crate) mod forecast;
 pub(crate) mod lock_pause;
+pub(crate) mod notice;
 pub(crate) mod placement;
 pub(crate) mod resolve;
 pub(crate) mod retention;

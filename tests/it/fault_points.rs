@@ -29,11 +29,11 @@ fn killed_program(db: &TestDb, point: &str, options: &[&str]) -> Sidecar {
 mod with_faults {
     use std::os::unix::process::ExitStatusExt;
 
-    use duly::{NewTask, RunStatus};
+    use duly::{Limits, Misfire, NewTask, RunStatus, Timestamp};
 
     use super::{TestDb, killed_program, probe, retry_soon, state};
     use crate::evidence::tool_works;
-    use crate::fixtures::{eventually, wait_for_status};
+    use crate::fixtures::{eventually, seconds, wait_for_status};
     use crate::restores::{back_up, can_restore, restore};
     use crate::sidecar::{Gate, Sidecar, group_size, guard_of, kill_group, shell, signal, wait_for_line};
 
@@ -67,6 +67,40 @@ mod with_faults {
 
     fn lines(lines: &[&str]) -> Vec<String> {
         lines.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    /// A task missed an hour of occurrences, and the next one is due in the turn that records them.
+    #[test]
+    fn missed_occurrences_are_reported_once_whatever_kills_the_scheduler() {
+        for point in ["claiming", "claimed", "started", "spawned", "ended", "settled"] {
+            let db = TestDb::new();
+            let task = NewTask::interval("beat", seconds(1)).misfire(Misfire::Skip, seconds(1));
+            db.client().add(task.handler("command").payload(serde_json::json!({ "argv": ["true"] }))).unwrap();
+            let hour_ago = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) - 3600000";
+            db.execute(&format!("UPDATE scheduled_tasks SET created_at = {hour_ago}, active_since = {hour_ago}"));
+            db.execute(&format!("UPDATE scheduled_tasks SET next_run = {hour_ago}, planned = 1"));
+            // The channel is known: it examines all that follows.
+            db.client().update_alarms(&["command"], &Limits::default(), Timestamp::now(), None).unwrap();
+            let told = db.home().join("told");
+            let alert = format!("sh -c '{{ cat; echo; }} >>\"$0\"' {}", told.display());
+            let options =
+                ["--alarm-look", "50ms", "--alarm-gather", "0s", "--alarm-interval", "0s", "--alert-command", &alert];
+            let mut first = killed_program(&db, point, &options);
+            assert_eq!(first.end().signal(), KILL, "{point}: {}", first.log());
+            let mut second = Sidecar::start(&db, &options);
+            let told = |state: &str| {
+                let about = format!("\"kind\":\"missed\",\"state\":\"{state}\"");
+                db.lines("told").iter().filter(|line| line.contains(&about)).count()
+            };
+            eventually("the end was reported", || told("ended") > 0);
+            second.terminate();
+            let recorded = db.number::<usize>("SELECT count(*) FROM scheduler_events WHERE kind = 'missed'");
+            let rows = db.number::<usize>("SELECT count(*) FROM task_runs WHERE status = 'missed'");
+            assert_eq!(recorded, rows, "{point}: each row has its event");
+            let (began, ended) = (told("began"), told("ended"));
+            assert!(began == ended && began <= rows, "{point}: {:?}", db.lines("told"));
+            db.assert_sound();
+        }
     }
 
     #[test]

@@ -216,10 +216,11 @@ mod page_tasks;
 mod page_timeline;
 /// Panics in code of the application: no worker is lost.
 mod panics;
+/// The process of `duly run`: inherited state, signals, foreign children, a terminal.
+mod passed_over;
 /// A PostgreSQL server for the tests, and the tables there.
 #[cfg(feature = "postgres")]
 mod postgres;
-/// The process of `duly run`: inherited state, signals, foreign children, a terminal.
 mod process;
 /// Progress, results and output of runs.
 mod progress;

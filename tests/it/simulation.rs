@@ -22,6 +22,7 @@ mod marks_seen;
 #[cfg(feature = "postgres")]
 mod network;
 mod newer_version;
+mod notices;
 mod observer;
 mod occurrences;
 mod on_dead;

@@ -376,8 +376,9 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
         Command::Cancel(change) => control::cancel(&existing(printer)?, change, printer),
         Command::Remove(change) => control::remove(&existing(printer)?, change, printer),
         Command::Limit(limits) => commands::limit::limit(&existing(printer)?, limits, printer),
-        Command::Check { overdue, failures } => {
-            check::check(&existing(printer)?, &Limits { overdue: *overdue, failures: *failures }, printer)
+        Command::Check { overdue, failures, all_missed } => {
+            let limits = Limits { overdue: *overdue, failures: *failures, caught_up: *all_missed };
+            check::check(&existing(printer)?, &limits, printer)
         }
         Command::Prune { dry_run, keep } => prune::prune(&existing(printer)?, keep.retention(), *dry_run, printer),
         Command::Doctor => doctor::doctor(&args.db, &existing(printer)?, printer),

@@ -18,6 +18,7 @@ const KINDS: &[(&str, parts::Tone, &str)] = {
     use parts::Tone::{Bad, Good, Idle, Warn};
     &[
         ("action", Idle, "an action on the status page"),
+        ("caught_up", Idle, "occurrences were missed, and a later one ran in their place"),
         ("clock_back", Warn, "the clock stepped back"),
         ("clock_behind", Warn, "the clock is behind the times in the file"),
         ("clock_forward", Idle, "the clock stepped forward, or the machine was suspended"),
@@ -30,6 +31,7 @@ const KINDS: &[(&str, parts::Tone, &str)] = {
         ("invalid", Bad, "a task cannot be scheduled"),
         ("late_outcome", Warn, "an outcome arrived after its run was taken over"),
         ("left_group", Warn, "a command ended, and a process of it lives on"),
+        ("missed", Bad, "nothing ran for occurrences that were missed"),
         ("on_dead", Bad, "the run that reports a dead run could not be opened"),
         ("orphan_unknown", Warn, "unknown whether the command of a lost run has ended"),
         ("owner_lost", Bad, "a scheduler died; its runs were recovered"),
@@ -40,6 +42,7 @@ const KINDS: &[(&str, parts::Tone, &str)] = {
         ("restored", Warn, "the file went back to an earlier state, or became another database"),
         ("resumed", Good, "a task was resumed"),
         ("set_aside", Bad, "one item could not be stored and was set aside"),
+        ("skipped", Warn, "five occurrences in a row were skipped"),
         ("stall_ended", Warn, "a scheduler goes on that did nothing for longer than its lease"),
         ("worker_ended", Bad, "a worker ended; a new one replaced it"),
         ("zone_data", Idle, "the time zone data changed"),

@@ -1,5 +1,7 @@
 //! Alarms: which conditions began and ended, and which messages about them are due. A look that finds no change writes nothing.
 
+mod passed_over;
+
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
@@ -159,6 +161,8 @@ const LISTED: &str = "
 fn changes(tx: &Transaction<'_>, channel: &str, look: &Look<'_>) -> Result<Changes, Fault> {
     let mut changes = Changes::default();
     dead_runs(tx, channel, look, &mut changes)?;
+    passed_over::missed(tx, channel, look, &mut changes)?;
+    passed_over::skipped(tx, channel, look, &mut changes)?;
     lost_schedulers(tx, channel, look, &mut changes)?;
     for condition in &look.conditions {
         let named = named_params! {
@@ -306,7 +310,7 @@ fn cursor(
 }
 
 /// Moves a cursor behind what was examined: at most to `until`.
-fn move_on(kind: AlarmKind, (after, until): (i64, i64), facts: &[(i64, Condition)], changes: &mut Changes) {
+fn move_on<F>(kind: AlarmKind, (after, until): (i64, i64), facts: &[(i64, F)], changes: &mut Changes) {
     let seen = match facts.last() {
         Some((last, _)) if facts.len() == MAX_FACTS => {
             changes.more = true;

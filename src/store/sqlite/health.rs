@@ -11,10 +11,11 @@ use crate::error::Result;
 use crate::host::halting;
 use crate::host::owner_lock::Standing;
 use crate::model::health::{
-    DeadRun, EndedWorkers, Failing, Health, HeldTask, Limits, Liveness, Ownerless, Stuck, Waiting,
+    DeadRun, EndedWorkers, Failing, Health, HeldTask, Limits, Liveness, Ownerless, PassedOver, Stuck, Waiting,
 };
 use crate::model::report::{ClockWait, Finding, Instance};
 use crate::rules::clock_monitor::NOTICED;
+use crate::rules::notice::Notice;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::restore::held::{Goes, HeldBack};
@@ -60,6 +61,9 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             interrupted: interrupted(tx)?,
             failing: failing(tx, limits.failures)?,
             dead: dead(tx, recent, limits.failures)?,
+            missed: passed_over(tx, recent, Notice::Missed)?,
+            caught_up: if limits.caught_up { passed_over(tx, recent, Notice::CaughtUp)? } else { Vec::new() },
+            skipped: passed_over(tx, recent, Notice::Skipped)?,
             invalid,
             zones: zones(tx)?,
             zone_data: zone_data(tx)?,
@@ -229,6 +233,35 @@ fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32) -> rusqlite::Resu
     tx.prepare_cached(DEAD)?
         .query_map(named_params! { ":since": since, ":failures": failures, ":limit": MAX_LISTED_ROWS }, read)?
         .collect()
+}
+
+/// Most events of a kind that a look examines: the newest.
+const MAX_NOTICES: i64 = 2_000;
+
+/// The newest event of each task that has not succeeded since. As for [`DEAD`], only runs after the row are searched.
+const PASSED_OVER: &str = sql! {"
+    SELECT max(e.id), e.run_id, t.name, e.detail
+      FROM (SELECT id, at, task_id, run_id, detail FROM scheduler_events INDEXED BY scheduler_events_of_kind
+             WHERE kind = :kind ORDER BY id DESC LIMIT :most) e
+     CROSS JOIN scheduled_tasks t ON t.id = e.task_id
+      LEFT JOIN task_runs r ON r.id = e.run_id
+     WHERE e.at >= :since
+       AND NOT EXISTS (SELECT 1 FROM task_runs s
+                        WHERE s.task_id = t.id AND {unscheduled_id:s} = 0 AND s.scheduled_for > ifnull(r.scheduled_for, 0)
+                          AND s.status = 'succeeded' AND s.id > e.run_id)
+       AND NOT EXISTS (SELECT 1 FROM task_runs s
+                        WHERE s.task_id = t.id AND {unscheduled_id:s} > +e.run_id AND s.status = 'succeeded')
+     GROUP BY t.id ORDER BY 1 DESC LIMIT :limit"};
+
+/// Returns the tasks of which events of this kind told since an instant, and that have not succeeded since.
+fn passed_over(tx: &Transaction<'_>, since: Timestamp, notice: Notice) -> rusqlite::Result<Vec<(i64, PassedOver)>> {
+    let read = |row: &Row<'_>| {
+        let detail = row::shown_if_any(row, 3)?.unwrap_or_default();
+        Ok((row.get(1)?, PassedOver { task: row::shown(row, 2)?, detail }))
+    };
+    let named =
+        named_params! { ":kind": notice.kind(), ":most": MAX_NOTICES, ":since": since, ":limit": MAX_LISTED_ROWS };
+    tx.prepare_cached(PASSED_OVER)?.query_map(named, read)?.collect()
 }
 
 /// As the view `stuck_runs`, which reads SQLite's clock.

@@ -12,6 +12,7 @@ use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, RunStatus};
 use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap, TaskStatus};
+use crate::rules::notice::Notice;
 use crate::rules::placement::{Reason, Waiting};
 use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
@@ -20,7 +21,7 @@ use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::limits::{InForce, Place};
 use crate::store::sqlite::row::Raw;
-use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, Wrote};
+use crate::store::sqlite::runs::{self, Claimer, Opening, Passed, PassedOver, Wrote};
 use crate::store::sqlite::sql::{number, sql};
 use crate::store::sqlite::{blocked, owners};
 use crate::store::turn_io::{Seen, Slots};
@@ -174,6 +175,7 @@ pub(crate) fn resolve_due(
         is_new: seen.is_some_and(|seen| seen.is_new(due.plan.next_run)),
         claimer: None,
         unfinished: unfinished.len(),
+        was_held: !unfinished.is_empty(),
         none_has_begun: !unfinished.is_empty() && unfinished.iter().all(|run| run.status == RunStatus::Queued),
         scheduled: unfinished.iter().filter(|run| run.origin.is_scheduled()).count(),
         newest: unfinished.iter().filter(|run| run.origin.is_scheduled()).map(|run| run.scheduled_for).max(),
@@ -239,7 +241,9 @@ struct Opener<'a, 'c> {
     claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
     /// Number of unfinished runs of the task.
     unfinished: usize,
-    /// Whether there were some before anything is opened, which all wait for their first attempt.
+    /// Whether there were some before anything is opened.
+    was_held: bool,
+    /// Whether all of these wait for their first attempt.
     none_has_begun: bool,
     /// Number of unfinished runs that are scheduled.
     scheduled: usize,
@@ -251,9 +255,9 @@ impl Opener<'_, '_> {
     fn apply(&mut self, step: &Step) -> Result<(), Fault> {
         match *step {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
-            Step::Skip(span) => self.pass_over(RunStatus::Skipped, &span, &skip_reason(self.due, self.none_has_begun)),
-            Step::Miss(span) => self.pass_over(RunStatus::Missed, &span, &miss_reason(self.due)),
-            Step::Cut(span) => self.pass_over(RunStatus::Missed, &span, CUT),
+            Step::Skip(span) => self.skip(&span),
+            Step::Miss(span) => self.miss(&span, &miss_reason(self.due), Notice::of_misfire(self.due.plan.misfire)),
+            Step::Cut(span) => self.miss(&span, CUT, Notice::CaughtUp),
             Step::CancelWaiting => self.cancel_waiting(),
             Step::Stop { run } => Ok(runs::ask_to_stop(self.cx.tx, run).map(|_| ())?),
         }
@@ -338,7 +342,32 @@ impl Opener<'_, '_> {
         Ok(())
     }
 
-    fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<(), Fault> {
+    fn skip(&mut self, span: &Span) -> Result<(), Fault> {
+        let reason = skip_reason(self.due, self.none_has_begun);
+        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason)? else { return Ok(()) };
+        // Behind a run of the same resolution they are skipped because that is late, and not because runs take long.
+        if !self.was_held {
+            return Ok(());
+        }
+        match Notice::of_skips(passed.occurrences.saturating_sub(span.count), passed.occurrences) {
+            Some(notice) => self.notice(notice, passed.run, &format!("{} in a row: {reason}", passed.occurrences)),
+            None => Ok(()),
+        }
+    }
+
+    fn miss(&mut self, span: &Span, reason: &str, notice: Notice) -> Result<(), Fault> {
+        match self.pass_over(RunStatus::Missed, span, reason)? {
+            Some((span, passed)) => self.notice(notice, passed.run, &format!("{}: {reason}", described(&span))),
+            None => Ok(()),
+        }
+    }
+
+    fn notice(&self, notice: Notice, row: i64, detail: &str) -> Result<(), Fault> {
+        Ok(owners::record(self.cx.tx, self.cx.now, notice.kind(), Some(self.due.id), Some(row), Some(detail))?)
+    }
+
+    /// Records a span of occurrences that are not run. Returns the part of it that had no row before, and its row.
+    fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<Option<(Span, Passed)>, Fault> {
         let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
         let reason = format!("{least}{reason}");
         let mut row = PassedOver {
@@ -350,13 +379,16 @@ impl Opener<'_, '_> {
             reason: &reason,
         };
         // After a clock that was wrong the oldest occurrences may have rows. Those after them form a shorter span.
-        while !runs::pass_over(self.cx.tx, &row, self.cx.now)? {
+        let passed = loop {
+            if let Some(passed) = runs::pass_over(self.cx.tx, &row, self.cx.now)? {
+                break passed;
+            }
             let Span { first, last, count, .. } = row.span;
             already(self.cx.tx, self.due.id, first, self.cx.now)?;
             let next = resolve::occurrence_after(&self.due.plan, first).filter(|next| *next <= last);
-            let Some(first) = next.filter(|_| count > 1) else { return Ok(()) };
+            let Some(first) = next.filter(|_| count > 1) else { return Ok(None) };
             row.span = Span { first, count: count - 1, ..row.span };
-        }
+        };
         let span = row.span;
         self.cx.written.events.push(Event::PassedOver {
             task: self.due.name.clone(),
@@ -366,7 +398,7 @@ impl Opener<'_, '_> {
             count: span.count,
             exact: span.exact,
         });
-        Ok(())
+        Ok(Some((span, passed)))
     }
 
     fn cancel_waiting(&mut self) -> Result<(), Fault> {
@@ -388,6 +420,17 @@ impl Opener<'_, '_> {
         self.unfinished = left.len();
         self.scheduled = left.iter().filter(|run| run.origin.is_scheduled()).count();
         Ok(keys.iter().try_for_each(|key| blocked::derive_key(self.cx.tx, key, self.cx.now))?)
+    }
+}
+
+/// `the occurrence of 2027-03-14T03:30:00Z`, `at least 5 occurrences from .. to ..`.
+fn described(span: &Span) -> String {
+    let Span { first, last, count, exact } = span;
+    let least = if *exact { "" } else { "at least " };
+    if *count == 1 {
+        format!("the occurrence of {first}")
+    } else {
+        format!("{least}{count} occurrences from {first} to {last}")
     }
 }
 

@@ -125,7 +125,8 @@ const GROW_SKIP: &str = sql! {"
      WHERE id = (SELECT id FROM task_runs
                   WHERE task_id = :task AND {unscheduled_id} = 0
                   ORDER BY scheduled_for DESC LIMIT 1)
-       AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first"};
+       AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first
+    RETURNING id, occurrences"};
 
 /// Occurrences of a task that are not run.
 pub(crate) struct PassedOver<'a> {
@@ -137,16 +138,29 @@ pub(crate) struct PassedOver<'a> {
     pub(crate) reason: &'a str,
 }
 
-/// Records occurrences that are not run. Consecutive skips of a task are one row. Returns `false` if a row already exists.
-pub(crate) fn pass_over(tx: &Transaction<'_>, row: &PassedOver<'_>, now: Timestamp) -> rusqlite::Result<bool> {
+/// The row of occurrences that are not run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    pub(crate) run: i64,
+    /// For how many occurrences it stands now.
+    pub(crate) occurrences: u64,
+}
+
+/// Records occurrences that are not run. Consecutive skips of a task are one row. Returns `None` if a row already exists.
+pub(crate) fn pass_over(
+    tx: &Transaction<'_>,
+    row: &PassedOver<'_>,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Passed>> {
     let span = &row.span;
     let count = i64::try_from(span.count).unwrap_or(i64::MAX);
     if row.status == RunStatus::Skipped {
-        let rows = tx.prepare_cached(GROW_SKIP)?.execute(named_params! {
+        let named = named_params! {
             ":task": row.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now,
-        })?;
-        if judged(rows) == Wrote::Done {
-            return Ok(true);
+        };
+        let read = |row: &Row<'_>| Ok(Passed { run: row.get(0)?, occurrences: row.get::<_, i64>(1)?.unsigned_abs() });
+        if let Some(grown) = tx.prepare_cached(GROW_SKIP)?.query_row(named, read).optional()? {
+            return Ok(Some(grown));
         }
     }
     let last = (span.count > 1).then_some(span.last);
@@ -154,7 +168,7 @@ pub(crate) fn pass_over(tx: &Transaction<'_>, row: &PassedOver<'_>, now: Timesta
         ":task": row.task, ":handler": row.handler, ":first": span.first, ":status": row.status,
         ":priority": row.priority, ":now": now, ":error": row.reason, ":count": count, ":last": last,
     })?;
-    Ok(rows == 1)
+    Ok((rows == 1).then(|| Passed { run: tx.last_insert_rowid(), occurrences: span.count }))
 }
 
 /// queued, failed -> running, for a run that is not blocked. Checks the key again: another program may have changed
@@ -417,14 +431,17 @@ pub(crate) fn last_cancelled(tx: &Transaction<'_>, task: i64, run: i64) -> rusql
     Ok(())
 }
 
+/// Why a run is missed that has expired.
+pub(crate) const EXPIRED: &str = "expired before an attempt began";
+
 /// queued -> missed: it expired before an attempt began.
 const EXPIRE: &str = "
     UPDATE task_runs
-       SET status = 'missed', blocked = NULL, finished_at = :now, error = 'expired before an attempt began'
+       SET status = 'missed', blocked = NULL, finished_at = :now, error = :error
      WHERE id = :run AND status = 'queued' AND attempt = forgiven AND expires_at <= :now";
 
 pub(crate) fn expire(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(EXPIRE)?.execute(named_params! { ":run": run, ":now": now }).map(judged)
+    tx.prepare_cached(EXPIRE)?.execute(named_params! { ":run": run, ":now": now, ":error": EXPIRED }).map(judged)
 }
 
 /// Requests that a running run stop.

@@ -9,6 +9,7 @@ use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::retry::{Retry, Verdict};
 use crate::model::run::{AttemptOutcome, Claim, Outcome, RunStatus};
+use crate::rules::notice::Notice;
 use crate::rules::streak::Streak;
 use crate::store::fault::Fault;
 use crate::store::sqlite::first_look;
@@ -525,6 +526,8 @@ pub(crate) fn expire(
     if runs::expire(tx, run, now)? == Wrote::Done {
         (written.blocked, written.delayed) = (true, true);
         after_the_end(tx, &claim, now, now, written)?;
+        let detail = format!("run {run} of {}: {}", claim.scheduled_for, runs::EXPIRED);
+        owners::record(tx, now, Notice::Missed.kind(), Some(claim.task_id), Some(run), Some(&detail))?;
         written.events.push(Event::Expired { run, task: claim.task, handler: claim.handler });
     }
     Ok(())

@@ -49,6 +49,7 @@ impl History {
         }
         self.check_dead(step, &gone)?;
         self.check_expiry(step)?;
+        self.check_notices(step)?;
         if let Some(turn) = step.turn() {
             self.check_leases(step, turn)?;
             let owner = &mut self.owners[turn.owner];

@@ -54,6 +54,8 @@ pub(crate) fn json(message: &AlarmMessage, origin: &Origin) -> String {
 pub(crate) fn text(message: &AlarmMessage) -> String {
     let what = match message.kind {
         AlarmKind::Dead => "dead runs",
+        AlarmKind::Missed => "missed occurrences",
+        AlarmKind::Skipped => "tasks that are skipped",
         AlarmKind::Overdue => "overdue work",
         AlarmKind::Invalid => "invalid tasks",
         AlarmKind::SchedulerLost => "lost schedulers",

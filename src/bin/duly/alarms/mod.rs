@@ -45,7 +45,7 @@ impl Alarms {
         since: Timestamp,
         guard: &Guard,
     ) -> Result<Option<Alarms>, Error> {
-        let AlarmOptions { command, url, ping, look, pace, retry, ping_interval, request } = options;
+        let AlarmOptions { command, url, ping, limits, look, pace, retry, ping_interval, request } = options;
         let command = command.map(|argv| ("command", Receiver::Command(argv, guard.clone())));
         let url = url.map(|target| ("url", Receiver::Url(Url::new(target, request))));
         let receivers: Vec<(&'static str, Receiver)> = command.into_iter().chain(url).collect();
@@ -67,13 +67,13 @@ impl Alarms {
                 spawn(&sender.stop.clone(), &format!("duly-{channel}"), move || sender.run())?;
             }
             let client = Client::open_existing(file)?;
-            let watch = Watch { client, outages, stop: stop.clone(), interval: look, since };
+            let watch = Watch { client, outages, stop: stop.clone(), interval: look, limits: limits.clone(), since };
             spawn(&stop, "duly-alarms", move || watch.run())?;
         }
         if let Some(target) = ping {
             let (client, shared) = (Client::open_existing(file)?, stop.clone());
             let url = Url::new(target, request);
-            spawn(&stop, "duly-ping", move || watch::ping(&client, &url, ping_interval, &shared))?;
+            spawn(&stop, "duly-ping", move || watch::ping(&client, &url, (ping_interval, &limits), &shared))?;
         }
         Ok(Some(Alarms { stop }))
     }

@@ -16,6 +16,7 @@ pub(crate) struct Watch {
     pub(crate) outages: Arc<Outages>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) interval: Duration,
+    pub(crate) limits: Limits,
     /// A new channel begins with what was recorded since then.
     pub(crate) since: Timestamp,
 }
@@ -39,9 +40,9 @@ impl Watch {
     /// Looks once. Returns whether it failed. `failed`: whether the look before did.
     pub(crate) fn look(&self, failed: bool) -> bool {
         loop {
-            let limits = Limits::default();
-            let looked =
-                self.outages.store(|channels, outage| self.client.update_alarms(channels, &limits, self.since, outage));
+            let looked = self
+                .outages
+                .store(|channels, outage| self.client.update_alarms(channels, &self.limits, self.since, outage));
             match looked {
                 Ok(true) if self.stop.deadline().is_none_or(|deadline| self.stop.now().monotonic < deadline) => {}
                 Ok(_) => {
@@ -66,10 +67,10 @@ impl Watch {
 }
 
 /// Requests a URL while `check` finds nothing, until it must stop.
-pub(crate) fn ping(client: &Client, url: &Url, interval: Duration, stop: &Stop) {
+pub(crate) fn ping(client: &Client, url: &Url, (interval, limits): (Duration, &Limits), stop: &Stop) {
     let mut failing = false;
     loop {
-        match client.check(&Limits::default()) {
+        match client.check(limits) {
             Ok(problems) if problems.is_empty() => match url.get() {
                 Ok(()) => {
                     if failing {

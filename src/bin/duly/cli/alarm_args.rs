@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::AlarmPace;
+use duly::{AlarmPace, Limits};
 use ureq::http::Uri;
 
 use crate::cli::command_line::words;
@@ -15,13 +15,16 @@ pub(crate) const VARIABLES: [&str; 2] = ["DULY_ALERT_URL", "DULY_PING"];
 /// Options for alarms. The hidden ones are for tests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AlarmArgs {
-    /// Command that receives alarms: a dead run, an overdue or invalid task, a lost scheduler, a database that cannot be written;
-    /// and the end of each. Split into words as a shell does; started without a shell, with the alarm as JSON on standard input.
+    /// Command that receives alarms: a dead run, a missed occurrence, a task that is skipped again and again, an overdue or invalid
+    /// task, a lost scheduler, a database that cannot be written; and the end of each. Split into words as a shell does; started without a shell, with the alarm as JSON on standard input.
     #[arg(long, value_name = "ARGV")]
     pub(crate) alert_command: Option<String>,
     /// URL that receives the same alarms, each as a POST of JSON.
     #[arg(long, value_name = "URL", env = VARIABLES[0], hide_env_values = true)]
     pub(crate) alert_url: Option<String>,
+    /// Report missed occurrences also if a later one ran in their place (misfire policies run_once and run_all).
+    #[arg(long)]
+    pub(crate) alert_missed: bool,
     /// URL that is requested every minute while duly check finds no problem, for a monitor that reports when the requests end.
     #[arg(long, value_name = "URL", env = VARIABLES[1], hide_env_values = true)]
     pub(crate) ping: Option<String>,
@@ -47,6 +50,8 @@ pub(crate) struct AlarmOptions {
     pub(crate) command: Option<Vec<String>>,
     pub(crate) url: Option<Target>,
     pub(crate) ping: Option<Target>,
+    /// What counts as a problem.
+    pub(crate) limits: Limits,
     /// Time between two looks.
     pub(crate) look: Duration,
     pub(crate) pace: AlarmPace,
@@ -85,6 +90,7 @@ impl AlarmArgs {
             command,
             url: target("--alert-url", &self.alert_url)?,
             ping: target("--ping", &self.ping)?,
+            limits: Limits { caught_up: self.alert_missed, ..Limits::default() },
             look: self.alarm_look,
             pace: AlarmPace { gather: self.alarm_gather, interval: self.alarm_interval, lease: self.alarm_lease },
             retry: self.alarm_retry,

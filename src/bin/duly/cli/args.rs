@@ -172,6 +172,9 @@ pub(crate) enum Command {
         /// Report a task with N or more consecutive dead runs.
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
         failures: u32,
+        /// Report missed occurrences also if a later one ran in their place (misfire policies run_once and run_all).
+        #[arg(long)]
+        all_missed: bool,
     },
     /// Delete expired history now. A running scheduler does the same in small batches.
     #[command(after_help = help_examples::PRUNE)]

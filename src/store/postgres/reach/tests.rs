@@ -237,12 +237,13 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         }
     }
     for event in 0..6 {
-        let kind = ["owner_lost", "worker_ended", "edited"][event % 3];
+        let (kind, owner) = (["owner_lost", "worker_ended", "edited"][event % 3], event % 4);
+        let (notice, run) = (["missed", "caught_up", "skipped"][event % 3], random.usize(..20));
         add(format!(
-            "INSERT INTO scheduler_events (at, kind, task_id, detail) VALUES ({}, '{kind}', {}, 'owner-{}: x')",
-            NOW - 1000 * event as i64,
-            1 + event,
-            event % 4
+            "INSERT INTO scheduler_events (at, kind, task_id, detail)
+             VALUES ({NOW} - {event}000, '{kind}', {event} + 1, 'owner-{owner}: x');
+             INSERT INTO scheduler_events (at, kind, task_id, run_id, detail)
+             SELECT {NOW} - {event}000, '{notice}', task_id, id, 'x' FROM task_runs ORDER BY id LIMIT 1 OFFSET {run}"
         ));
     }
     client.batch_execute(&statements).unwrap_or_else(|error| panic!("{error:?}\n{statements}"));
@@ -407,7 +408,8 @@ fn read(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, see
     compare(all, some, &what("is idle"), |store| store.is_idle(&handlers, now));
     compare(all, some, &what("status"), |store| store.status(now));
     compare(all, some, &what("limits"), |store| store.limits(now));
-    compare(all, some, &what("health"), |store| store.health(&Limits::default(), now));
+    let limits = Limits { caught_up: random.bool(), ..Limits::default() };
+    compare(all, some, &what("health"), |store| store.health(&limits, now));
     let keep = retention(random);
     compare(all, some, &what(&format!("count what {keep:?} deletes")), |store| {
         let (mut pass, mut pruned) = (Pass::default(), Pruned::default());
@@ -431,6 +433,7 @@ fn read(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, see
         since: early,
         conditions: Vec::new(),
         complete: Vec::new(),
+        caught_up: random.bool(),
         outage: None,
     };
     compare(all, some, &what("alarms"), |store| store.update_alarms(&look, now));

@@ -273,10 +273,35 @@ const DEAD: &str = sql! {"
               ORDER BY {unscheduled_case:s} LIMIT 1)) x
          WHERE d.status = 'dead' AND d.finished_at >= $1))"};
 
+/// Workers that ended since an instant, and of each kind the newest events about occurrences without a run. The numbers are those of
+/// `health`.
+const RECENT_EVENTS: &str = "
+    WHERE t.at >= $1
+      AND (t.kind = 'worker_ended'
+           OR t.id = ANY (ARRAY(
+               SELECT x.id FROM (VALUES ('missed'), ('caught_up'), ('skipped')) AS told (kind) CROSS JOIN LATERAL (
+                   SELECT e.id FROM scheduler_events e WHERE e.kind = told.kind ORDER BY e.kind DESC, e.id DESC LIMIT 2000) x)))";
+
+/// The rows that these events name, and of each the first successes after it.
+const PASSED_OVER: &str = sql! {"
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id
+          FROM scheduler_events e LEFT JOIN task_runs p ON p.id = e.run_id
+         CROSS JOIN LATERAL (
+            SELECT p.id UNION ALL
+            (SELECT s.id FROM task_runs s
+              WHERE s.task_id = e.task_id AND {unscheduled_case:s} = 0 AND s.scheduled_for > coalesce(p.scheduled_for, 0)
+                AND s.status = 'succeeded' AND s.id > e.run_id ORDER BY s.scheduled_for LIMIT 1)
+             UNION ALL
+            (SELECT s.id FROM task_runs s
+              WHERE s.task_id = e.task_id AND {unscheduled_case:s} > e.run_id AND s.status = 'succeeded'
+              ORDER BY {unscheduled_case:s} LIMIT 1)) x
+         WHERE e.id = ANY ($1) AND e.kind <> 'worker_ended'))"};
+
 fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), Fault> {
     let (recent, long) = (recent.as_millis(), ["output", "payload"]);
     bench.read("scheduler_instances", "", &[])?;
-    bench.read("scheduler_events", "WHERE t.kind = 'worker_ended' AND t.at >= $1", &[&recent])?;
+    bench.read("scheduler_events", RECENT_EVENTS, &[&recent])?;
     bench.read("scheduled_tasks", LIVING, &[])?;
     bench.read_without(&long, "task_runs", UNFINISHED, &[&MOST])?;
     let tasks = around::numbers(bench, "task_runs", "task_id");
@@ -288,6 +313,10 @@ fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), F
     let unfinished = around::numbers(bench, "task_runs", "id");
     bench.read_without(&long[..1], "task_attempts", "WHERE t.run_id = ANY ($1)", &[&unfinished])?;
     bench.read_without(&long, "task_runs", DEAD, &[&recent])?;
+    let events = around::numbers(bench, "scheduler_events", "id");
+    bench.read_without(&long, "task_runs", PASSED_OVER, &[&events])?;
+    let tasks = around::numbers(bench, "scheduler_events", "task_id");
+    bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[&tasks])?;
     around::tasks_of_runs(bench)?;
     around::tasks_named(bench, &around::texts(bench, "scheduled_tasks", "on_dead"))?;
     limits(bench)
@@ -372,29 +401,52 @@ const ALARM_ATTEMPTS: &str = "
                  WHERE a.id > seen.id AND a.id <= until.id AND a.final = 1 AND r.status = 'dead'
                  ORDER BY a.id LIMIT 500)) x))";
 
-/// The dead runs of these attempts, and a success after each open alarm, which ends it.
-const ALARM_RUNS: &str = "
+/// The dead runs of these attempts, the rows that these events name, and a success after each open alarm, which ends it.
+const ALARM_RUNS: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
         SELECT one.id FROM unnest($1::bigint[]) one (id)
          UNION ALL
         SELECT x.id FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject CROSS JOIN LATERAL (
             SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND r.status = 'succeeded' AND r.id > a.run_id LIMIT 1) x
-         WHERE a.channel = ANY ($2) AND a.kind = 'dead' AND a.ended_at IS NULL AND s.failure_count = 0))";
+         WHERE a.channel = ANY ($2) AND a.kind = 'dead' AND a.ended_at IS NULL AND s.failure_count = 0
+         UNION ALL
+        SELECT x.id
+          FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject LEFT JOIN task_runs p ON p.id = a.run_id
+         CROSS JOIN LATERAL (
+            SELECT p.id UNION ALL
+            (SELECT r.id FROM task_runs r
+              WHERE r.task_id = s.id AND {unscheduled_case:r} = 0 AND r.scheduled_for > coalesce(p.scheduled_for, 0)
+                AND r.status = 'succeeded' AND r.id > a.run_id ORDER BY r.scheduled_for LIMIT 1)
+             UNION ALL
+            (SELECT r.id FROM task_runs r
+              WHERE r.task_id = s.id AND {unscheduled_case:r} > a.run_id AND r.status = 'succeeded'
+              ORDER BY {unscheduled_case:r} LIMIT 1)) x
+         WHERE a.channel = ANY ($2) AND (a.kind = 'missed' OR a.kind = 'skipped') AND a.ended_at IS NULL))"};
 
+/// For each channel, the first events of each kind since it looked, and the last that it has examined.
 const ALARM_EVENTS: &str = "
     WHERE t.id = ANY (ARRAY(
         SELECT max(e.id) FROM scheduler_events e
          UNION ALL
         SELECT x.id
           FROM unnest($1::text[]) one (channel)
+         CROSS JOIN (VALUES ('scheduler_lost', 'owner_lost'), ('missed', 'missed'), ('missed', 'caught_up'),
+                            ('skipped', 'skipped')) AS alarm (kind, event)
          CROSS JOIN LATERAL (
                SELECT coalesce((SELECT c.seen_id FROM scheduler_alarm_channels c
-                                 WHERE c.channel = one.channel AND c.kind = 'scheduler_lost'),
+                                 WHERE c.channel = one.channel AND c.kind = alarm.kind),
                                (SELECT max(e.id) FROM scheduler_events e WHERE e.at < $2), 0) AS id) seen
          CROSS JOIN LATERAL (
                SELECT seen.id UNION ALL
                (SELECT e.id FROM scheduler_events e
-                 WHERE e.id > seen.id AND e.kind = 'owner_lost' ORDER BY e.id LIMIT 500)) x))";
+                 WHERE e.id > seen.id AND e.kind = alarm.event
+                   AND (e.kind = 'owner_lost'
+                        OR EXISTS (SELECT 1 FROM scheduled_tasks s
+                                    WHERE s.id = e.task_id
+                                      AND NOT EXISTS (SELECT 1 FROM scheduler_alarms a
+                                                       WHERE a.channel = one.channel AND a.kind = alarm.kind
+                                                         AND a.subject = s.name AND a.ended_at IS NULL AND a.run_id = e.run_id)))
+                 ORDER BY e.id LIMIT 500)) x))";
 
 fn alarms(bench: &mut Sheets, channels: &Vec<String>, since: Timestamp) -> Result<(), Fault> {
     let since = since.as_millis();
@@ -403,8 +455,11 @@ fn alarms(bench: &mut Sheets, channels: &Vec<String>, since: Timestamp) -> Resul
     bench.read("scheduler_instances", "", &[])?;
     bench.read("scheduler_events", ALARM_EVENTS, &[channels, &since])?;
     bench.read("task_attempts", ALARM_ATTEMPTS, &[channels, &since])?;
-    let runs = around::numbers(bench, "task_attempts", "run_id");
+    let mut runs = around::numbers(bench, "task_attempts", "run_id");
+    runs.extend(around::numbers(bench, "scheduler_events", "run_id"));
     bench.read("task_runs", ALARM_RUNS, &[&runs, channels])?;
+    let tasks = around::numbers(bench, "scheduler_events", "task_id");
+    bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[&tasks])?;
     around::tasks_named(bench, &around::texts(bench, "scheduler_alarms", "subject"))?;
     around::tasks_of_runs(bench)
 }

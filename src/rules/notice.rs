@@ -1,0 +1,65 @@
+//! What a user is told of occurrences that got no run. It is recorded as an event in the transaction that passes over them, so that
+//! alarms and `check` find it however soon a later run succeeds.
+
+use crate::model::task::Misfire;
+
+/// A task is told of when this number of its occurrences in a row were skipped.
+const SKIPPED_IN_A_ROW: u64 = 5;
+
+/// The kinds of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// Nothing ran for occurrences that were missed, or for a run that expired.
+    Missed,
+    /// Occurrences were missed, and by the policy of the task a later one is run in their place.
+    CaughtUp,
+    /// Five or more occurrences in a row were skipped.
+    Skipped,
+}
+
+impl Notice {
+    /// The kind of the event.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Notice::Missed => "missed",
+            Notice::CaughtUp => "caught_up",
+            Notice::Skipped => "skipped",
+        }
+    }
+
+    /// Returns what is told of occurrences that a misfire policy has passed over. Only `skip` runs nothing in their place.
+    pub(crate) fn of_misfire(policy: Misfire) -> Notice {
+        match policy {
+            Misfire::Skip => Notice::Missed,
+            Misfire::RunOnce | Misfire::RunAll => Notice::CaughtUp,
+        }
+    }
+
+    /// Returns what is told when the number of occurrences that were skipped in a row grows: at the fifth, and whenever it has doubled since,
+    /// so that a long row is told of a few times.
+    ///
+    /// `Notice::of_skips(4, 6)` is `Some(Notice::Skipped)`, `Notice::of_skips(5, 9)` is `None`.
+    pub(crate) fn of_skips(before: u64, after: u64) -> Option<Notice> {
+        let doublings = |skipped: u64| (skipped / SKIPPED_IN_A_ROW).checked_ilog2();
+        (doublings(after) > doublings(before)).then_some(Notice::Skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Misfire, Notice};
+
+    #[test]
+    fn skips_are_told_of_at_the_fifth_in_a_row_and_when_they_have_doubled() {
+        let told: Vec<u64> = (0..100).filter(|before| Notice::of_skips(*before, before + 1).is_some()).collect();
+        assert_eq!(told, [4, 9, 19, 39, 79]);
+        assert_eq!(Notice::of_skips(0, 90), Some(Notice::Skipped), "one turn may skip many");
+        assert_eq!((Notice::of_skips(0, 4), Notice::of_skips(5, 9)), (None, None));
+    }
+
+    #[test]
+    fn only_a_policy_that_runs_nothing_misses() {
+        let told = [Misfire::Skip, Misfire::RunOnce, Misfire::RunAll].map(Notice::of_misfire);
+        assert_eq!(told, [Notice::Missed, Notice::CaughtUp, Notice::CaughtUp]);
+    }
+}

@@ -1,0 +1,68 @@
+//! Occurrences that got no run are told of once, in the step that passes over them.
+
+use duly::{Misfire, RunStatus};
+
+use crate::simulation::history::{Check, History, Step};
+use crate::simulation::rows::RunRow;
+
+impl History {
+    /// Checks the events about missed and skipped rows.
+    pub(crate) fn check_notices(&self, step: &Step<'_>) -> Check {
+        let told = |kind: &str| ["missed", "caught_up", "skipped"].contains(&kind);
+        // Retention may delete a row in the step that writes it.
+        let is_kept = |run: &i64| step.after.runs.contains_key(run);
+        let events = step.fresh.events.iter().filter(|(kind, _, _)| told(kind));
+        let mut found: Vec<(i64, &str)> = events
+            .filter_map(|(kind, run, _)| Some(((*run)?, kind.as_str())))
+            .filter(|(run, _)| is_kept(run))
+            .collect();
+        let mut expected: Vec<(i64, &str)> = Vec::new();
+        for (before, after) in &step.changed {
+            let Some(after) = after else { continue };
+            match after.status {
+                RunStatus::Missed => expected.extend(missed(step, *before, after).map(|kind| (after.id, kind))),
+                RunStatus::Skipped => {
+                    let skipped =
+                        before.filter(|run| run.status == RunStatus::Skipped).map_or(0, |run| run.occurrences);
+                    let passed = [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120].iter();
+                    let told = passed.filter(|skips| skipped < **skips && after.occurrences >= **skips).count() > 0;
+                    if told && was_held(step, after.task) {
+                        expected.push((after.id, "skipped"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        found.sort_unstable();
+        expected.sort_unstable();
+        match found == expected {
+            true => Ok(()),
+            false => Err(format!("told of rows that got no run: {found:?}, expected {expected:?}")),
+        }
+    }
+}
+
+/// Returns what is told of a row that is missed now.
+fn missed(step: &Step<'_>, before: Option<&RunRow>, after: &RunRow) -> Option<&'static str> {
+    match before {
+        Some(before) => (before.status != RunStatus::Missed).then_some("missed"),
+        None if after.expires_at.is_some() => Some("missed"),
+        // Who changes a task by SQL has decided that what is due does not run.
+        None if reason(after).contains("changed by SQL") => None,
+        None => {
+            let task = step.before.tasks.get(&after.task).or_else(|| step.after.tasks.get(&after.task))?;
+            let is_cut = reason(after).contains("one by one");
+            Some(if task.misfire == Misfire::Skip && !is_cut { "missed" } else { "caught_up" })
+        }
+    }
+}
+
+/// Whether a run of the task was unfinished before the step, and still is: what was due was skipped because of it.
+fn was_held(step: &Step<'_>, task: i64) -> bool {
+    let mut before = step.before.unfinished().filter(|run| run.task == task);
+    before.any(|run| step.after.unfinished.contains_key(&run.id))
+}
+
+fn reason(run: &RunRow) -> &str {
+    run.error.as_deref().unwrap_or_default()
+}
