@@ -53,16 +53,17 @@ CREATE TABLE scheduled_tasks (
 
     schedule_type    text COLLATE "C" NOT NULL CHECK (schedule_type = 'once' OR schedule_type = 'cron'
                                           OR schedule_type = 'interval' OR schedule_type = 'delay'
-                                          OR schedule_type = 'manual'),
-    -- cron: an expression; interval, delay: a duration such as '15m' or '1h 30m', or whole milliseconds; once: RFC 3339,
-    -- or a local date and time read in time_zone; manual: ''. A manual task has no occurrence: only a trigger, another
-    -- task's on_dead, or next_run = now opens a run.
+                                          OR schedule_type = 'calendar' OR schedule_type = 'manual'),
+    -- cron: an expression; calendar: a text such as 'every 2 weeks on mon at 09:00'; interval, delay: a duration such
+    -- as '15m' or '1h 30m', or whole milliseconds; once: RFC 3339, or a local date and time read in time_zone; manual:
+    -- ''. A manual task has no occurrence: only a trigger, another task's on_dead, or next_run = now opens a run.
     schedule_value   text COLLATE "C" NOT NULL
                      CHECK (length(schedule_value) <= 256
                             AND strpos(schedule_value, U&'\FFFD') = 0),
     time_zone        text COLLATE "C" NOT NULL DEFAULT 'UTC'
                      CHECK (length(time_zone) BETWEEN 1 AND 100 AND strpos(time_zone, U&'\FFFD') = 0),
-    -- No occurrence is earlier or later. An interval's grid is anchored at starts_at, else at created_at.
+    -- No occurrence is earlier or later. An interval's grid, and the days of a calendar interval, begin at
+    -- starts_at, else at created_at.
     starts_at        bigint CHECK (starts_at BETWEEN 1000000000000 AND 64060588800000),
     ends_at          bigint CHECK (ends_at BETWEEN 1000000000000 AND 64060588800000),
 
@@ -373,7 +374,7 @@ CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned, id) WHERE pl
 CREATE INDEX scheduled_tasks_marked ON scheduled_tasks (id) WHERE marked IS NOT NULL;
 -- Tasks that may have a local time, by time zone. What a run changes of its task is not in it.
 CREATE INDEX scheduled_tasks_zoned ON scheduled_tasks (time_zone, id)
-    WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'once');
+    WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'calendar' OR schedule_type = 'once');
 
 -- At most one scheduled run per task and instant (the second term distinguishes the others). Also a task's history.
 CREATE UNIQUE INDEX task_runs_one_per_occurrence ON task_runs

@@ -65,6 +65,24 @@ impl NewTask {
         NewTask::new(Some(name.into()), ScheduleKind::Cron, expression.into())
     }
 
+    /// Returns a task with a calendar interval: every so many days, weeks (on days of the week) or months (on days of the month), at local
+    /// times. They are counted from the day of [`NewTask::starts_at`], else from that on which the task is added. Weeks begin on Monday.
+    ///
+    /// ```
+    /// use duly::NewTask;
+    /// let now = "2027-03-01T00:00:00Z".parse()?;
+    /// let sprint = NewTask::calendar("sprint", "every 2 weeks on mon at 09:00").time_zone("America/New_York").handler("sprint");
+    /// // Across the change to daylight saving, on the 14th: at nine by the clock.
+    /// let first = ["2027-03-01T14:00:00Z".parse()?, "2027-03-15T13:00:00Z".parse()?];
+    /// assert_eq!(sprint.occurrences(now, 2)?, first);
+    /// // What is ambiguous is an error: not every month has that day.
+    /// assert!(NewTask::calendar("rent", "every month on 31 at 09:00").handler("work").occurrences(now, 1).is_err());
+    /// # Ok::<(), duly::Error>(())
+    /// ```
+    pub fn calendar(name: impl Into<String>, interval: impl Into<String>) -> Self {
+        NewTask::new(Some(name.into()), ScheduleKind::Calendar, interval.into())
+    }
+
     /// Returns a task that is due at a fixed interval, on a grid of elapsed time that neither drifts nor follows
     /// daylight saving.
     ///

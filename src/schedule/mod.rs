@@ -1,11 +1,14 @@
-//! Computes when a task is due: five kinds of schedule with two operations, `next_after` and `previous_before`.
+//! Computes when a task is due: six kinds of schedule with two operations, `next_after` and `previous_before`.
 //!
 //! A schedule is a pure function of time. It does not know which occurrences were run, skipped or missed.
 
-mod cron;
+mod calendar;
+#[cfg(test)]
+mod calendar_dates;
 mod dialect;
 mod duration;
 mod instant;
+mod local_times;
 mod pattern;
 #[cfg(test)]
 mod reference;
@@ -23,8 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
-use crate::schedule::cron::Cron;
 pub use crate::schedule::duration::{duration_text, parse_duration};
+use crate::schedule::local_times::LocalTimes;
 #[cfg(test)]
 pub(crate) use crate::schedule::zone::data::built_in as zone_file;
 pub use crate::schedule::zone::data::{ZoneData, zone_data};
@@ -39,7 +42,7 @@ pub use crate::schedule::zone::{ClockNote, Zone};
 /// use duly::ScheduleKind;
 /// assert_eq!("interval".parse::<ScheduleKind>()?, ScheduleKind::Interval);
 /// assert_eq!(ScheduleKind::Once.to_string(), "once");
-/// // The column accepts only these five words.
+/// // The column accepts only these six words.
 /// assert!("Interval".parse::<ScheduleKind>().is_err());
 /// # Ok::<(), duly::Error>(())
 /// ```
@@ -48,6 +51,8 @@ pub use crate::schedule::zone::{ClockNote, Zone};
 pub enum ScheduleKind {
     /// A cron expression in the task's time zone.
     Cron,
+    /// Every so many days, weeks or months, on certain days at certain times, in the task's time zone.
+    Calendar,
     /// A fixed grid of elapsed time, independent of daylight saving.
     Interval,
     /// A duration after the end of the last run.
@@ -63,6 +68,7 @@ impl ScheduleKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             ScheduleKind::Cron => "cron",
+            ScheduleKind::Calendar => "calendar",
             ScheduleKind::Interval => "interval",
             ScheduleKind::Delay => "delay",
             ScheduleKind::Once => "once",
@@ -81,11 +87,10 @@ impl FromStr for ScheduleKind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        use ScheduleKind::{Cron, Delay, Interval, Manual, Once};
-        [Cron, Interval, Delay, Once, Manual]
-            .into_iter()
-            .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| Error::invalid_task("schedule_type", text, "cron, interval, delay, once or manual"))
+        use ScheduleKind::{Calendar, Cron, Delay, Interval, Manual, Once};
+        [Cron, Calendar, Interval, Delay, Once, Manual].into_iter().find(|kind| kind.as_str() == text).ok_or_else(
+            || Error::invalid_task("schedule_type", text, "cron, calendar, interval, delay, once or manual"),
+        )
     }
 }
 
@@ -93,7 +98,7 @@ impl FromStr for ScheduleKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Schedule {
     /// Local times in a zone.
-    Cron(Arc<Cron>),
+    Local(Arc<LocalTimes>),
     /// The instants `anchor`, `anchor + every`, `anchor + 2 * every` and so on.
     Interval {
         /// The interval of the grid.
@@ -120,7 +125,7 @@ pub(crate) struct Count {
 
 impl Schedule {
     /// Parses the columns `schedule_type`, `schedule_value` and `time_zone`. `anchor` is the start of an interval's
-    /// grid: `starts_at`, else `created_at`.
+    /// grid and the days of a calendar interval: `starts_at`, else `created_at`.
     ///
     /// ```text
     /// once      2027-03-14T02:30         in New York: refused, as the clock skips it, with the nearest that exist
@@ -131,7 +136,8 @@ impl Schedule {
     pub(crate) fn parse(kind: ScheduleKind, value: &str, zone: &str, anchor: Timestamp) -> Result<Self> {
         let zone = Zone::named(zone)?;
         Ok(match kind {
-            ScheduleKind::Cron => Schedule::Cron(Arc::new(Cron::parse(value, zone)?)),
+            ScheduleKind::Cron => Schedule::Local(Arc::new(LocalTimes::cron(value, zone)?)),
+            ScheduleKind::Calendar => Schedule::Local(Arc::new(LocalTimes::calendar(value, zone, anchor)?)),
             ScheduleKind::Interval => Schedule::Interval { every: parse_duration(value)?, anchor },
             ScheduleKind::Delay => Schedule::Delay(parse_duration(value)?),
             ScheduleKind::Once => Schedule::Once(zone.instant(value)?),
@@ -150,7 +156,7 @@ impl Schedule {
     /// `at`.
     pub(crate) fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
         let next = match self {
-            Schedule::Cron(cron) => cron.next_after(at)?,
+            Schedule::Local(times) => times.next_after(at)?,
             Schedule::Interval { anchor, .. } if at < *anchor => *anchor,
             Schedule::Interval { every, anchor } => on_grid(*every, *anchor, at).plus(*every),
             Schedule::Delay(delay) => at.plus(*delay),
@@ -164,7 +170,7 @@ impl Schedule {
     pub(crate) fn previous_before(&self, at: Timestamp) -> Option<Timestamp> {
         let last = at.minus(Duration::from_millis(1)).min(Timestamp::MAX);
         match self {
-            Schedule::Cron(cron) => cron.previous_before(at),
+            Schedule::Local(times) => times.previous_before(at),
             Schedule::Interval { every, anchor } => (*anchor <= last).then(|| on_grid(*every, *anchor, last)),
             Schedule::Delay(_) | Schedule::Manual => None,
             Schedule::Once(instant) => (*instant <= last).then_some(*instant),
@@ -174,30 +180,30 @@ impl Schedule {
     /// Returns how daylight saving affects an occurrence.
     pub(crate) fn note(&self, at: Timestamp) -> Option<ClockNote> {
         match self {
-            Schedule::Cron(cron) => cron.note(at),
+            Schedule::Local(times) => times.note(at),
             _ => None,
         }
     }
 
-    /// Returns the zone by whose rules an instant is no occurrence of the cron expression: other rules may have planned it.
+    /// Returns the zone by whose rules an instant is no occurrence of local times: other rules may have planned it.
     pub(crate) fn contradicting_zone(&self, at: Timestamp) -> Option<&str> {
-        let Schedule::Cron(cron) = self else { return None };
-        let contradicts = !cron.is_in_fixed_zone() && cron.next_after(at.minus(Duration::from_millis(1))) != Some(at);
-        contradicts.then(|| cron.zone_name())
+        let Schedule::Local(times) = self else { return None };
+        let contradicts = !times.is_in_fixed_zone() && times.next_after(at.minus(Duration::from_millis(1))) != Some(at);
+        contradicts.then(|| times.zone_name())
     }
 
-    /// Counts the occurrences in `[first, last]`, both of which are occurrences. A grid is counted by arithmetic; a
-    /// cron expression by at most `limit` steps, so that the cost is bounded.
+    /// Counts the occurrences in `[first, last]`, both of which are occurrences. A grid is counted by arithmetic; local
+    /// times by at most `limit` steps, so that the cost is bounded.
     pub(crate) fn count_between(&self, first: Timestamp, last: Timestamp, limit: u64) -> Count {
         let exact = |n| Count { n, exact: true };
         if last < first {
             return exact(0);
         }
         match self {
-            Schedule::Cron(cron) => {
+            Schedule::Local(times) => {
                 let mut n = 1;
                 let mut at = first;
-                while let Some(next) = cron.next_after(at).filter(|next| *next <= last) {
+                while let Some(next) = times.next_after(at).filter(|next| *next <= last) {
                     if n >= limit {
                         return Count { n, exact: false };
                     }
@@ -226,7 +232,7 @@ fn width(every: Duration) -> i64 {
 #[derive(Debug)]
 pub(crate) struct Schedules {
     /// Keyed by zone and text.
-    lines: HashMap<(String, String), Arc<Cron>>,
+    lines: HashMap<(String, String), Arc<LocalTimes>>,
     capacity: usize,
 }
 
@@ -254,15 +260,15 @@ impl Schedules {
         }
         let key = (zone.to_owned(), value.to_owned());
         if let Some(cron) = self.lines.get(&key) {
-            return Ok(Schedule::Cron(Arc::clone(cron)));
+            return Ok(Schedule::Local(Arc::clone(cron)));
         }
-        let cron = Arc::new(Cron::parse(value, Zone::named(zone)?)?);
+        let cron = Arc::new(LocalTimes::cron(value, Zone::named(zone)?)?);
         // Tasks use the entries in turn: evicting the oldest entry would miss as often, and tracking the order would
         // cost more.
         if self.lines.len() >= self.capacity {
             self.lines.clear();
         }
         self.lines.insert(key, Arc::clone(&cron));
-        Ok(Schedule::Cron(cron))
+        Ok(Schedule::Local(cron))
     }
 }

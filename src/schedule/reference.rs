@@ -1,5 +1,5 @@
 //! A reference implementation: it evaluates the local time of a zone minute by minute, or second by second where a
-//! change does not fall on a minute. It uses neither croner nor the algorithm of `cron.rs` nor its table of offsets: it
+//! change does not fall on a minute. It uses neither croner nor the algorithm of `local_times.rs` nor its table of offsets: it
 //! queries the crate that reads zone files for one instant after the other. Random expressions, zones and windows; every
 //! occurrence is compared.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Datelike};
 
 use super::Schedule;
-use super::cron::Cron;
+use super::local_times::LocalTimes;
 use super::zone::Zone;
 use super::zone::data::zone_data;
 use crate::clock::Timestamp;
@@ -213,13 +213,13 @@ impl Window {
         found
     }
 
-    /// Compares [`Cron`] with this reference, and returns the number of occurrences.
+    /// Compares [`LocalTimes`] with this reference, and returns the number of occurrences.
     fn compare(&self, place: &Place, line: &Line, random: &mut Random, seed: u64) -> usize {
         let expected = self.occurrences(line);
         let (start, end) = (self.start * 1000, self.end * 1000);
         let label = || format!("DULY_SEED={seed}: {} in {} from {}", line.text, place.label(), show(self.start));
-        let schedule = match Cron::parse(&line.text, place.zone.clone()) {
-            Ok(cron) => Schedule::Cron(Arc::new(cron)),
+        let schedule = match LocalTimes::cron(&line.text, place.zone.clone()) {
+            Ok(cron) => Schedule::Local(Arc::new(cron)),
             Err(error) => {
                 assert!(expected.is_empty(), "{}: {error}", label());
                 return 0;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::cron::Cron;
+use super::local_times::LocalTimes;
 use super::pattern::{Pattern, STEPS};
 use super::reference::Random;
 use super::zone::Zone;
@@ -101,7 +101,7 @@ fn daylight_saving() {
         // With the zone files of this machine, if any, and with the built-in rules.
         for zone in [Zone::named(zone).unwrap(), Zone::built_in(zone)] {
             let case = format!("{line} in {zone:?} from {from}");
-            let schedule = Schedule::Cron(Arc::new(Cron::parse(line, zone).unwrap()));
+            let schedule = Schedule::Local(Arc::new(LocalTimes::cron(line, zone).unwrap()));
             let found = occurrences(&schedule, at(from), at(from).plus(Duration::from_secs(60 * 24 * 3600)));
             let found: Vec<_> = found.iter().map(|at| at.to_string()[8..19].to_owned()).collect();
             let expected: Vec<_> = expected.split_whitespace().collect();

@@ -17,6 +17,7 @@ mod attempt_slots;
 /// Backups of a file in use: complete, private, without owners of runs.
 mod backup;
 /// The example `carousel_agent`, killed in the middle of its posts.
+mod calendar_tasks;
 mod carousel;
 /// The misfire policy `run_all`: order, limit and reasons.
 mod catch_up;

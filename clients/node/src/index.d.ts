@@ -192,7 +192,7 @@ export interface TaskRow {
   name: string;
   handler: string;
   payload: any;
-  schedule_type: "cron" | "interval" | "delay" | "once" | "manual";
+  schedule_type: "cron" | "calendar" | "interval" | "delay" | "once" | "manual";
   schedule_value: string;
   time_zone: string;
   status: "active" | "paused" | "completed" | "invalid";

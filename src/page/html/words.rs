@@ -28,6 +28,7 @@ pub(super) fn schedule_sentence(definition: &Definition) -> String {
     let Definition { schedule_value: value, time_zone: zone, .. } = definition;
     match definition.schedule_type {
         ScheduleKind::Cron => format!("Runs at the times of the cron line {value}, read in the time zone {zone}."),
+        ScheduleKind::Calendar => format!("Runs {value}, in the time zone {zone}."),
         ScheduleKind::Interval => format!("Runs every {value}, on a fixed grid that daylight saving does not move."),
         ScheduleKind::Delay => format!("Runs again {value} after the end of its last run."),
         ScheduleKind::Once => format!("Runs once, at {value}."),

@@ -35,14 +35,17 @@ pub(crate) const SHARED: [(&str, &str); 24] = [
     // scheduled_tasks_due: active tasks whose next_run stands.
     ("active_planned", ".status = 'active' AND .planned = 1"),
     // scheduled_tasks_zoned: tasks that may have a local time.
-    ("zoned", ".time_zone <> 'UTC' AND (.schedule_type = 'cron' OR .schedule_type = 'once')"),
+    (
+        "zoned",
+        ".time_zone <> 'UTC' AND (.schedule_type = 'cron' OR .schedule_type = 'calendar' OR .schedule_type = 'once')",
+    ),
     // The time zones of these tasks, for a recursive `used (zone)`. After the last one follows a NULL.
     (
         "zones_in_use",
-        "SELECT min(time_zone) FROM scheduled_tasks WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'once') \
+        "SELECT min(time_zone) FROM scheduled_tasks WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'calendar' OR schedule_type = 'once') \
           UNION ALL \
          SELECT (SELECT min(time_zone) FROM scheduled_tasks \
-                  WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'once') AND time_zone > zone) \
+                  WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'calendar' OR schedule_type = 'once') AND time_zone > zone) \
            FROM used WHERE zone IS NOT NULL",
     ),
     // How far rows are planned again that a wrong clock had planned, in PostgreSQL; no row if there is no mark, or if it cannot be read.
@@ -57,7 +60,7 @@ pub(crate) const SHARED: [(&str, &str); 24] = [
     // Tasks whose next_run depends on zone data.
     (
         "local_time",
-        ".time_zone <> 'UTC' AND (.schedule_type = 'cron' \
+        ".time_zone <> 'UTC' AND (.schedule_type = 'cron' OR .schedule_type = 'calendar' \
              OR (.schedule_type = 'once' AND .schedule_value NOT GLOB '*[Zz]' \
                  AND .schedule_value NOT GLOB '*[+-][0-9][0-9]:[0-9][0-9]'))",
     ),

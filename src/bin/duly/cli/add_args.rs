@@ -30,6 +30,10 @@ pub(crate) struct Add {
     /// Run at the times of a cron expression: "0 7 * * *", "@daily".
     #[arg(long, value_name = "EXPR", group = "when", help_heading = WHEN)]
     pub(crate) cron: Option<String>,
+    /// Run every so many days, weeks or months: "every 2 weeks on mon at 09:00", "every month on 1, last fri at 06:00". They are
+    /// counted from --starts-at, else from now.
+    #[arg(long, value_name = "TEXT", group = "when", help_heading = WHEN)]
+    pub(crate) on: Option<String>,
     /// Run at a fixed interval: 15m. The length of a run does not shift it.
     #[arg(long, value_name = "DUR", group = "when", help_heading = WHEN, value_parser = schedule_duration)]
     pub(crate) every: Option<String>,

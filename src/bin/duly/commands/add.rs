@@ -96,7 +96,8 @@ pub(crate) fn next_occurrences(task: &Task, limit: usize) -> Result<Vec<Timestam
 pub(crate) fn occurrence_table(task: &Task, occurrences: &[Timestamp], printer: &Printer<'_>) -> Table {
     let mut table = Table::default();
     // An interval or a delay does not depend on the zone.
-    let uses_zone = matches!(task.definition.schedule_type, ScheduleKind::Cron | ScheduleKind::Once);
+    let uses_zone =
+        matches!(task.definition.schedule_type, ScheduleKind::Cron | ScheduleKind::Calendar | ScheduleKind::Once);
     let zone = Zone::named(&task.definition.time_zone).ok().filter(|_| uses_zone);
     for (index, at) in occurrences.iter().enumerate() {
         let in_zone = zone.as_ref().and_then(|zone| printer.times.elsewhere(zone, *at));
@@ -112,13 +113,17 @@ pub(crate) fn occurrence_table(task: &Task, occurrences: &[Timestamp], printer: 
 
 fn new_task(add: &Add) -> Result<NewTask, Failure> {
     let zone = zone::from_option(&add.tz)?;
-    let task = match (&add.cron, &add.every, &add.after, &add.at) {
-        (Some(line), ..) => NewTask::scheduled(&add.name, ScheduleKind::Cron, line),
-        (_, Some(every), ..) => NewTask::scheduled(&add.name, ScheduleKind::Interval, every),
-        (_, _, Some(after), _) => NewTask::scheduled(&add.name, ScheduleKind::Delay, after),
-        (.., Some(at)) => NewTask::scheduled(&add.name, ScheduleKind::Once, at),
-        _ if add.manual => NewTask::manual(&add.name),
-        _ => NewTask::once_in(&add.name, add.within.unwrap_or_default()),
+    let schedules = [
+        (ScheduleKind::Cron, &add.cron),
+        (ScheduleKind::Calendar, &add.on),
+        (ScheduleKind::Interval, &add.every),
+        (ScheduleKind::Delay, &add.after),
+        (ScheduleKind::Once, &add.at),
+    ];
+    let task = match schedules.into_iter().find_map(|(kind, value)| Some((kind, value.as_ref()?))) {
+        Some((kind, value)) => NewTask::scheduled(&add.name, kind, value),
+        None if add.manual => NewTask::manual(&add.name),
+        None => NewTask::once_in(&add.name, add.within.unwrap_or_default()),
     };
     let task = with_policies(task.time_zone(zone.name()), &add.policies, &zone)?;
     if let Some(handler) = &add.handler {

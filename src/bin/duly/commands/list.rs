@@ -116,6 +116,7 @@ fn short_schedule(task: &Task) -> String {
     let whole = schedule(task);
     match task.definition.schedule_type {
         ScheduleKind::Cron => whole.strip_prefix("cron ").unwrap_or(&whole).to_owned(),
+        ScheduleKind::Calendar => whole.strip_prefix("calendar ").unwrap_or(&whole).to_owned(),
         ScheduleKind::Interval => format!("every {}", task.definition.schedule_value),
         ScheduleKind::Delay => format!("after {}", task.definition.schedule_value),
         other => other.to_string(),

@@ -63,11 +63,13 @@ pub(crate) fn next(db: &Path, query: &Query<'_>, printer: &mut Printer<'_>) -> R
     }
 }
 
-/// Finds the task or parses the cron expression: a name contains no space and does not begin with `@`.
+/// Finds the task, or parses the cron expression or calendar interval: a name contains no space and does not begin with `@`.
 fn subject(db: &Path, query: &Query<'_>, zone: Option<&Zone>) -> Result<Subject, Failure> {
     if query.what.starts_with('@') || query.what.contains(char::is_whitespace) {
         let zone = zone.map_or("UTC", Zone::name);
-        let task = NewTask::cron("line", query.what).time_zone(zone).handler("command");
+        let is_interval = query.what.trim_start().get(..6).is_some_and(|word| word.eq_ignore_ascii_case("every "));
+        let task = if is_interval { NewTask::calendar("line", query.what) } else { NewTask::cron("line", query.what) };
+        let task = task.time_zone(zone).handler("command");
         return Ok(Subject::Expression(Box::new(task)));
     }
     if zone.is_some() {

@@ -103,6 +103,7 @@ impl Entry<'_> {
     fn schedule(&self) -> Result<(ScheduleKind, String), String> {
         let kinds = [
             ("cron", ScheduleKind::Cron),
+            ("on", ScheduleKind::Calendar),
             ("every", ScheduleKind::Interval),
             ("after", ScheduleKind::Delay),
             ("at", ScheduleKind::Once),
@@ -115,7 +116,7 @@ impl Entry<'_> {
                 Ok((kind, self.read(key, schedule_duration)?.unwrap_or_default()))
             }
             (Some((key, kind)), None) => Ok((kind, self.time(key)?.unwrap_or_default())),
-            (None, _) => Err("expected one of cron, every, after, at or manual".into()),
+            (None, _) => Err("expected one of cron, on, every, after, at or manual".into()),
             (Some((one, _)), Some((other, _))) => Err(format!("{one} and {other}: expected one of them")),
         }
     }

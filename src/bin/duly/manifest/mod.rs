@@ -40,6 +40,7 @@ use crate::workers::WorkerOptions;
 const TASK_KEYS: &[&str] = &[
     "name",
     "cron",
+    "on",
     "every",
     "after",
     "at",
@@ -249,8 +250,8 @@ mod tests {
         // Of a task: `SHELL` is a command that is due every minute, `HANDLER` a handler.
         for (text, says) in [
             ("SHELL tiemout = \"1m\"", "unknown key \"tiemout\": did you mean \"timeout\"?"),
-            ("shell = \"true\"", "expected one of cron, every, after, at or manual"),
-            ("shell = \"true\"\nmanual = false", "expected one of cron, every, after, at or manual"),
+            ("shell = \"true\"", "expected one of cron, on, every, after, at or manual"),
+            ("shell = \"true\"\nmanual = false", "expected one of cron, on, every, after, at or manual"),
             ("SHELL manual = true", "every and manual: expected one of them"),
             ("shell = \"true\"\nmanual = \"\"", "manual: expected true or false, found \"\""),
             ("SHELL cron = \"@daily\"", "cron and every: expected one of them"),

@@ -242,7 +242,7 @@ fn due(row: &Row, id: i64, schedules: &mut Schedules) -> Result<Option<Due>, Fau
     let (kind, schedule) = match row.try_get(12)? {
         "once" => (ScheduleKind::Once, Ok(Schedule::Once(next_run))),
         other => {
-            let kind = if other == "cron" { ScheduleKind::Cron } else { ScheduleKind::Interval };
+            let kind: ScheduleKind = other.parse()?;
             let anchor = starts_at.map_or_else(|| row.try_get(25).map(Timestamp::from_millis), Ok)?;
             (kind, schedules.get(kind, row.try_get(13)?, row.try_get(14)?, anchor))
         }

@@ -65,7 +65,7 @@ SELECT g.is_plain, t.id, t.name, t.handler, t.payload, t.next_run, t.active_sinc
                           AND (SELECT id FROM task_runs WHERE task_id = s.id
                                 ORDER BY {unscheduled_case} LIMIT 1) IS NULL
                       -- Every run has ended, so the overlap policy has nothing to decide.
-                      WHEN schedule_type = 'interval' OR schedule_type = 'cron' THEN
+                      WHEN schedule_type = 'interval' OR schedule_type = 'cron' OR schedule_type = 'calendar' THEN
                           (SELECT id FROM task_runs
                             WHERE task_id = s.id AND {unfinished}
                             ORDER BY {unscheduled_case}, scheduled_for

@@ -1,27 +1,51 @@
-//! A cron expression in a time zone: the instants of its occurrences.
+//! Local times in a time zone, and the instants at which they occur.
 //!
-//! The expression names local times; this module determines the instants at which they occur when a clock is set
-//! forward or back. A *fixed* expression runs once per local time, a *wildcard* expression follows the clock. That
+//! A cron expression or a calendar interval names local times; this module determines the instants at which they occur when a clock
+//! is set forward or back. *Fixed* times occur once each, *wildcard* times follow the clock; those of a calendar interval are fixed. That
 //! holds for gaps and folds of any size, and `next_after` and `previous_before` enumerate the same set of instants.
 //! Pure: it reads no clock.
 
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{NaiveDateTime, TimeDelta};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::schedule::calendar::Calendar;
 use crate::schedule::dialect::{self, Rule};
 use crate::schedule::pattern::{Pattern, step};
 use crate::schedule::zone::fixed::is_fixed as has_fixed_meaning;
 use crate::schedule::zone::{ClockNote, SWING, Zone};
 
-/// A cron expression in a zone. Equivalent expressions are equal: `@weekly` is `0 0 * * SUN`.
+/// Local times in a zone. Equivalent expressions are equal: `@weekly` is `0 0 * * SUN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cron {
-    pattern: Pattern,
+pub(crate) struct LocalTimes {
+    times: Times,
     rule: Rule,
     zone: Zone,
+}
+
+/// What names the local times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Times {
+    Cron(Pattern),
+    Calendar(Calendar),
+}
+
+impl Times {
+    fn first_from(&self, from: NaiveDateTime) -> Option<NaiveDateTime> {
+        match self {
+            Times::Cron(pattern) => pattern.first_from(from),
+            Times::Calendar(calendar) => calendar.first_from(from),
+        }
+    }
+
+    fn last_until(&self, until: NaiveDateTime) -> Option<NaiveDateTime> {
+        match self {
+            Times::Cron(pattern) => pattern.last_until(until),
+            Times::Calendar(calendar) => calendar.last_until(until),
+        }
+    }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,19 +54,29 @@ const SECOND: Duration = Duration::from_secs(1);
 const FIRST: Timestamp = Timestamp::from_millis(0);
 const LAST: Timestamp = Timestamp::MAX;
 
-impl Cron {
-    /// Parses 5 fields, or 6 with leading seconds, or a nickname such as `@daily`.
+impl LocalTimes {
+    /// Parses a cron expression: 5 fields, or 6 with leading seconds, or a nickname such as `@daily`.
     ///
     /// Refuses an expression without any occurrence (`0 0 30 2 *`), and everything outside the dialect.
-    pub(crate) fn parse(text: &str, zone: Zone) -> Result<Self> {
+    pub(crate) fn cron(text: &str, zone: Zone) -> Result<Self> {
         let invalid = |reason: String| Error::InvalidSchedule { text: text.to_owned(), reason };
         let line = dialect::check(text).map_err(invalid)?;
         let pattern = Pattern::read(&line.fields).map_err(|error| invalid(error.to_string()))?;
-        let cron = Cron { pattern, rule: line.rule, zone };
+        let cron = LocalTimes { times: Times::Cron(pattern), rule: line.rule, zone };
         match cron.next_after(Timestamp::MIN) {
             Some(_) => Ok(cron),
             None => Err(invalid("no moment before the year 4000 matches it".to_owned())),
         }
+    }
+
+    /// Parses a calendar interval, such as `every 2 weeks on mon at 09:00`. Its days, weeks or months are counted from those of `anchor` in
+    /// this zone.
+    pub(crate) fn calendar(text: &str, zone: Zone, anchor: Timestamp) -> Result<Self> {
+        let invalid = |reason: String| Error::InvalidSchedule { text: text.to_owned(), reason };
+        let date = zone.local_at(anchor).map(|local| local.date());
+        let date = date.ok_or_else(|| invalid("the day from which it counts is outside of the calendar".to_owned()))?;
+        let calendar = Calendar::parse(text, date).map_err(invalid)?;
+        Ok(LocalTimes { times: Times::Calendar(calendar), rule: Rule::Fixed, zone })
     }
 
     /// Returns the first occurrence after `at`, never `at` itself.
@@ -90,28 +124,28 @@ impl Cron {
         has_fixed_meaning(self.zone.name())
     }
 
-    /// Returns how a change of the clock affects an occurrence of this expression.
+    /// Returns how a change of the clock affects an occurrence.
     pub(crate) fn note(&self, at: Timestamp) -> Option<ClockNote> {
         let local = self.zone.local_at(at)?;
-        if self.pattern.first_from(local)? == local {
+        if self.times.first_from(local)? == local {
             return self.zone.pass(at);
         }
         // Not an instant of the expression: after a gap, if it names a time there; else a `next_run` that SQL or a program
         // with other zone data has written.
         let without_gap = self.zone.local_at(at.minus(SECOND))?.checked_add_signed(TimeDelta::seconds(1))?;
-        (self.pattern.first_from(without_gap)? < local).then_some(ClockNote::AfterGap)
+        (self.times.first_from(without_gap)? < local).then_some(ClockNote::AfterGap)
     }
 
     /// Fixed: a local time occurs when a clock first shows it or a later time. So everything shown up to the second
     /// before `from` has occurred, even if the clock was set back since; and all times in a gap occur at its end.
     fn next_fixed(&self, from: Timestamp) -> Option<Timestamp> {
         let done = self.zone.furthest_shown(from.minus(SECOND))?;
-        let next = self.pattern.first_from(done.checked_add_signed(TimeDelta::seconds(1))?)?;
+        let next = self.times.first_from(done.checked_add_signed(TimeDelta::seconds(1))?)?;
         Some(self.zone.first_showing(next))
     }
 
     fn last_fixed(&self, until: Timestamp) -> Option<Timestamp> {
-        let last = self.pattern.last_until(self.zone.furthest_shown(until)?)?;
+        let last = self.times.last_until(self.zone.furthest_shown(until)?)?;
         Some(self.zone.first_showing(last))
     }
 
@@ -122,7 +156,7 @@ impl Cron {
         while from <= LAST {
             step();
             let shown = self.zone.local_at(from)?;
-            let wait = (self.pattern.first_from(shown)? - shown).to_std().ok()?;
+            let wait = (self.times.first_from(shown)? - shown).to_std().ok()?;
             let near = wait.min(SWING);
             match self.zone.next_change(from, from.plus(near)) {
                 Some(change) => from = change,
@@ -140,7 +174,7 @@ impl Cron {
         while until >= FIRST {
             step();
             let shown = self.zone.local_at(until)?;
-            let ago = (shown - self.pattern.last_until(shown)?).to_std().ok()?;
+            let ago = (shown - self.times.last_until(shown)?).to_std().ok()?;
             let near = ago.min(SWING);
             match self.zone.last_change(until.minus(near), until) {
                 Some(change) => until = change.minus(SECOND),
