@@ -73,9 +73,22 @@ pub(crate) struct Written {
     pub(crate) limits: InForce,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
-    /// Whether a run of an `on_dead` task was opened or refused; why none is opened.
-    pub(crate) tried_on_dead: bool,
-    pub(crate) on_dead_refused: Option<String>,
+    /// Whether a task may follow the end of a run that is not dead; see `followers::any`.
+    pub(crate) followed: bool,
+    /// Whether a run that follows was opened or refused; why none is opened.
+    pub(crate) tried_follower: bool,
+    pub(crate) follower_refused: Option<String>,
+    /// What other runs may follow, for `followers::follow_passed`.
+    pub(crate) passed: Vec<Passed>,
+}
+
+/// What the resolution of a task has passed over or cancelled, and other runs may follow.
+#[derive(Debug)]
+pub(crate) enum Passed {
+    /// The id of the row, the id and the name of the task, and why nothing runs.
+    Missed { row: i64, task: i64, name: String, span: Span, reason: String },
+    /// A run of which an attempt had begun.
+    Cancelled { run: i64 },
 }
 
 impl Written {
@@ -358,6 +371,7 @@ impl Opener<'_, '_> {
             row.span = Span { first, count: count - 1, ..row.span };
         }
         let span = row.span;
+        let opened = self.cx.tx.last_insert_rowid();
         self.cx.written.events.push(Event::PassedOver {
             task: self.due.name.clone(),
             status,
@@ -366,6 +380,11 @@ impl Opener<'_, '_> {
             count: span.count,
             exact: span.exact,
         });
+        // Under the other policies a run stands for what was missed.
+        if status == RunStatus::Missed && self.due.plan.misfire == Misfire::Skip && self.cx.written.followed {
+            let (task, name) = (self.due.id, self.due.name.clone());
+            self.cx.written.passed.push(Passed::Missed { row: opened, task, name, span, reason });
+        }
         Ok(())
     }
 
@@ -382,6 +401,9 @@ impl Opener<'_, '_> {
                 runs::last_cancelled(self.cx.tx, self.due.id, run)?;
                 let (task, handler) = (self.due.name.clone(), self.due.handler.clone());
                 self.cx.written.events.push(Event::Cancelled { run, task, handler, began });
+                if began && self.cx.written.followed {
+                    self.cx.written.passed.push(Passed::Cancelled { run });
+                }
             }
         }
         let left = unfinished(self.cx.tx, self.due.id, self.due.plan.overlap)?;
