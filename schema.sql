@@ -38,7 +38,7 @@ CREATE TABLE scheduled_tasks (
                                           OR schedule_type = 'calendar' OR schedule_type = 'manual'),
     -- cron: an expression; calendar: a text such as 'every 2 weeks on mon at 09:00'; interval, delay: a duration such
     -- as '15m' or '1h 30m', or whole milliseconds; once: RFC 3339, or a local date and time read in time_zone; manual:
-    -- ''. A manual task has no occurrence: only a trigger, another task's on_dead, or next_run = now opens a run.
+    -- ''. A manual task has no occurrence: only a trigger, another task's on_dead, on_success, .., or next_run = now opens a run.
     schedule_value   TEXT NOT NULL
                      CHECK (length(schedule_value) <= 256 AND instr(schedule_value, CAST(x'00' AS TEXT)) = 0
                             AND schedule_value NOT GLOB '*�*'),
@@ -87,9 +87,18 @@ CREATE TABLE scheduled_tasks (
     concurrency_key  TEXT CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'
                             AND instr(concurrency_key, CAST(x'00' AS TEXT)) = 0
                             AND concurrency_key NOT GLOB '*�*'),
-    -- The name of a task for which each dead run opens a run, with the dead run as its payload.
-    on_dead          TEXT CHECK (length(on_dead) BETWEEN 1 AND 200 AND instr(on_dead, CAST(x'00' AS TEXT)) = 0
+    -- The names of tasks, separated by commas, of which a run is opened for a run of this task, with that run as its payload, in the
+    -- transaction in which it ends. on_dead: it is dead. on_success: it has succeeded. on_end: it has succeeded, is dead, or was
+    -- cancelled after an attempt began. on_missed: nothing ran, because it expired, or for all occurrences of one missed row of the
+    -- misfire policy skip.
+    on_dead          TEXT CHECK (length(on_dead) BETWEEN 1 AND 1000 AND instr(on_dead, CAST(x'00' AS TEXT)) = 0
                                  AND on_dead NOT GLOB '*�*'),
+    on_success       TEXT CHECK (length(on_success) BETWEEN 1 AND 1000 AND instr(on_success, CAST(x'00' AS TEXT)) = 0
+                                 AND on_success NOT GLOB '*�*'),
+    on_end           TEXT CHECK (length(on_end) BETWEEN 1 AND 1000 AND instr(on_end, CAST(x'00' AS TEXT)) = 0
+                                 AND on_end NOT GLOB '*�*'),
+    on_missed        TEXT CHECK (length(on_missed) BETWEEN 1 AND 1000 AND instr(on_missed, CAST(x'00' AS TEXT)) = 0
+                                 AND on_missed NOT GLOB '*�*'),
     -- The task is paused after this many consecutive dead runs; a resume resets the count. NULL: never. Not for 'once'.
     pause_after_failures INTEGER CHECK (pause_after_failures BETWEEN 1 AND 1000000),
 
@@ -128,14 +137,16 @@ CREATE TABLE task_runs (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     task_id          INTEGER NOT NULL REFERENCES scheduled_tasks (id),
     handler          TEXT NOT NULL,
-    -- The occurrence; for manual and on_dead runs, when the run was requested.
+    -- The occurrence; for manual runs and those that follow others (on_dead, ..), when the run was requested.
     scheduled_for    INTEGER NOT NULL CHECK (scheduled_for BETWEEN 1000000000000 AND 64060588800000),
-    -- schedule and catch_up consume an occurrence; manual and on_dead never do.
+    -- schedule and catch_up consume an occurrence; the others never do.
     origin           TEXT NOT NULL CHECK (origin = 'schedule' OR origin = 'catch_up'
-                                          OR origin = 'manual' OR origin = 'on_dead'),
+                                          OR origin = 'manual' OR origin = 'on_success' OR origin = 'on_end'
+                                          OR origin = 'on_dead' OR origin = 'on_missed'),
     -- The dead or cancelled run that a user retried with this one.
     retry_of         INTEGER,
-    -- Of a manual run: the idempotency key of the request. A second request with it opens no run.
+    -- Of a manual run: the idempotency key of the request. A second request with it opens no run. Of a run that follows another one:
+    -- '#', the id of that run, '/', and how many runs led to it.
     request_key      TEXT CHECK (request_key IS NULL
                                  OR (length(request_key) BETWEEN 1 AND 200 AND instr(request_key, CAST(x'00' AS TEXT)) = 0
                                      AND request_key NOT GLOB '*�*')),
@@ -365,6 +376,9 @@ CREATE INDEX scheduled_tasks_due ON scheduled_tasks (priority, next_run) WHERE s
 CREATE INDEX scheduled_tasks_unplanned ON scheduled_tasks (planned) WHERE planned = 0;
 -- Tasks whose waiting runs a scheduler must still write.
 CREATE INDEX scheduled_tasks_marked ON scheduled_tasks (id) WHERE marked IS NOT NULL;
+-- Tasks that others follow, apart from on_dead: if there is none, the end of a run looks up no task.
+CREATE INDEX scheduled_tasks_followed ON scheduled_tasks (id)
+    WHERE on_success IS NOT NULL OR on_end IS NOT NULL OR on_missed IS NOT NULL;
 -- Tasks that may have a local time, by time zone. What a run changes of its task is not in it.
 CREATE INDEX scheduled_tasks_zoned ON scheduled_tasks (time_zone)
     WHERE time_zone <> 'UTC' AND (schedule_type = 'cron' OR schedule_type = 'calendar' OR schedule_type = 'once');
@@ -428,7 +442,8 @@ END;
 -- A change of the definition, apart from the schedule, by SQL. It may repair an invalid task, so the loop examines it.
 CREATE TRIGGER scheduled_tasks_touched AFTER UPDATE OF
     name, handler, payload, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
-    backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures, managed_by
+    backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, on_success, on_end, on_missed,
+    pause_after_failures, managed_by
 ON scheduled_tasks
 WHEN NEW.updated_at IS OLD.updated_at
 BEGIN

@@ -123,7 +123,12 @@ impl Client {
         let invalid = |error| Error::invalid_task("payload", error, "a value that JSON can hold");
         let payload = payload.transpose().map_err(invalid)?;
         payload.as_deref().map(check_payload).transpose()?;
-        key.as_deref().map(|key| check_text("request_key", key)).transpose()?;
+        if let Some(key) = &key {
+            check_text("request_key", key)?;
+            if key.starts_with('#') {
+                return Err(Error::invalid_task("request_key", key, "a key that does not begin with #"));
+            }
+        }
         self.write(|store, now| store.trigger(&task, payload.as_deref(), key.as_deref(), now))
     }
 

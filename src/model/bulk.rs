@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::model::run::{RunStatus, text_enum};
+use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
+use crate::model::text_enum::text_enum;
 
 /// Most examples in a report, and in each reason of it.
 const MAX_EXAMPLES: usize = 10;

@@ -44,6 +44,12 @@ impl DeclaredTasks {
         self.tasks.iter().map(|task| &*task.name)
     }
 
+    /// Returns the columns `on_success` and `on_end`, which name the tasks that these lead to.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn leading(&self) -> impl Iterator<Item = &str> {
+        self.tasks.iter().flat_map(|task| [&task.rest.on_success, &task.rest.on_end]).flatten().map(String::as_str)
+    }
+
     /// Takes out what has the name of an earlier one, and returns these names.
     pub(crate) fn take_repeated(&mut self) -> Vec<String> {
         let mut names = HashSet::with_capacity(self.len());

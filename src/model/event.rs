@@ -12,7 +12,7 @@ use crate::host::orphan::Orphan;
 use crate::model::attempt_json::{attempt, orphan};
 use crate::model::json;
 use crate::model::one_line::OneLine;
-use crate::model::run::{Claim, RunStatus};
+use crate::model::run::{Claim, Origin, RunStatus};
 
 /// An event. Its `Display` is the log line: a single line for any names and errors.
 ///
@@ -201,6 +201,19 @@ pub enum Event {
         task: String,
         /// The name of the `on_dead` task.
         on_dead: String,
+        /// The reason.
+        reason: String,
+    },
+    /// No run of a task that follows another one could be opened.
+    NotFollowed {
+        /// The run that has ended.
+        run: i64,
+        /// The name of its task.
+        task: String,
+        /// The column that names the task which follows: `on_success`, `on_end` or `on_missed`.
+        origin: Origin,
+        /// The name of the task which follows.
+        target: String,
         /// The reason.
         reason: String,
     },
@@ -499,6 +512,10 @@ impl fmt::Display for Event {
                     OneLine(reason)
                 )
             }
+            Event::NotFollowed { run, task, origin, target, reason } => {
+                let reason = OneLine(reason);
+                write!(f, "no run of {target:?} follows run {run} of {task:?} ({origin}): {reason}")
+            }
             Event::Paused { task, failures } => {
                 write!(f, "paused {task:?} after {failures} dead runs in a row; it does not run until it is resumed")
             }
@@ -572,24 +589,4 @@ fn what_next(f: &mut fmt::Formatter<'_>, status: RunStatus, next_attempt: Option
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Event;
-    use crate::model::run::RunStatus;
-
-    #[test]
-    fn a_log_line_ends_with_what_happens_next_and_stays_one_line() {
-        let lost = Event::Lost {
-            run: 81,
-            task: "digest".into(),
-            handler: "mail".into(),
-            attempt: 2,
-            status: RunStatus::Failed,
-            next_attempt: Some("2027-03-14T07:02:00Z".parse().unwrap()),
-        };
-        let expected =
-            "run 81 of \"digest\": the owner of attempt 2 died; failed; next attempt at 2027-03-14T07:02:00.000Z";
-        assert_eq!(lost.to_string(), expected);
-        let hostile = Event::Invalid { task: "a\nb".into(), reason: "x\u{1b}[2J\r\nfake: line\u{2028}".into() };
-        assert!(!hostile.to_string().contains(|c: char| c.is_control() || c == '\u{2028}'), "{hostile}");
-    }
-}
+mod tests;

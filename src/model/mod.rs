@@ -32,6 +32,7 @@ pub(crate) mod task_columns;
 mod task_json;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
+pub(crate) mod text_enum;
 pub(crate) mod to_json;
 #[cfg(feature = "page")]
 pub(crate) mod views;

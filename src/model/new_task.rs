@@ -1,5 +1,7 @@
 //! The builder of a task to be added.
 
+mod followers;
+
 use std::time::Duration;
 
 use serde::ser::Error as _;
@@ -510,37 +512,6 @@ impl NewTask {
     #[must_use]
     pub fn concurrency_key(mut self, key: impl Into<String>) -> Self {
         self.rest.concurrency_key = Some(key.into());
-        self
-    }
-
-    /// Sets the task to run when a run of this task dies. A run of that task is opened at once, with the dead run as
-    /// its payload: JSON whose keys are column names of `task_runs`, and `task`. This is how a user is notified. A
-    /// `command` keeps its own argv, and receives that payload as the README shows.
-    ///
-    /// A run opened in this way opens no further run when it dies. If that task does not exist or is invalid,
-    /// [`Client::check`](crate::Client::check) says so at once, and an event is emitted for each dead run; if it is paused, the run waits.
-    ///
-    /// ```
-    /// use duly::testing::Stepper;
-    /// use duly::{Context, NewTask, Origin};
-    /// # let home = tempfile::tempdir()?;
-    /// # let file = home.path().join("agent.db");
-    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
-    /// let mut stepper = Stepper::builder(&file, noon)
-    ///     .handler("digest", |_: &Context| Err::<(), _>("no route to host"))
-    ///     .handler("mail", |run: &Context| run.payload::<serde_json::Value>().map(|dead| dead["error"].clone()))
-    ///     .start()?;
-    /// let client = stepper.client().clone();
-    /// client.add(NewTask::manual("alarm").handler("mail"))?;
-    /// client.add(NewTask::once("digest", noon).handler("digest").max_attempts(1).on_dead("alarm"))?;
-    /// stepper.run_until_idle(std::time::Duration::from_secs(60))?;
-    /// let alarm = &client.history("alarm", 1)?[0];
-    /// assert_eq!((alarm.origin, alarm.result.as_deref()), (Origin::OnDead, Some(r#""no route to host""#)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn on_dead(mut self, task: impl Into<String>) -> Self {
-        self.rest.on_dead = Some(task.into());
         self
     }
 

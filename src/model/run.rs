@@ -11,49 +11,7 @@ use crate::clock::Timestamp;
 use crate::host::attempt_slots::{ClaimedAttempt, hash};
 use crate::model::json;
 use crate::model::retry::{Retry, RetryPolicy, Tally};
-
-/// Defines an enumeration that has a text form, as in the tables: its variants, `ALL`, `as_str` and `parse`; `Display`, `FromStr`
-/// and serde in the same form. `$column` is the name of the field in the message of a parse error.
-macro_rules! text_enum {
-    ($(#[$about:meta])* $name:ident, $column:literal { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-        #[non_exhaustive]
-        pub enum $name { $($(#[$doc])* #[serde(rename = $text)] $variant,)+ }
-
-        impl $name {
-            /// All variants, in the order of their declaration.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
-
-            /// Returns the text form, as in the tables.
-            pub const fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $text,)+ }
-            }
-
-            /// Returns the variant with this text form. [`FromStr`](std::str::FromStr) returns an error instead of `None`.
-            pub fn parse(text: &str) -> Option<Self> {
-                match text { $($text => Some($name::$variant),)+ _ => None }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = crate::error::Error;
-
-            /// Parses the exact text form: neither upper case nor spaces are accepted.
-            fn from_str(text: &str) -> crate::error::Result<Self> {
-                $name::parse(text)
-                    .ok_or_else(|| crate::error::Error::invalid_task($column, text, [$($text),+].join(", ")))
-            }
-        }
-    };
-}
-pub(crate) use text_enum;
+pub(crate) use crate::model::text_enum::text_enum;
 
 text_enum! {
     /// The status of a run.
@@ -110,6 +68,12 @@ text_enum! {
         Manual = "manual",
         /// A run of another task died.
         OnDead = "on_dead",
+        /// A run of another task succeeded.
+        OnSuccess = "on_success",
+        /// A run of another task ended, however, after an attempt.
+        OnEnd = "on_end",
+        /// Occurrences of another task were missed, and nothing ran for them.
+        OnMissed = "on_missed",
     }
 }
 
@@ -206,7 +170,8 @@ pub struct Run {
     pub origin: Origin,
     /// The dead or cancelled run that a user retried with this one.
     pub retry_of: Option<i64>,
-    /// The idempotency key of the request that opened it, if any.
+    /// The idempotency key of the request that opened it, if any. Of a run that follows another one: `#`, the id of that run, `/`, and
+    /// how many runs led to it.
     pub request_key: Option<String>,
     /// Its status.
     pub status: RunStatus,

@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 use crate::model::column::{Column, ColumnValue, columns_of};
 use crate::model::json;
 use crate::model::retry::RetryPolicy;
-use crate::model::run::{RunStatus, text_enum};
+use crate::model::run::RunStatus;
 use crate::model::task_columns::task_columns;
+use crate::model::text_enum::text_enum;
 use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text, parse_duration};
 
 /// The maximum length of a name, handler or concurrency key, in bytes.
@@ -22,6 +23,8 @@ pub const MAX_NAME_BYTES: usize = 200;
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
 /// The maximum duration in a policy: ten years.
 pub const MAX_DURATION: Duration = Duration::from_millis(315_576_000_000);
+/// The maximum number of tasks that `on_dead`, `on_success`, `on_end` or `on_missed` names.
+pub(crate) const MAX_FOLLOWERS: usize = 4;
 /// The maximum jitter: one day.
 pub const MAX_JITTER: Duration = Duration::from_secs(86_400);
 /// The maximum number of runs that one catch-up opens.
@@ -293,19 +296,18 @@ macro_rules! define {
 
         impl Columns {
             pub(crate) fn into_definition(self) -> Result<Definition> {
-                let mut task = Definition::default();
+                let mut task = Definition::blank();
                 $($(task.$field$(.$part)? = given!(value $column self.$column);)+)+
                 Ok(task)
             }
         }
 
-        impl Default for Definition {
-            fn default() -> Self {
+        impl Definition {
+            /// Returns a definition with the defaults, without a name, a handler and a schedule.
+            pub(crate) fn blank() -> Self {
                 Definition { $($field: $default,)+ }
             }
-        }
 
-        impl Definition {
             /// The columns of a definition that is stored.
             pub(crate) const COLUMNS: &[&str] = &[$($(stringify!($column)),+),+];
 
@@ -324,7 +326,7 @@ task_columns!(define);
 
 impl Default for Columns {
     fn default() -> Self {
-        let mut columns = Columns::from(Definition::default());
+        let mut columns = Columns::from(Definition::blank());
         columns.schedule_type = None;
         columns
     }
@@ -344,7 +346,7 @@ impl TryFrom<Columns> for Definition {
 impl Definition {
     /// Returns a definition with the defaults, without a name and a handler.
     pub(crate) fn new(schedule_type: ScheduleKind, schedule_value: String) -> Self {
-        Definition { schedule_type, schedule_value, ..Definition::default() }
+        Definition { schedule_type, schedule_value, ..Definition::blank() }
     }
 
     /// Checks every field, and returns the schedule for a task created at `created_at`.
@@ -358,8 +360,8 @@ impl Definition {
                 return Err(Error::invalid_task("concurrency_key", key, "a key that does not begin with #"));
             }
         }
-        if let Some(target) = &self.on_dead {
-            check_text("on_dead", target)?;
+        for (field, names) in self.followers() {
+            names.map_or(Ok(()), |names| check_followers(field, names))?;
         }
         if let Some(runs) = self.pause_after_failures.filter(|runs| !(1..=1_000_000).contains(runs)) {
             return Err(Error::invalid_task("pause_after_failures", runs, "1 to 1000000"));
@@ -403,6 +405,21 @@ impl Definition {
             check_time("schedule_value", Some(*at))?;
         }
         Ok(schedule)
+    }
+
+    /// Returns the columns that name tasks which follow, and what they hold.
+    pub(crate) fn followers(&self) -> [(&'static str, Option<&str>); 4] {
+        [
+            ("on_dead", self.on_dead.as_deref()),
+            ("on_success", self.on_success.as_deref()),
+            ("on_end", self.on_end.as_deref()),
+            ("on_missed", self.on_missed.as_deref()),
+        ]
+    }
+
+    /// Returns whether tasks follow whatever a run of this one ends with, or its success: they must not lead back to it.
+    pub(crate) fn leads_on(&self) -> bool {
+        self.on_success.is_some() || self.on_end.is_some()
     }
 
     /// Checks what a request must not ask for, although a row that another program writes may have it: a setting that would silently do less
@@ -452,7 +469,16 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     Err(Error::invalid_task("name", name, "a letter, then up to 199 letters, digits or . _ : / @ -"))
 }
 
-/// Checks a handler name, a task name in `on_dead`, or a key.
+/// Checks the names of tasks that follow.
+fn check_followers(field: &'static str, names: &str) -> Result<()> {
+    let found = names.split(',').count();
+    if found > MAX_FOLLOWERS {
+        return Err(Error::invalid_task(field, format!("{found} names"), format!("at most {MAX_FOLLOWERS} names")));
+    }
+    names.split(',').try_for_each(|name| check_text(field, name.trim_matches(' ')))
+}
+
+/// Checks a handler name, the name of a task that follows, or a key.
 pub fn check_text(field: &'static str, text: &str) -> Result<()> {
     let refused = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
     if (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.contains(refused) {

@@ -46,8 +46,14 @@ macro_rules! task_columns {
             priority: u8 = 1 => [priority: u8];
             /// At most one run with this key runs at a time, across tasks, or as many as its limit says. `None`: the task's own key.
             concurrency_key: Option<String> = None => [concurrency_key: Option<String>];
-            /// The name of the task of which a run is opened, with the dead run as payload, when a run of this task dies.
+            /// The tasks of which a run is opened when a run of this task dies, with the dead run as payload: names, separated by commas.
             on_dead: Option<String> = None => [on_dead: Option<String>];
+            /// As `on_dead`, when a run of this task succeeds.
+            on_success: Option<String> = None => [on_success: Option<String>];
+            /// As `on_dead`, when a run of this task succeeds, dies, or is cancelled after an attempt began.
+            on_end: Option<String> = None => [on_end: Option<String>];
+            /// As `on_dead`, when occurrences of this task are missed and nothing runs for them.
+            on_missed: Option<String> = None => [on_missed: Option<String>];
             /// The task is paused after this number of consecutive dead runs. `None`: never.
             pause_after_failures: Option<u32> = None => [pause_after_failures: Option<u32>];
             /// The manifest that declared it.

@@ -4,6 +4,7 @@
 //! of a file is used and when it is left to others.
 
 pub(crate) mod alarm_pace;
+pub(crate) mod chain;
 pub(crate) mod clock_monitor;
 pub(crate) mod forecast;
 pub(crate) mod lock_pause;

@@ -90,6 +90,8 @@ mod fixture;
 mod fixtures;
 /// Folders that other users may write or own.
 mod folders;
+/// Runs that follow others: on_success, on_end, on_missed.
+mod followers;
 /// Text that is not UTF-8 or holds NUL.
 mod garbled;
 /// The guard process of `duly run` ends the commands of a scheduler that was killed, and no other process.

@@ -125,6 +125,7 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
         ("claimable", "task_runs_claimable"),
         ("active_planned", "scheduled_tasks_due"),
         ("zoned", "scheduled_tasks_zoned"),
+        ("followed", "scheduled_tasks_followed"),
     ];
     for (shared, name) in conditions {
         let text = expanded(&format!("{{{shared}}}"));

@@ -5,7 +5,7 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 export type CancelReason = "asked" | "timeout" | "shutdown";
 
 /** What opened a run. */
-export type Origin = "schedule" | "catch_up" | "manual" | "on_dead";
+export type Origin = "schedule" | "catch_up" | "manual" | "on_dead" | "on_success" | "on_end" | "on_missed";
 
 /** Lines for the log of duly, about the run. */
 export interface Log {

@@ -32,6 +32,7 @@ const KINDS: &[(&str, parts::Tone, &str)] = {
         ("late_outcome", Warn, "an outcome arrived after its run was taken over"),
         ("left_group", Warn, "a command ended, and a process of it lives on"),
         ("missed", Bad, "nothing ran for occurrences that were missed"),
+        ("not_followed", Bad, "a run that follows another one could not be opened"),
         ("on_dead", Bad, "the run that reports a dead run could not be opened"),
         ("orphan_unknown", Warn, "unknown whether the command of a lost run has ended"),
         ("owner_lost", Bad, "a scheduler died; its runs were recovered"),

@@ -19,6 +19,7 @@ use crate::page::html::parts::{
 use crate::page::html::printed::Budget;
 use crate::page::html::{Content, Nav, View, links, rendered, unknown, waits};
 use crate::page::state::State;
+use crate::rules::chain::Link;
 use crate::schedule::{Zone, duration_text};
 
 /// Bytes of a page that stored text may fill: outputs, errors, values. The rest of a page is far below 200 KB together with it.
@@ -165,6 +166,9 @@ fn facts(view: &View<'_>, found: &RunView) -> Vec<(&'static str, Markup)> {
         Origin::Manual if run.retry_of.is_some() => "a retry by hand",
         Origin::Manual => "a trigger",
         Origin::OnDead => "a dead run of another task (on_dead)",
+        Origin::OnSuccess => "a success of another task (on_success)",
+        Origin::OnEnd => "the end of a run of another task (on_end)",
+        Origin::OnMissed => "missed occurrences of another task (on_missed)",
     };
     let counted = run.attempt.saturating_sub(run.forgiven);
     let mut rows = vec![
@@ -183,8 +187,13 @@ fn facts(view: &View<'_>, found: &RunView) -> Vec<(&'static str, Markup)> {
     if let Some(key) = run.concurrency_key.as_deref().filter(|key| !key.starts_with('#')) {
         rows.push(("Key", html! { (show(key, 200)) }));
     }
-    if let Some(key) = &run.request_key {
-        rows.push(("Request key", html! { (show(key, 200)) }));
+    match (&run.request_key, run.request_key.as_deref().and_then(Link::parse)) {
+        (_, Some(Link { parent, length })) => {
+            let place = if length > 1 { format!(", number {length} of a chain") } else { String::new() };
+            rows.push(("Follows", html! { a href=(links::run(parent)) { "run " (parent) } (place) }));
+        }
+        (Some(key), None) => rows.push(("Request key", html! { (show(key, 200)) })),
+        (None, None) => {}
     }
     if let Some(first) = run.retry_of {
         rows.push(("Retry of", html! { a href=(links::run(first)) { "run " (first) } }));

@@ -63,6 +63,15 @@ pub(super) fn policies(task: &Definition) -> Vec<(&'static str, String)> {
         ));
     }
     found.push(("After failure", on_dead(task)));
+    for (topic, when, names) in [
+        ("After success", "When a run has succeeded", &task.on_success),
+        ("After each end", "When a run has succeeded, is dead, or was cancelled after an attempt began", &task.on_end),
+        ("If nothing ran", "When occurrences are missed and nothing runs for them", &task.on_missed),
+    ] {
+        found.extend(
+            names.iter().map(|names| (topic, format!("{when}, a run of each of these tasks is opened: {names}."))),
+        );
+    }
     found
 }
 
@@ -236,6 +245,13 @@ mod tests {
                 "the task alarm is run with the dead run as its payload",
             ),
             (|task| task.pause_after_failures = Some(3), "After failure", "paused after 3 dead runs in a row"),
+            (
+                |task| task.on_success = Some("post".into()),
+                "After success",
+                "succeeded, a run of each of these tasks is opened: post",
+            ),
+            (|task| task.on_end = Some("a,b".into()), "After each end", "opened: a,b"),
+            (|task| task.on_missed = Some("tell".into()), "If nothing ran", "missed and nothing runs for them, a run"),
         ];
         for (change, topic, words) in table {
             let mut task = Definition::new(ScheduleKind::Cron, "0 7 * * *".into());

@@ -38,7 +38,8 @@ impl PostgresStore {
         {
             return Ok(added);
         }
-        let reach = Request::Add { names: vec![task.name.clone()], replaces: existing == Existing::Replace };
+        let (leading, replaces) = (leading([task]), existing == Existing::Replace);
+        let reach = Request::Add { names: vec![task.name.clone()], leading, replaces };
         let added = self.change(now, reach, |memory, now| Store::add(memory, task.clone(), existing, now))?;
         self.adds_new = added.change == Change::Created;
         Ok(added)
@@ -51,6 +52,7 @@ impl PostgresStore {
         }
         let reach = Request::Add {
             names: tasks.iter().map(|(task, _)| task.name.clone()).collect(),
+            leading: leading(tasks.iter().map(|(task, _)| task)),
             replaces: tasks.iter().any(|(_, existing)| *existing == Existing::Replace),
         };
         let added = self.change(now, reach, |memory, now| Store::add_all(memory, tasks.to_vec(), now))?;
@@ -70,7 +72,8 @@ impl PostgresStore {
         #[cfg(test)]
         let may_be_new = may_be_new && !self.reads_all;
         let names: HashSet<&str> = tasks.iter().map(|(task, _)| &*task.name).collect();
-        let is_refused = names.is_empty() || names.len() < tasks.len();
+        // To find out whether they lead back to themselves, other tasks are read.
+        let is_refused = names.is_empty() || names.len() < tasks.len() || tasks.iter().any(|(task, _)| task.leads_on());
         if !may_be_new
             || is_refused
             || tasks.iter().any(|(task, _)| is_unstorable(task) || !has_fixed_meaning(&task.time_zone))
@@ -120,6 +123,11 @@ impl PostgresStore {
         }
         Ok(new)
     }
+}
+
+/// Returns the columns `on_success` and `on_end` of tasks, which name the tasks that they lead to.
+fn leading<'t>(tasks: impl IntoIterator<Item = &'t Definition>) -> Vec<String> {
+    tasks.into_iter().flat_map(|task| [&task.on_success, &task.on_end]).flatten().cloned().collect()
 }
 
 /// Returns whether the server cannot store a task as it is given. The tables in memory refuse it, and say so.

@@ -27,14 +27,14 @@ const STEP: u64 = 1_000;
 /// Bytes that are written to the server at once, about.
 const CHUNK: usize = 1024 * 1024;
 
-/// Whether duly has made the payload of a run: it describes a dead run. So does that of each run that retries it.
-const IS_PAYLOAD_OF_ON_DEAD: &str = "
-    origin = 'on_dead' OR retry_of IS NOT NULL AND EXISTS (
+/// Whether duly has made the payload of a run: it describes another run. So does that of each run that retries it.
+const DESCRIBES_ANOTHER: &str = "
+    origin LIKE 'on\\_%' ESCAPE '\\' OR retry_of IS NOT NULL AND EXISTS (
         WITH RECURSIVE retried (id, retry_of, origin) AS (
             SELECT r.id, r.retry_of, r.origin FROM task_runs r WHERE r.id = task_runs.retry_of
              UNION
             SELECT r.id, r.retry_of, r.origin FROM task_runs r JOIN retried ON r.id = retried.retry_of)
-        SELECT 1 FROM retried WHERE origin = 'on_dead')";
+        SELECT 1 FROM retried WHERE origin LIKE 'on\\_%' ESCAPE '\\')";
 
 /// The rows of `scheduler_meta` that belong to the tasks. The others describe the tables.
 const META: &str = "(key LIKE 'zone%' OR key LIKE 'clock%' OR key = 'misplanned')";
@@ -309,7 +309,7 @@ fn condition(table: &Table) -> String {
 
 /// The statement that reads a table of the file. A last column says whether duly has made the payload.
 fn selection(table: &Table, order: &str) -> String {
-    let is_made = if table.name == "task_runs" { IS_PAYLOAD_OF_ON_DEAD } else { "0" };
+    let is_made = if table.name == "task_runs" { DESCRIBES_ANOTHER } else { "0" };
     format!("SELECT {}, {is_made} FROM {} {} {order}", names(table), table.name, condition(table))
 }
 

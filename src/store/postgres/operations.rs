@@ -125,6 +125,7 @@ impl Store for PostgresStore {
         let reach = Request::Apply {
             source: declared.source.to_owned(),
             names: names.map(str::to_owned).collect(),
+            leading: declared.tasks.leading().map(str::to_owned).collect(),
             limits: declared.limits.as_ref().map(|limits| limits.iter().map(Limit::on).collect()),
             removes_one: prunes && is_all && declared.undeclared.len() == 1,
         };

@@ -37,7 +37,7 @@ pub(super) const WRITE: &str = sql!(file "plain/write.sql");
 ///
 /// A row is written where it was locked: to look for it by its id again is a tenth of the statement. One that was changed since the
 /// statement began is not written.
-pub(super) const END: &str = "
+pub(super) const END: &str = sql! {"
     UPDATE task_runs t
        SET status = 'succeeded', started_at = o.started, finished_at = o.finished, duration_ms = o.duration,
            result = o.result::jsonb, locked_by = NULL, locked_until = NULL, process = NULL
@@ -48,7 +48,10 @@ pub(super) const END: &str = "
      ) locked
      WHERE (SELECT value FROM scheduler_meta WHERE key = 'schema_version') IS NOT DISTINCT FROM $8::text
        AND locked.attempt = o.attempt AND locked.locked_by IS NOT DISTINCT FROM $7::text AND t.ctid = locked.place
-    RETURNING t.id, t.attempt";
+       -- No other run follows: no task is followed, or not the task of this run.
+       AND ((SELECT id FROM scheduled_tasks WHERE {followed} ORDER BY id LIMIT 1) IS NULL
+            OR NOT EXISTS (SELECT 1 FROM scheduled_tasks s WHERE s.id = t.task_id AND {followed:s}))
+    RETURNING t.id, t.attempt"};
 
 /// Most turns in a row that are not tried as plain.
 const MOST_SKIPPED: u32 = 8;

@@ -13,7 +13,18 @@ use crate::store::fault::Fault;
 const NAMES: [(&str, &[&str]); 7] = [
     (
         "scheduled_tasks",
-        &["handler", "schedule_value", "time_zone", "concurrency_key", "on_dead", "paused_by", "managed_by"],
+        &[
+            "handler",
+            "schedule_value",
+            "time_zone",
+            "concurrency_key",
+            "on_dead",
+            "on_success",
+            "on_end",
+            "on_missed",
+            "paused_by",
+            "managed_by",
+        ],
     ),
     ("task_runs", &["handler", "request_key", "concurrency_key", "locked_by"]),
     ("task_effects", &["key"]),

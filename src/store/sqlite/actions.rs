@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::model::action::{Acted, Action, Target};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
-use crate::store::sqlite::{history, owners, requests, tasks};
+use crate::store::sqlite::{history, owners, requests, task_changes, tasks};
 
 /// Performs an action and records it, in one transaction.
 pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
@@ -22,11 +22,11 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
                 task.clone()
             }
             Action::Pause(Target { task, .. }) => {
-                tasks::pause(tx, schedules, task, None, now)?;
+                task_changes::pause(tx, schedules, task, None, now)?;
                 task.clone()
             }
             Action::Resume(Target { task, .. }) => {
-                tasks::resume(tx, schedules, task, now)?;
+                task_changes::resume(tx, schedules, task, now)?;
                 task.clone()
             }
             Action::Cancel(run) | Action::Retry(run) => {
@@ -35,7 +35,7 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
         };
         let run = match action {
             Action::Cancel(run) => {
-                acted.events = requests::cancel_in(tx, *run, now)?.events;
+                acted.events = requests::cancel_in(tx, schedules, *run, now)?.events;
                 Some(*run)
             }
             Action::Retry(run) => {

@@ -23,13 +23,13 @@ use crate::store::sqlite::bulk::{BULK, Bulk};
 use crate::store::sqlite::connection::{self, SqliteStore};
 use crate::store::sqlite::ids::Ids;
 use crate::store::sqlite::tasks::{self, stored};
-use crate::store::sqlite::{foreign_plans, owners};
+use crate::store::sqlite::{followers, foreign_plans, owners, task_changes};
 
 /// Adds a task, or treats the task of its name as `existing` says.
 pub(super) fn add(store: &mut SqliteStore, task: Definition, existing: Existing, now: Timestamp) -> Result<Added> {
     let doing = "add a task";
     // A caller that adds the same tasks at each start is served better by a look first.
-    if store.adds_new() && existing != Existing::Replace && has_fixed_meaning(&task.time_zone) {
+    if store.adds_new() && existing != Existing::Replace && !task.leads_on() && has_fixed_meaning(&task.time_zone) {
         let checked = store.check_writable();
         let added = checked.and_then(|()| add_new(store, &task, now)).map_err(|fault| store.error(fault, doing))?;
         if let Some(added) = added {
@@ -37,7 +37,7 @@ pub(super) fn add(store: &mut SqliteStore, task: Definition, existing: Existing,
         }
     }
     store.added(false);
-    let added = store.write(doing, |tx, schedules| put(tx, &mut Adder::new(tx)?, schedules, task, existing, now))?;
+    let added = store.write(doing, |tx, schedules| put_one(tx, schedules, task, existing, now))?;
     store.added(added.change == Change::Created);
     Ok(added)
 }
@@ -53,7 +53,12 @@ pub(super) fn add_all(
         if tasks.len() >= BULK {
             adder.bulk = Bulk::begin(tx)?;
         }
-        tasks.into_iter().map(|(task, existing)| put(tx, &mut adder, schedules, task, existing, now)).collect()
+        let leading: Vec<Definition> =
+            tasks.iter().map(|(task, _)| task).filter(|task| task.leads_on()).cloned().collect();
+        let put = |(task, existing)| put(tx, &mut adder, schedules, task, existing, now);
+        let added = tasks.into_iter().map(put).collect::<Result<_, Fault>>()?;
+        followers::refuse_circles(tx, &leading)?;
+        Ok(added)
     })
 }
 
@@ -81,9 +86,21 @@ pub(crate) fn add_in(
     if now < Timestamp::MIN {
         return Err(refused(format!("the clock of this machine shows {now}: set it first")));
     }
-    connection::within(tx, file, "add a task in a transaction", |schedules| {
-        put(tx, &mut Adder::new(tx)?, schedules, task, existing, now)
-    })
+    connection::within(tx, file, "add a task in a transaction", |schedules| put_one(tx, schedules, task, existing, now))
+}
+
+/// Adds a task, unless it leads back to itself.
+fn put_one(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    task: Definition,
+    existing: Existing,
+    now: Timestamp,
+) -> Result<Added, Fault> {
+    let leading = task.leads_on().then(|| task.clone());
+    let added = put(tx, &mut Adder::new(tx)?, schedules, task, existing, now)?;
+    followers::refuse_circles(tx, &leading)?;
+    Ok(added)
 }
 
 /// Adds a task to tables that hold no other task than the one of its name, if there is one.
@@ -185,7 +202,7 @@ pub(super) fn compare(
             Err(Error::TaskDiffers { name: task.name, field, stored, given }.into())
         }
         (Some((field, stored, given)), Existing::Replace) => {
-            tasks::change(tx, schedules, old, &task, &schedule, now)?;
+            task_changes::change(tx, schedules, old, &task, &schedule, now)?;
             let detail = format!("{field}: {stored:?} became {given:?}");
             owners::record(tx, now, "edited", Some(old.id), None, Some(&detail))?;
             let next_run = tasks::expect(tx, &task.name)?.next_run;
@@ -201,7 +218,7 @@ fn examine_again(
     old: &Task,
     now: Timestamp,
 ) -> Result<(Added, Fields), Fault> {
-    tasks::repair(tx, schedules, "add", old, now)?;
+    task_changes::repair(tx, schedules, "add", old, now)?;
     let task = tasks::expect(tx, old.name())?;
     let fields = vec![("status", old.status.to_string(), task.status.to_string())];
     Ok((Added { name: task.definition.name, change: Change::Replaced, next_run: task.next_run }, fields))

@@ -14,7 +14,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::add::{Adder, compare, create};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::tasks::{Removal, Removed};
-use crate::store::sqlite::{limit_requests, open, tasks};
+use crate::store::sqlite::{followers, limit_requests, open, task_changes, tasks};
 
 /// Why a task was paused that is to be removed once its run has ended.
 const UNDECLARED: &str = "apply: it is no longer declared, and a run was running";
@@ -55,8 +55,10 @@ fn apply_declared(
     let schedules = &mut Schedules::for_many();
     let mut adder = Adder::new(tx)?;
     let mut applied = Vec::with_capacity(tasks.len());
+    let mut leading = Vec::new();
     for (task, paused) in tasks.into_definitions() {
         let name = task.name.clone();
+        leading.extend(task.leads_on().then(|| task.clone()));
         applied.push(match apply_one(tx, &mut adder, schedules, source, task, paused, now) {
             Ok(applied) => applied,
             Err(Fault::Request(error)) if source.kind == SourceKind::Foreign => Applied::refused(name, error),
@@ -64,6 +66,12 @@ fn apply_declared(
             Err(Fault::Request(error)) => return Err(Applied::refusal(&name, error.to_string()).into()),
             Err(fault) => return Err(fault),
         });
+    }
+    for task in &leading {
+        followers::refuse_circles(tx, [task]).map_err(|fault| match fault {
+            Fault::Request(error) => Applied::refusal(&task.name, error.to_string()).into(),
+            fault => fault,
+        })?;
     }
     Ok(applied)
 }
@@ -102,7 +110,7 @@ fn apply_one(
     let (Added { name, mut next_run, .. }, mut fields) = compare(tx, schedules, &old, task, Existing::Replace, now)?;
     // It was to be removed once its run had ended, and is declared again.
     if old.paused_by.as_deref() == Some(UNDECLARED) && tasks::expect(tx, &name)?.status == TaskStatus::Paused {
-        tasks::resume(tx, schedules, &name, now)?;
+        task_changes::resume(tx, schedules, &name, now)?;
         let resumed = tasks::expect(tx, &name)?;
         fields.push(("status", TaskStatus::Paused.to_string(), resumed.status.to_string()));
         next_run = resumed.next_run;
@@ -157,7 +165,7 @@ fn prune(
             Removed::Kept => Some(Done::Left),
         });
     }
-    match tasks::pause(tx, schedules, name, Some(UNDECLARED), now) {
+    match task_changes::pause(tx, schedules, name, Some(UNDECLARED), now) {
         // A task that has no occurrence left needs no pause.
         Ok(()) | Err(Fault::Request(Error::Refused { .. })) => Ok(Some(Done::Paused)),
         Err(fault) => Err(fault),

@@ -18,7 +18,7 @@ use crate::model::settings::Retention;
 use crate::rules::retention;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::file::{Durability, Missing};
-use crate::store::sqlite::{health, history, invariants, matching, prune, tasks, turn};
+use crate::store::sqlite::{health, history, invariants, matching, prune, task_changes, turn};
 use crate::store::turn_io::{Done, MAX_ITEMS, Registration, Slots, Work};
 
 const NOON: i64 = 1_805_025_600_000;
@@ -313,7 +313,9 @@ const OF_A_PAUSED_TASK: &str = "
 fn runs_of_a_paused_task_cost_a_turn_nothing_and_drain_in_order_when_it_is_resumed() {
     let mut site = assert_level(OF_A_PAUSED_TASK);
     let now = Timestamp::from_millis(site.now);
-    site.store.write("resume", |tx, schedules| tasks::resume(tx, schedules, "crowded", now)).expect("a resumption");
+    site.store
+        .write("resume", |tx, schedules| task_changes::resume(tx, schedules, "crowded", now))
+        .expect("a resumption");
     assert_in_order(&site.drain(usize::MAX), crowds()[1]);
 }
 

@@ -10,7 +10,7 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::effects::{fence, holds, superseded};
 use crate::store::sqlite::open::{Change, Written};
 use crate::store::sqlite::runs::Success;
-use crate::store::sqlite::{blocked, delays, settle};
+use crate::store::sqlite::{blocked, delays, followers, settle};
 
 /// Settles a run in one transaction with what `work` writes, which returns how the attempt ended. Both are committed, or neither.
 pub(crate) fn finish(
@@ -35,18 +35,19 @@ pub(crate) fn finish(
             return Err(refused(claim, "its transaction was ended within: leave BEGIN and COMMIT to duly").into());
         }
         let (blocked, delayed) = (blocked::any_blocked(tx)?, delays::any(tx)?);
-        let mut written = Written { blocked, delayed, ..Written::default() };
+        let mut written = Written { blocked, delayed, followed: followers::any(tx)?, ..Written::default() };
         // A success draws no backoff.
         let mut random = fastrand::Rng::with_seed(0);
         let now = finished.finished_at;
         let mut success = Success::new(tx)?;
         let mut cx = Change { tx, now, schedules, written: &mut written };
         settle::settle(&mut cx, &mut success, owner, &finished, &mut random)?;
-        match written.events.pop() {
-            Some(Event::Finished { error, next_due, .. }) => Ok(Recorded { error, next_due }),
-            // `work` wrote to duly's tables and ended the claim.
-            _ => Err(superseded(claim).into()),
-        }
+        let recorded = written.events.into_iter().find_map(|event| match event {
+            Event::Finished { error, next_due, .. } => Some(Recorded { error, next_due }),
+            _ => None,
+        });
+        // None: `work` wrote to duly's tables and ended the claim.
+        recorded.ok_or_else(|| superseded(claim).into())
     });
     match failed {
         Some(error) => Err(error),

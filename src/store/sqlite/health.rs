@@ -14,6 +14,7 @@ use crate::model::health::{
     DeadRun, EndedWorkers, Failing, Health, HeldTask, Limits, Liveness, Ownerless, PassedOver, Stuck, Waiting,
 };
 use crate::model::report::{ClockWait, Finding, Instance};
+use crate::rules::chain;
 use crate::rules::clock_monitor::NOTICED;
 use crate::rules::notice::Notice;
 use crate::store::sqlite::connection::SqliteStore;
@@ -364,27 +365,42 @@ fn zone_rules(tx: &Transaction<'_>) -> rusqlite::Result<BTreeMap<String, String>
 }
 
 const UNREPORTED: &str = sql! {"
-    SELECT t.name, t.on_dead,
-           CASE WHEN o.id IS NULL THEN 'there is no such task'
-                WHEN o.status = 'invalid' THEN 'that is invalid: ' || ifnull(o.invalid_reason, 'no reason is given')
-                ELSE 'that is no command: its payload has no argv' END
-      FROM scheduled_tasks t LEFT JOIN scheduled_tasks o ON o.name = t.on_dead
+    SELECT t.name, t.on_dead FROM scheduled_tasks t
      WHERE t.on_dead IS NOT NULL
-       AND (o.id IS NULL OR o.status = 'invalid'
-            OR (o.handler = 'command'
-                AND iif(json_valid(o.payload), ifnull(json_type(o.payload, '$.argv'), '') <> 'array', 1)))
        AND (t.status <> 'completed'
             OR EXISTS (SELECT 1 FROM task_runs r
                         WHERE r.task_id = t.id AND {unfinished:r}))
-     ORDER BY t.name LIMIT :limit"};
+     ORDER BY t.name"};
 
-/// Returns the tasks whose dead runs would be reported nowhere, the task that each names, and what is wrong with that.
+/// Why a task cannot report a dead run; NULL if it can.
+const CANNOT_REPORT: &str = "
+    SELECT CASE WHEN status = 'invalid' THEN 'that is invalid: ' || ifnull(invalid_reason, 'no reason is given')
+                WHEN handler = 'command'
+                     AND iif(json_valid(payload), ifnull(json_type(payload, '$.argv'), '') <> 'array', 1)
+                THEN 'that is no command: its payload has no argv' END
+      FROM scheduled_tasks WHERE name = :name";
+
+/// Returns the tasks whose dead runs would be reported nowhere, a task that each names, and what is wrong with that.
 fn unreported(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, String)>> {
-    tx.prepare_cached(UNREPORTED)?
-        .query_map(named_params! { ":limit": MAX_LISTED_ROWS }, |row| {
-            Ok((row::shown(row, 0)?, row::shown(row, 1)?, row::shown(row, 2)?))
-        })?
-        .collect()
+    let (mut named, mut why) = (tx.prepare_cached(UNREPORTED)?, tx.prepare_cached(CANNOT_REPORT)?);
+    let (mut found, mut known) = (Vec::new(), BTreeMap::<String, Option<String>>::new());
+    let mut rows = named.query([])?;
+    while let Some(row) = rows.next()? {
+        let (task, names) = (row::shown(row, 0)?, row::shown(row, 1)?);
+        for name in chain::names(&names) {
+            if !known.contains_key(name) {
+                let reason =
+                    why.query_row(named_params! { ":name": name }, |row| row::shown_if_any(row, 0)).optional()?;
+                known.insert(name.to_owned(), reason.unwrap_or_else(|| Some("there is no such task".to_owned())));
+            }
+            let Some(Some(reason)) = known.get(name) else { continue };
+            found.push((task.clone(), name.to_owned(), reason.clone()));
+        }
+        if found.len() >= usize::try_from(MAX_LISTED_ROWS).unwrap_or(usize::MAX) {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 const WAITING: &str = sql! {"

@@ -18,12 +18,12 @@ use crate::model::task::TaskStatus;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
-use crate::store::sqlite::open::{self, Written};
+use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::requests;
 use crate::store::sqlite::row::{self, Raw};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::tasks::{Removal, Removed};
-use crate::store::sqlite::{runs, settle, tasks};
+use crate::store::sqlite::{followers, runs, settle, task_changes, tasks};
 use crate::store::turn_io::MAX_ITEMS;
 
 /// A transaction ends after it has changed this many rows.
@@ -49,7 +49,8 @@ pub(super) fn change(
     }
     let (done, events, counted) = store.write("change what a filter selects", |tx, schedules| {
         let (mut counted, before) = (report.clone(), tx.total_changes());
-        let (written, removal) = (Written::default(), Removal::default());
+        let written = Written { followed: followers::any(tx)?, ..Written::default() };
+        let removal = Removal::default();
         let mut change = BulkChange { tx, schedules, selection, now, written, removal, is_part: false };
         let mut done = 0;
         for id in pass.selected.iter().take(pass.most.unwrap_or(usize::MAX)) {
@@ -354,7 +355,8 @@ impl BulkChange<'_, '_> {
         let (tx, now) = (self.tx, self.now);
         match self.selection.action {
             BulkAction::Cancel => {
-                if !settle::cancel_waiting(tx, id, now, &mut self.written)? {
+                let mut cx = Change { tx, now, schedules: self.schedules, written: &mut self.written };
+                if !settle::cancel_waiting(&mut cx, id)? {
                     runs::ask_to_stop(tx, id)?;
                 }
             }
@@ -367,8 +369,8 @@ impl BulkChange<'_, '_> {
                 Removed::Part => self.is_part = true,
                 Removed::Kept => return Ok(Some(tasks::KEPT)),
             },
-            BulkAction::Pause => tasks::pause(tx, self.schedules, name, None, now)?,
-            BulkAction::Resume => tasks::resume(tx, self.schedules, name, now)?,
+            BulkAction::Pause => task_changes::pause(tx, self.schedules, name, None, now)?,
+            BulkAction::Resume => task_changes::resume(tx, self.schedules, name, now)?,
         }
         Ok(None)
     }

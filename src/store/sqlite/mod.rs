@@ -22,6 +22,7 @@ pub(crate) mod fault;
 pub(crate) mod file;
 pub(crate) mod finish;
 pub(crate) mod first_look;
+pub(crate) mod followers;
 pub(crate) mod foreign_plans;
 pub(crate) mod health;
 pub(crate) mod history;
@@ -34,7 +35,6 @@ pub(crate) mod marks;
 pub(crate) mod matching;
 pub(crate) mod memory;
 pub(crate) mod migration;
-pub(crate) mod on_dead;
 pub(crate) mod once;
 pub(crate) mod open;
 pub(crate) mod own_triggers;
@@ -56,6 +56,7 @@ mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod settle;
 pub(crate) mod sql;
+pub(crate) mod task_changes;
 #[cfg(feature = "page")]
 mod task_pages;
 pub(crate) mod tasks;
@@ -132,11 +133,11 @@ impl Store for SqliteStore {
     }
 
     fn pause(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.write("pause a task", |tx, schedules| tasks::pause(tx, schedules, task, None, now))
+        self.write("pause a task", |tx, schedules| task_changes::pause(tx, schedules, task, None, now))
     }
 
     fn resume(&mut self, task: &str, now: Timestamp) -> Result<()> {
-        self.write("resume a task", |tx, schedules| tasks::resume(tx, schedules, task, now))
+        self.write("resume a task", |tx, schedules| task_changes::resume(tx, schedules, task, now))
     }
 
     fn remove(&mut self, task: &str, now: Timestamp) -> Result<bool> {

@@ -21,7 +21,7 @@ use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::limits::{InForce, Place};
 use crate::store::sqlite::row::Raw;
-use crate::store::sqlite::runs::{self, Claimer, Opening, Passed, PassedOver, Wrote};
+use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, PassedRow, Wrote};
 use crate::store::sqlite::sql::{number, sql};
 use crate::store::sqlite::{blocked, owners};
 use crate::store::turn_io::{Seen, Slots};
@@ -74,9 +74,22 @@ pub(crate) struct Written {
     pub(crate) limits: InForce,
     /// Whether a delay task may wait for the end of a run; see [`delays::any`].
     pub(crate) delayed: bool,
-    /// Whether a run of an `on_dead` task was opened or refused; why none is opened.
-    pub(crate) tried_on_dead: bool,
-    pub(crate) on_dead_refused: Option<String>,
+    /// Whether a task may follow the end of a run that is not dead; see `followers::any`.
+    pub(crate) followed: bool,
+    /// Whether a run that follows was opened or refused; why none is opened.
+    pub(crate) tried_follower: bool,
+    pub(crate) follower_refused: Option<String>,
+    /// What other runs may follow, for `followers::follow_passed`.
+    pub(crate) passed: Vec<Passed>,
+}
+
+/// What the resolution of a task has passed over or cancelled, and other runs may follow.
+#[derive(Debug)]
+pub(crate) enum Passed {
+    /// The id of the row, the id and the name of the task, and why nothing runs.
+    Missed { row: i64, task: i64, name: String, span: Span, reason: String },
+    /// A run of which an attempt had begun.
+    Cancelled { run: i64 },
 }
 
 impl Written {
@@ -356,10 +369,14 @@ impl Opener<'_, '_> {
     }
 
     fn miss(&mut self, span: &Span, reason: &str, notice: Notice) -> Result<(), Fault> {
-        match self.pass_over(RunStatus::Missed, span, reason)? {
-            Some((span, passed)) => self.notice(notice, passed.run, &format!("{}: {reason}", described(&span))),
-            None => Ok(()),
+        let Some((span, PassedRow { run, .. })) = self.pass_over(RunStatus::Missed, span, reason)? else {
+            return Ok(());
+        };
+        if notice == Notice::Missed && self.cx.written.followed {
+            let (task, name, reason) = (self.due.id, self.due.name.clone(), reason.to_owned());
+            self.cx.written.passed.push(Passed::Missed { row: run, task, name, span, reason });
         }
+        self.notice(notice, run, &format!("{}: {reason}", described(&span)))
     }
 
     fn notice(&self, notice: Notice, row: i64, detail: &str) -> Result<(), Fault> {
@@ -367,7 +384,7 @@ impl Opener<'_, '_> {
     }
 
     /// Records a span of occurrences that are not run. Returns the part of it that had no row before, and its row.
-    fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<Option<(Span, Passed)>, Fault> {
+    fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<Option<(Span, PassedRow)>, Fault> {
         let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
         let reason = format!("{least}{reason}");
         let mut row = PassedOver {
@@ -414,6 +431,9 @@ impl Opener<'_, '_> {
                 runs::last_cancelled(self.cx.tx, self.due.id, run)?;
                 let (task, handler) = (self.due.name.clone(), self.due.handler.clone());
                 self.cx.written.events.push(Event::Cancelled { run, task, handler, began });
+                if began && self.cx.written.followed {
+                    self.cx.written.passed.push(Passed::Cancelled { run });
+                }
             }
         }
         let left = unfinished(self.cx.tx, self.due.id, self.due.plan.overlap)?;

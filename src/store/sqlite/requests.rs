@@ -15,10 +15,10 @@ use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::manual::{self, Request};
-use crate::store::sqlite::open::Written;
+use crate::store::sqlite::open::{Change, Written};
 use crate::store::sqlite::restore::held::HeldBack;
 use crate::store::sqlite::runs::{self, Fence};
-use crate::store::sqlite::{history, owners, settle, tasks};
+use crate::store::sqlite::{followers, history, owners, settle, tasks};
 use crate::store::turn_io::Session;
 
 /// Opens a run of a task beside its schedule, or finds the run that the same key opened.
@@ -107,18 +107,23 @@ pub(super) fn open_retry(
 /// Resolves what is due of a delay task first: afterwards its schedule waits for the run that is about to be opened.
 fn ready(tx: &Transaction<'_>, schedules: &mut Schedules, task: Task, now: Timestamp) -> Result<Task, Fault> {
     match task.definition.schedule_type {
-        ScheduleKind::Delay => tasks::resolve_before_a_change(tx, schedules, task, now),
+        ScheduleKind::Delay => followers::resolve_before_a_change(tx, schedules, task, now),
         _ => Ok(task),
     }
 }
 
 /// Cancels a run that waits, or asks a running one to stop.
 pub(super) fn cancel(store: &mut SqliteStore, run: i64, now: Timestamp) -> Result<Cancelled> {
-    store.write("cancel a run", |tx, _| cancel_in(tx, run, now))
+    store.write("cancel a run", |tx, schedules| cancel_in(tx, schedules, run, now))
 }
 
 /// As [`cancel`].
-pub(super) fn cancel_in(tx: &Transaction<'_>, run: i64, now: Timestamp) -> Result<Cancelled, Fault> {
+pub(super) fn cancel_in(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    run: i64,
+    now: Timestamp,
+) -> Result<Cancelled, Fault> {
     let status = history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?.status;
     if status.is_final() {
         let request = format!("cancel run {run}");
@@ -128,8 +133,8 @@ pub(super) fn cancel_in(tx: &Transaction<'_>, run: i64, now: Timestamp) -> Resul
         runs::ask_to_stop(tx, run)?;
         return Ok(Cancelled { asked: 1, ..Cancelled::default() });
     }
-    let mut written = Written::default();
-    settle::cancel_waiting(tx, run, now, &mut written)?;
+    let mut written = Written { followed: followers::any(tx)?, ..Written::default() };
+    settle::cancel_waiting(&mut Change { tx, now, schedules, written: &mut written }, run)?;
     Ok(Cancelled { events: written.events, ..Cancelled::default() })
 }
 

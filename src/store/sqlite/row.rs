@@ -204,7 +204,7 @@ macro_rules! task_row {
 
         /// Reads the definition of a task from its columns. `T`: the type by which text is read.
         fn definition<T: FromSql + Into<String>>(row: &Row<'_>) -> rusqlite::Result<Definition> {
-            let mut task = Definition::default();
+            let mut task = Definition::blank();
             $($(task.$field$(.$part)? = Stored::read::<T>(row, TASK.$column)?;)+)+
             Ok(task)
         }

@@ -140,7 +140,7 @@ pub(crate) struct PassedOver<'a> {
 
 /// The row of occurrences that are not run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passed {
+pub(crate) struct PassedRow {
     pub(crate) run: i64,
     /// For how many occurrences it stands now.
     pub(crate) occurrences: u64,
@@ -151,14 +151,15 @@ pub(crate) fn pass_over(
     tx: &Transaction<'_>,
     row: &PassedOver<'_>,
     now: Timestamp,
-) -> rusqlite::Result<Option<Passed>> {
+) -> rusqlite::Result<Option<PassedRow>> {
     let span = &row.span;
     let count = i64::try_from(span.count).unwrap_or(i64::MAX);
     if row.status == RunStatus::Skipped {
         let named = named_params! {
             ":task": row.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now,
         };
-        let read = |row: &Row<'_>| Ok(Passed { run: row.get(0)?, occurrences: row.get::<_, i64>(1)?.unsigned_abs() });
+        let read =
+            |row: &Row<'_>| Ok(PassedRow { run: row.get(0)?, occurrences: row.get::<_, i64>(1)?.unsigned_abs() });
         if let Some(grown) = tx.prepare_cached(GROW_SKIP)?.query_row(named, read).optional()? {
             return Ok(Some(grown));
         }
@@ -168,7 +169,7 @@ pub(crate) fn pass_over(
         ":task": row.task, ":handler": row.handler, ":first": span.first, ":status": row.status,
         ":priority": row.priority, ":now": now, ":error": row.reason, ":count": count, ":last": last,
     })?;
-    Ok((rows == 1).then(|| Passed { run: tx.last_insert_rowid(), occurrences: span.count }))
+    Ok((rows == 1).then(|| PassedRow { run: tx.last_insert_rowid(), occurrences: span.count }))
 }
 
 /// queued, failed -> running, for a run that is not blocked. Checks the key again: another program may have changed

@@ -16,7 +16,7 @@ use crate::store::sqlite::first_look;
 use crate::store::sqlite::open::{Change, Written};
 use crate::store::sqlite::runs::{self, Again, CancelledBy, End, Fence, Success, Wrote};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{attempts, blocked, delays, on_dead, owners, row};
+use crate::store::sqlite::{attempts, blocked, delays, followers, owners, row};
 use crate::store::turn_io::Seen;
 
 /// Why an attempt was lost.
@@ -104,8 +104,9 @@ fn follow_up(cx: &mut Change<'_>, finished: &Finished, end: AttemptEnd, error: O
         next_due = keep_last(tx, claim.task_id, status, &End { error: error.as_deref(), ..ended(finished) })?;
     }
     let (mut follows, mut paused) = (Vec::new(), false);
-    if status == RunStatus::Dead {
-        (follows, paused) = on_dead::follow(cx, claim)?;
+    // Of an end that was stored before this turn, nothing else than a plain success follows.
+    if status.is_final() && !finished.stored {
+        (follows, paused) = followers::follow(cx, claim, status, true)?;
     }
     let next_due = next_due.filter(|_| !paused);
     cx.written.events.push(end_event(finished, end, error, next_due));
@@ -202,7 +203,7 @@ fn release(cx: &mut Change<'_>, fence: &Fence<'_>, error: Option<&str>) -> Resul
     }
     attempts::keep_attempt(tx, fence, AttemptOutcome::Released, &End { error, ..End::unknown(now) }, None)?;
     // The stop request is not repeated, and no claim takes a run that has one: cancel it now.
-    let cancelled = runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(tx, fence.run, now, cx.written)?;
+    let cancelled = runs::is_asked_to_stop(tx, fence.run)? && cancel_waiting(cx, fence.run)?;
     Ok(if cancelled { Released::Cancelled } else { Released::Queued })
 }
 
@@ -419,8 +420,8 @@ pub(crate) fn recover(
         keep_last(tx, claim.task_id, status, &end)?;
     }
     let mut follows = Vec::new();
-    if status == RunStatus::Dead {
-        (follows, _) = on_dead::follow(cx, &claim)?;
+    if status.is_final() {
+        (follows, _) = followers::follow(cx, &claim, status, true)?;
     }
     let (run, task, handler, attempt) = (fence.run, claim.task, claim.handler, fence.attempt);
     cx.written.events.push(Event::Lost { run, task, handler, attempt, status, next_attempt });
@@ -455,16 +456,11 @@ const CANCELLING: &str = sql! {"
      WHERE task_id = :task AND {waiting} AND cancel_requested = 1 LIMIT {asked}"};
 
 /// Cancels the first waiting runs of a task that SQL has requested to stop. The task stays unplanned while there are others.
-pub(crate) fn cancel_asked(
-    tx: &Transaction<'_>,
-    task: i64,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<(), Fault> {
-    let mut statement = tx.prepare_cached(CANCELLING)?;
+pub(crate) fn cancel_asked(cx: &mut Change<'_>, task: i64) -> Result<(), Fault> {
+    let mut statement = cx.tx.prepare_cached(CANCELLING)?;
     let asked = statement.query_map(named_params! { ":task": task }, |row| row.get(0))?;
     for run in asked.collect::<Result<Vec<i64>, _>>()? {
-        cancel_waiting(tx, run, now, written)?;
+        cancel_waiting(cx, run)?;
     }
     Ok(())
 }
@@ -490,33 +486,26 @@ pub(crate) fn next_expiry(tx: &Transaction<'_>) -> rusqlite::Result<Option<Times
 }
 
 /// queued, failed -> cancelled; unblocks other runs. Returns `false` if the run no longer waits.
-pub(crate) fn cancel_waiting(
-    tx: &Transaction<'_>,
-    run: i64,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<bool, Fault> {
+pub(crate) fn cancel_waiting(cx: &mut Change<'_>, run: i64) -> Result<bool, Fault> {
+    let (tx, now) = (cx.tx, cx.now);
     let Some(claim) = runs::ending(tx, run, now)? else { return Ok(false) };
     let began = runs::has_begun(tx, run)?;
     let reason = if began { "cancelled while it waited for its next attempt" } else { "cancelled before it began" };
     if runs::cancel_waiting(tx, run, reason, now)? == Wrote::Superseded {
         return Ok(false);
     }
-    (written.blocked, written.delayed) = (true, true);
-    after_the_end(tx, &claim, now, now, written)?;
+    (cx.written.blocked, cx.written.delayed) = (true, true);
+    after_the_end(tx, &claim, now, now, cx.written)?;
     runs::last_cancelled(tx, claim.task_id, run)?;
-    written.events.push(Event::Cancelled { run, task: claim.task, handler: claim.handler, began });
+    let (follows, _) = followers::follow(cx, &claim, RunStatus::Cancelled, began)?;
+    cx.written.events.push(Event::Cancelled { run, task: claim.task, handler: claim.handler, began });
+    cx.written.events.extend(follows);
     Ok(true)
 }
 
 /// queued -> missed; unblocks other runs. A run that was requested since the last poll can be claimed first.
-pub(crate) fn expire(
-    tx: &Transaction<'_>,
-    run: i64,
-    seen: Option<Seen>,
-    now: Timestamp,
-    written: &mut Written,
-) -> Result<(), Fault> {
+pub(crate) fn expire(cx: &mut Change<'_>, run: i64, seen: Option<Seen>) -> Result<(), Fault> {
+    let (tx, now) = (cx.tx, cx.now);
     if let Some(seen) = seen
         && first_look::defer_expiry(tx, run, &seen, now)? == Wrote::Done
     {
@@ -524,11 +513,13 @@ pub(crate) fn expire(
     }
     let Some(claim) = runs::ending(tx, run, now)? else { return Ok(()) };
     if runs::expire(tx, run, now)? == Wrote::Done {
-        (written.blocked, written.delayed) = (true, true);
-        after_the_end(tx, &claim, now, now, written)?;
+        (cx.written.blocked, cx.written.delayed) = (true, true);
+        after_the_end(tx, &claim, now, now, cx.written)?;
         let detail = format!("run {run} of {}: {}", claim.scheduled_for, runs::EXPIRED);
         owners::record(tx, now, Notice::Missed.kind(), Some(claim.task_id), Some(run), Some(&detail))?;
-        written.events.push(Event::Expired { run, task: claim.task, handler: claim.handler });
+        let (follows, _) = followers::follow(cx, &claim, RunStatus::Missed, false)?;
+        cx.written.events.push(Event::Expired { run, task: claim.task, handler: claim.handler });
+        cx.written.events.extend(follows);
     }
     Ok(())
 }

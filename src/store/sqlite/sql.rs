@@ -19,7 +19,7 @@ macro_rules! selected {
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 24] = [
+pub(crate) const SHARED: [(&str, &str); 25] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -57,6 +57,8 @@ pub(crate) const SHARED: [(&str, &str); 24] = [
            FROM scheduler_meta \
           WHERE key = 'clock_mark' AND value ~ '^-?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+$' AND value !~ repeat('[0-9]', 19)",
     ),
+    // scheduled_tasks_followed: tasks that others follow, apart from on_dead.
+    ("followed", "(.on_success IS NOT NULL OR .on_end IS NOT NULL OR .on_missed IS NOT NULL)"),
     // Tasks whose next_run depends on zone data.
     (
         "local_time",

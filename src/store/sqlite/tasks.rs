@@ -1,18 +1,15 @@
-//! Looks up, changes, pauses, resumes, removes and plans tasks. A change first resolves what is due under the old state.
+//! Looks up, removes and plans tasks.
 
-use rusqlite::{OptionalExtension, Transaction, named_params, params_from_iter};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::column::{Column, ColumnValue};
-use crate::model::task::{Definition, Task, TaskStatus};
-use crate::model::task_columns::task_columns;
-use crate::rules::resolve::{self, Next, Plan, Rest};
+use crate::model::task::{Task, TaskStatus};
+use crate::rules::resolve::{self, Next, Plan};
 use crate::schedule::{Schedule, Schedules};
 use crate::store::fault::Fault;
-use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{blocked, clock_mark, due, foreign_plans, marks, once, owners, replan, row};
+use crate::store::sqlite::{blocked, marks, open, owners, row};
 use crate::store::turn_io::MAX_ITEMS;
 
 const BY_NAME: &str = sql! {"SELECT {task_columns} FROM scheduled_tasks WHERE name = :name"};
@@ -83,121 +80,8 @@ pub(crate) fn stored(next: Next, otherwise: TaskStatus) -> (TaskStatus, Option<T
     }
 }
 
-macro_rules! change {
-    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr =>
-        [$($(#[$attribute:meta])* $column:ident: $of:ty $(= .$part:ident)?),+];)+) => {
-        concat!(
-            "UPDATE scheduled_tasks
-                SET updated_at = :now + (updated_at = :now), status = :status, next_run = :next, planned = :planned,
-                    active_since = :since, invalid_reason = :reason",
-            $($(", ", stringify!($column), " = :", stringify!($column),)+)+ " WHERE id = :task"
-        )
-    };
-}
-
-/// One statement, because triggers take two kinds of updates for changes by SQL: one of the schedule that does not change
-/// active_since, and any that does not change updated_at (for which a trigger would read SQLite's clock). Hence a second
-/// change in the same millisecond adds 1 to updated_at.
-const CHANGE: &str = task_columns!(change);
-
-/// Changes a stored task to another definition. Its runs stay; a schedule with the same meaning keeps next_run.
-pub(crate) fn change(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    old: &Task,
-    task: &Definition,
-    schedule: &Schedule,
-    now: Timestamp,
-) -> Result<(), Fault> {
-    let (mut old, was_invalid) = (old.clone(), old.status == TaskStatus::Invalid);
-    let bounds = |task: &Definition| (task.starts_at, task.ends_at);
-    let same = old.status != TaskStatus::Invalid
-        && bounds(task) == bounds(&old.definition)
-        && old.definition.check(old.created_at, schedules).is_ok_and(|stored| stored == *schedule);
-    if !same {
-        old = resolve_before_a_change(tx, schedules, old, now)?;
-        let since = after(now, old.active_since);
-        let next = match old.status {
-            TaskStatus::Paused => Next::AfterTheRun,
-            _ => {
-                let unfinished = open::any_unfinished(tx, old.id)?;
-                resolve::first(&Plan::new(task, schedule.clone(), now, old.resolved_until, since), unfinished)
-            }
-        };
-        if next == Next::Never {
-            return Err(Error::never(task.schedule_value.clone()).into());
-        }
-        let active = if old.status == TaskStatus::Paused { TaskStatus::Paused } else { TaskStatus::Active };
-        (old.status, old.next_run) = stored(next, active);
-        (old.active_since, old.planned, old.invalid_reason) = (since, true, None);
-    }
-    let mut stored = task.clone();
-    if same {
-        (stored.schedule_value, stored.time_zone) = (old.definition.schedule_value, old.definition.time_zone);
-    }
-    let reason = old.invalid_reason.value();
-    let planned = ColumnValue::Number(old.planned.into());
-    let status = ColumnValue::Text(old.status.as_str());
-    let given = [now.value(), status, old.next_run.value(), planned, old.active_since.value(), reason];
-    let given = given.into_iter().chain(stored.values()).chain([ColumnValue::Number(old.id)]);
-    tx.prepare_cached(CHANGE)?.execute(params_from_iter(given))?;
-    if !same {
-        foreign_plans::leave(tx, task, now)?;
-    }
-    // A trigger marks the task if its handler or its overlap policy has changed.
-    if was_invalid && old.status != TaskStatus::Invalid {
-        blocked::mark(tx, old.id)?;
-    }
-    marks::begin(tx, old.id, now)?;
-    Ok(recall(tx, old.id)?)
-}
-
-/// Resolves the due occurrences of a task that is about to be changed, under its old state. Returns the task after that.
-pub(crate) fn resolve_before_a_change(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    task: Task,
-    now: Timestamp,
-) -> Result<Task, Fault> {
-    let task = planned_again(tx, task, now)?;
-    if task.status != TaskStatus::Active && !runs_again(&task) {
-        return Ok(task);
-    }
-    if !task.planned {
-        match settle_plan(tx, schedules, task.id, now) {
-            Ok(None) => {}
-            Ok(Some(_)) => return Ok(by_id(tx, task.id)?.unwrap_or(task)),
-            // Its zone is unknown here, so when it is due is too. The change may correct the zone, so it must not fail.
-            Err(fault) if fault.is_about_this_machine() => return Ok(task),
-            Err(fault) => return Err(fault),
-        }
-    }
-    replan::plan_again(tx, schedules, &replan::zone_marks(tx)?, &[task.id])?;
-    let mut written = Written::default();
-    let due = due::due(tx, schedules, &[task.id], now)?;
-    let mut cx = Change { tx, now, schedules, written: &mut written };
-    for (_, due) in due {
-        open::resolve_due(&mut cx, &due?, None, Rest::Cut, None)?;
-    }
-    once::finish(&mut cx, None)?;
-    recall(tx, task.id)?;
-    Ok(by_id(tx, task.id)?.unwrap_or(task))
-}
-
-/// Plans a task again first, if a wrong clock has planned it and turns have not come to it yet. Returns the task as it is then.
-fn planned_again(tx: &Transaction<'_>, task: Task, now: Timestamp) -> Result<Task, Fault> {
-    let Some(mark) = clock_mark::read(tx)?.filter(|mark| mark.awaits(task.id)) else { return Ok(task) };
-    replan::rewind_tasks(tx, &[task.id], mark.since, now)?;
-    Ok(by_id(tx, task.id)?.unwrap_or(task))
-}
-
-/// Returns whether SQL set the next_run of a completed task. Planning makes such a task active.
-fn runs_again(task: &Task) -> bool {
-    task.status == TaskStatus::Completed && task.next_run.is_some()
-}
-
 /// Returns `now`, or `before` + 1 ms if that is later: triggers recognize a change by the program by its new active_since.
-fn after(now: Timestamp, before: Timestamp) -> Timestamp {
+pub(crate) fn after(now: Timestamp, before: Timestamp) -> Timestamp {
     now.max(Timestamp::from_millis(before.as_millis() + 1))
 }
 
@@ -212,39 +96,11 @@ pub(crate) fn recall(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<()> {
     tx.prepare_cached(RECALL)?.execute(named_params! { ":task": task }).map(|_| ())
 }
 
-/// One statement, as [`CHANGE`].
-const SET_STATUS: &str = "
+/// One statement, as that of a change of the definition.
+pub(crate) const SET_STATUS: &str = "
     UPDATE scheduled_tasks
        SET status = :status, next_run = :next, planned = 1, active_since = :since, updated_at = :now, paused_by = :by
      WHERE id = :task";
-
-/// The `paused_by` of a task that a user paused.
-const USER: &str = "user";
-
-/// Pauses a task after its due occurrences are resolved. Its waiting runs keep waiting, except manual runs, which may start.
-/// `by`: what pauses it and why; `None` for a user.
-pub(crate) fn pause(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    name: &str,
-    by: Option<&str>,
-    now: Timestamp,
-) -> Result<(), Fault> {
-    let task = expect(tx, name)?;
-    match task.status {
-        TaskStatus::Paused => return Ok(()),
-        TaskStatus::Active => {}
-        TaskStatus::Completed if runs_again(&task) => {}
-        TaskStatus::Completed | TaskStatus::Invalid => return Err(refused("pause", &task)),
-    }
-    let task = resolve_before_a_change(tx, schedules, task, now)?;
-    // Planning a row that SQL wrote may have found it invalid.
-    if task.status == TaskStatus::Invalid {
-        return Err(refused("pause", &task));
-    }
-    rest(tx, &task, by.unwrap_or(USER), now)?;
-    Ok(marks::begin(tx, task.id, now)?)
-}
 
 /// Pauses a task whose due occurrences are resolved.
 pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, by: &str, now: Timestamp) -> Result<(), Fault> {
@@ -256,62 +112,6 @@ pub(crate) fn rest(tx: &Transaction<'_>, task: &Task, by: &str, now: Timestamp) 
     recall(tx, task.id)?;
     owners::record(tx, now, "paused", Some(task.id), None, Some(by))?;
     Ok(())
-}
-
-const END_STREAK: &str = "UPDATE scheduled_tasks SET failure_count = 0 WHERE id = :task AND failure_count > 0";
-
-/// Resumes a paused task: its schedule counts from now. Occurrences during the pause are neither run nor missed, except a
-/// `once` instant; an event records the period. Resets the streak of dead runs.
-pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str, now: Timestamp) -> Result<(), Fault> {
-    let task = expect(tx, name)?;
-    match task.status {
-        TaskStatus::Active => return Ok(()),
-        TaskStatus::Completed if runs_again(&task) => return Ok(()),
-        TaskStatus::Paused => {}
-        TaskStatus::Invalid => return repair(tx, schedules, "resume", &task, now),
-        TaskStatus::Completed => return Err(refused("resume", &task)),
-    }
-    let task = planned_again(tx, task, now)?;
-    let schedule = task.definition.check(task.created_at, schedules)?;
-    let since = after(now, task.active_since);
-    let unfinished = open::any_unfinished(tx, task.id)?;
-    let next = resolve::first(&Plan::new(&task.definition, schedule, now, task.resolved_until, since), unfinished);
-    let (status, next_run) = stored(next, TaskStatus::Active);
-    tx.prepare_cached(SET_STATUS)?.execute(named_params! {
-        ":task": task.id, ":status": status, ":next": next_run, ":since": since, ":now": now, ":by": None::<&str>,
-    })?;
-    foreign_plans::leave(tx, &task.definition, now)?;
-    tx.prepare_cached(END_STREAK)?.execute(named_params! { ":task": task.id })?;
-    blocked::mark(tx, task.id)?;
-    marks::begin(tx, task.id, now)?;
-    recall(tx, task.id)?;
-    let passed_over = || format!("occurrences from {} to {since} were passed over", task.active_since);
-    let detail = (next != Next::OnRequest).then(passed_over);
-    owners::record(tx, now, "resumed", Some(task.id), None, detail.as_deref())?;
-    Ok(())
-}
-
-/// Plans an invalid task again. Refused with the current reason if the task is still invalid.
-pub(crate) fn repair(
-    tx: &Transaction<'_>,
-    schedules: &mut Schedules,
-    request: &str,
-    task: &Task,
-    now: Timestamp,
-) -> Result<(), Fault> {
-    if let Some((_, reason)) = settle_plan(tx, schedules, task.id, now)? {
-        return Err(refused(request, &Task { invalid_reason: Some(reason), ..task.clone() }));
-    }
-    owners::record(tx, now, "edited", Some(task.id), None, Some("status: \"invalid\" became \"active\""))?;
-    Ok(())
-}
-
-fn refused(request: &str, task: &Task) -> Fault {
-    let reason = match &task.invalid_reason {
-        Some(reason) => format!("it is invalid ({reason}): change its schedule first"),
-        None => format!("it is {}: no occurrence is left; change its schedule first", task.status),
-    };
-    Error::Refused { request: format!("{request} task {:?}", task.name()), reason }.into()
 }
 
 const REMOVE: &str = "DELETE FROM scheduled_tasks WHERE id = :task";

@@ -33,8 +33,8 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence, Success};
 use crate::store::sqlite::{
-    attempts, blocked, claim, clock_mark, damage, delays, due, effects, foreign_plans, marks, once, own_triggers,
-    owners, replan, settle, tasks,
+    attempts, blocked, claim, clock_mark, damage, delays, due, effects, followers, foreign_plans, marks, once,
+    own_triggers, owners, replan, settle, tasks,
 };
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
@@ -150,7 +150,8 @@ impl<'a> Turning<'a> {
         // Newer tables may not answer for all runs at once, so each run is looked at.
         let (blocked, delayed) = (work.newer || blocked::any_blocked(tx)?, work.newer || delays::any(tx)?);
         let limits = if work.newer { InForce::default() } else { InForce::read(tx)? };
-        let written = Written { blocked, delayed, limits, ..Written::default() };
+        let followed = work.newer || followers::any(tx)?;
+        let written = Written { blocked, delayed, followed, limits, ..Written::default() };
         let (slots, budget) = (work.slots, work.most);
         let (held_tasks, passed_over) = (BTreeSet::new(), 0);
         Ok(Turning {
@@ -254,7 +255,7 @@ impl<'a> Turning<'a> {
         let more_unplanned = unplanned.len() > self.budget;
         for task in unplanned.into_iter().take(self.budget) {
             // By itself: requested cancellations are applied even if the row cannot be used.
-            self.item(Item::Task(task), |turn| settle::cancel_asked(turn.tx, task, now, &mut turn.written))?;
+            self.item(Item::Task(task), |turn| settle::cancel_asked(&mut turn.change(), task))?;
             self.task(task, |turn| turn.plan(task))?;
         }
         self.work_off(&marked)?;
@@ -302,6 +303,10 @@ impl<'a> Turning<'a> {
             fault_points::reach("claiming");
         }
         Ok(())
+    }
+
+    fn change(&mut self) -> Change<'_> {
+        Change { tx: self.tx, now: self.work.now, schedules: self.schedules, written: &mut self.written }
     }
 
     /// Returns whether a waiting run may start here now.
@@ -496,7 +501,10 @@ impl<'a> Turning<'a> {
         // Behind runs that cannot be written, the others wait for the next poll.
         self.more |= runs.len() == most && runs.iter().any(|run| !self.rests(Item::Expiry(*run)));
         for run in runs {
-            self.item(Item::Expiry(run), |turn| settle::expire(tx, run, turn.work.seen, now, &mut turn.written))?;
+            self.item(Item::Expiry(run), |turn| {
+                let seen = turn.work.seen;
+                settle::expire(&mut turn.change(), run, seen)
+            })?;
         }
         Ok(())
     }
@@ -528,6 +536,7 @@ impl<'a> Turning<'a> {
                 let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
                 let starter = claimer.map(|claimer| (claimer, &mut turn.slots));
                 open::resolve_due(&mut cx, &due, turn.work.seen, Rest::Later, starter)?;
+                followers::follow_passed(&mut cx)?;
                 // Together with the others, unless each item has its own savepoint.
                 if turn.mode == Mode::OneByOne { once::finish(&mut cx, claimer) } else { Ok(()) }
             })?;

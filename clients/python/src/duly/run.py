@@ -73,7 +73,8 @@ class Run:
         self.payload: Any = message.get("payload")
         #: The occurrence; for a requested run, the time of the request.
         self.scheduled_for: datetime = _time(message, "scheduled_for")
-        #: "schedule", "catch_up", "manual" or "on_dead".
+        #: "schedule", "catch_up", "manual", "on_dead", "on_success", "on_end"
+        #: or "on_missed".
         self.origin: str = _messages.string(message, "origin")
         #: The same for all attempts of the run.
         self.idempotency_key: str = _messages.string(message, "idempotency_key")

@@ -49,7 +49,7 @@ pub(crate) struct Add {
     /// Run once, now.
     #[arg(long, group = "when", help_heading = WHEN)]
     pub(crate) now: bool,
-    /// Run only when triggered, or by the --on-dead of another task.
+    /// Run only when triggered, or by the --on-dead, --on-success, --on-end or --on-missed of another task.
     #[arg(long, group = "when", help_heading = WHEN)]
     pub(crate) manual: bool,
 
@@ -141,9 +141,18 @@ pub(crate) struct Policies {
     /// Concurrency key: at most one run with this key runs at a time, across tasks; duly limit allows more. Default: one key for each task.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// Task to start when a run of this task is dead. Its payload is the dead run.
+    /// Task to start when a run of this task is dead; several with commas. Its payload is the dead run.
     #[arg(long, value_name = "NAME")]
     pub(crate) on_dead: Option<String>,
+    /// Task to start when a run of this task has succeeded; several with commas. Its payload is that run.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) on_success: Option<String>,
+    /// Task to start when a run of this task has succeeded, is dead, or was cancelled after an attempt began.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) on_end: Option<String>,
+    /// Task to start when occurrences of this task are missed and nothing runs for them (--misfire skip, --expires).
+    #[arg(long, value_name = "NAME")]
+    pub(crate) on_missed: Option<String>,
     /// Pause the task after N consecutive dead runs. Default: never.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) pause_after_failures: Option<u32>,
@@ -175,6 +184,9 @@ impl Policies {
         task = self.priority.into_iter().fold(task, NewTask::priority);
         task = self.key.iter().fold(task, NewTask::concurrency_key);
         task = self.on_dead.iter().fold(task, NewTask::on_dead);
+        task = self.on_success.iter().fold(task, NewTask::on_success);
+        task = self.on_end.iter().fold(task, NewTask::on_end);
+        task = self.on_missed.iter().fold(task, NewTask::on_missed);
         self.pause_after_failures.into_iter().fold(task, NewTask::pause_after_failures)
     }
 }

@@ -359,7 +359,8 @@ fn event(kind: &str) -> String {
         };
         let field = missing.strip_prefix("missing field `").unwrap_or_else(|| panic!("{kind}: {missing}"));
         let field = field.trim_end_matches('`').to_owned();
-        let accepted = [json!(1), json!("2027-03-14T12:00:00Z"), json!(true), json!("dead")].into_iter().any(|value| {
+        let values = [json!(1), json!("2027-03-14T12:00:00Z"), json!(true), json!("dead"), json!("on_end")];
+        let accepted = values.into_iter().any(|value| {
             json[&field] = value;
             refusal(&json).map_or_else(|error| error.starts_with("missing field") && error != missing, |_| true)
         });

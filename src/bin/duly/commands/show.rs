@@ -91,6 +91,9 @@ fn summary(task: &Task, marked_runs: Option<usize>, printer: &Printer<'_>) -> Ta
     row("priority", Some(definition.priority.to_string()), plain);
     row("key", definition.concurrency_key.clone(), plain);
     row("on dead", definition.on_dead.clone(), plain);
+    row("on success", definition.on_success.clone(), plain);
+    row("on end", definition.on_end.clone(), plain);
+    row("on missed", definition.on_missed.clone(), plain);
     row("pause after", definition.pause_after_failures.map(|runs| format!("{runs} consecutive dead runs")), plain);
     row("managed by", definition.managed_by.clone(), plain);
     row("failures", failures, Tone::Bad);

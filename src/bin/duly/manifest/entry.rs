@@ -43,6 +43,9 @@ policies! {
     priority = number() => priority;
     concurrency_key = text() => key;
     on_dead = text() => on_dead;
+    on_success = text() => on_success;
+    on_end = text() => on_end;
+    on_missed = text() => on_missed;
     pause_after_failures = number() => pause_after_failures;
 }
 

@@ -26,6 +26,12 @@ WITH gate AS MATERIALIZED (
            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key > 'zone_mark:' AND key < 'zone_mark;')
            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark')
            AND (SELECT id FROM scheduled_tasks WHERE marked IS NOT NULL ORDER BY id LIMIT 1) IS NULL
+           -- No run follows these runs: no task is followed, or none of theirs.
+           AND ((SELECT id FROM scheduled_tasks WHERE {followed} ORDER BY id LIMIT 1) IS NULL
+                OR NOT EXISTS (
+                    SELECT 1 FROM unnest($3::bigint[]) AS n(id)
+                     CROSS JOIN LATERAL (SELECT task_id FROM task_runs WHERE id = n.id OFFSET 0) r
+                     CROSS JOIN LATERAL (SELECT 1 FROM scheduled_tasks WHERE id = r.task_id AND {followed} OFFSET 0) t))
            -- No delay counts from the end of these runs: no task waits for that, or none of theirs.
            AND (NOT EXISTS (
                SELECT 1 FROM (VALUES (0), (1), (2), (3)) AS p(priority)

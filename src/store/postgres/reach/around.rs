@@ -1,7 +1,10 @@
 //! The rows around those that an operation names: what the rules look at from there. Each function is one statement, whose work is
 //! in proportion to the rows that it returns.
 
+use std::collections::{BTreeSet, HashSet};
+
 use crate::model::limit::LimitOn;
+use crate::rules::chain;
 use crate::store::fault::Fault;
 use crate::store::postgres::sheets::{Cell, Sheets};
 use crate::store::sqlite::limits::WINDOW;
@@ -28,6 +31,41 @@ pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Sheets, names: &[S]) -> Res
     }
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     bench.read("scheduled_tasks", "WHERE t.name = ANY ($1)", &[&names]).map(|_| ())
+}
+
+/// The columns that name tasks which follow.
+const FOLLOWERS: [&str; 4] = ["on_dead", "on_success", "on_end", "on_missed"];
+
+/// Reads the tasks that may follow the tasks that were read, and what a run of them changes. Twice: what is due of a follower may be
+/// resolved, and others may follow from that.
+pub(super) fn followers(bench: &mut Sheets) -> Result<(), Fault> {
+    for _ in 0..2 {
+        let before = numbers(bench, "scheduled_tasks", "id");
+        read_named(bench, &FOLLOWERS, &[])?;
+        let mut delays = tasks_with(bench, "schedule_type", "delay");
+        delays.retain(|task| before.binary_search(task).is_err());
+        before_a_change(bench, &delays)?;
+    }
+    Ok(())
+}
+
+/// Reads all tasks to which `on_success` and `on_end` of those that were read lead, and those of these names.
+pub(super) fn led_to(bench: &mut Sheets, names: &[String]) -> Result<(), Fault> {
+    let mut names = names;
+    while read_named(bench, &FOLLOWERS[1..3], names)? {
+        names = &[];
+    }
+    Ok(())
+}
+
+/// Reads the tasks that these columns name, and those of these names. Returns whether another one was found.
+fn read_named(bench: &mut Sheets, columns: &[&str], names: &[String]) -> Result<bool, Fault> {
+    let known: HashSet<String> = texts(bench, "scheduled_tasks", "name").into_iter().collect();
+    let held: Vec<String> = columns.iter().flat_map(|column| texts(bench, "scheduled_tasks", column)).collect();
+    let named = held.iter().chain(names).flat_map(|names| chain::names(names));
+    let named: BTreeSet<&str> = named.filter(|name| !known.contains(*name) && !name.contains('\0')).collect();
+    tasks_named(bench, &named.into_iter().collect::<Vec<_>>())?;
+    Ok(texts(bench, "scheduled_tasks", "name").len() > known.len())
 }
 
 /// Reads the tasks of the runs that were read.

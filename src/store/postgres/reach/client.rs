@@ -11,10 +11,10 @@ use crate::store::turn_io::MAX_ITEMS;
 /// A request, with what it names.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
-    /// Tasks to add.
-    Add { names: Vec<String>, replaces: bool },
+    /// Tasks to add. `leading`: the names to which they lead by `on_success` and `on_end`.
+    Add { names: Vec<String>, leading: Vec<String>, replaces: bool },
     /// Tasks that a source declares or has declared, and its limits, if they are applied. `removes_one`: it is one task, to be removed.
-    Apply { source: String, names: Vec<String>, limits: Option<Vec<LimitOn>>, removes_one: bool },
+    Apply { source: String, names: Vec<String>, leading: Vec<String>, limits: Option<Vec<LimitOn>>, removes_one: bool },
     /// A run of a task, with the key of the request.
     Trigger { task: String, key: Option<String> },
     /// A run that retries another.
@@ -108,9 +108,15 @@ impl Request {
             around::version(bench)?;
         }
         match self {
-            Request::Add { replaces, .. } => add(bench, *replaces),
-            Request::Apply { source, names, limits, removes_one } => {
+            Request::Add { replaces, leading, .. } => {
+                add(bench, *replaces)?;
+                if leading.is_empty() { Ok(()) } else { around::led_to(bench, leading) }
+            }
+            Request::Apply { source, names, leading, limits, removes_one } => {
                 apply(bench, source, names, limits.as_deref())?;
+                if !leading.is_empty() {
+                    around::led_to(bench, leading)?;
+                }
                 if *removes_one { remove_one(bench) } else { Ok(()) }
             }
             Request::Trigger { key, .. } => trigger(bench, key.as_deref()),
@@ -162,6 +168,7 @@ fn add(bench: &mut Sheets, replaces: bool) -> Result<(), Fault> {
         return Ok(());
     }
     around::before_a_change(bench, &changed)?;
+    around::followers(bench)?;
     around::behind_keys(bench)
 }
 
@@ -170,6 +177,7 @@ fn apply(bench: &mut Sheets, source: &String, names: &[String], limits: Option<&
     around::tasks_named(bench, names)?;
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
     around::before_a_change(bench, &tasks)?;
+    around::followers(bench)?;
     around::behind_keys(bench)?;
     around::tasks_of_runs(bench)?;
     let Some(limits) = limits else { return Ok(()) };
@@ -193,6 +201,9 @@ fn trigger(bench: &mut Sheets, key: Option<&str>) -> Result<(), Fault> {
 fn requested(bench: &mut Sheets) -> Result<(), Fault> {
     let delay = around::tasks_with(bench, "schedule_type", "delay");
     around::before_a_change(bench, &delay)?;
+    if !delay.is_empty() {
+        around::followers(bench)?;
+    }
     around::behind_keys(bench)
 }
 
@@ -232,6 +243,7 @@ WHERE t.id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blo
 fn finish(bench: &mut Sheets, run: i64, key: Option<&str>) -> Result<(), Fault> {
     around::runs_with_front(bench, &[run])?;
     around::tasks_of_runs(bench)?;
+    around::followers(bench)?;
     around::behind_keys_and(bench, key)?;
     bench.read("task_runs", ANY_BLOCKED, &[]).map(|_| ())
 }
@@ -241,6 +253,7 @@ fn cancel(bench: &mut Sheets, runs: &[i64]) -> Result<(), Fault> {
     around::runs_with_front(bench, runs)?;
     around::tasks_of_runs(bench)?;
     around::attempts_that_began(bench)?;
+    around::followers(bench)?;
     around::behind_keys(bench)
 }
 
@@ -263,6 +276,7 @@ fn gone_all(bench: &mut Sheets) -> Result<(), Fault> {
 fn change(bench: &mut Sheets) -> Result<(), Fault> {
     let tasks = around::numbers(bench, "scheduled_tasks", "id");
     around::before_a_change(bench, &tasks)?;
+    around::followers(bench)?;
     around::behind_keys(bench)
 }
 

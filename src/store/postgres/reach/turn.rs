@@ -2,7 +2,7 @@
 //!
 //! `turn.sql` begins with what is due, has ended or may be claimed, up to the limits of a turn, and follows what the rules look at
 //! from there:
-//! - the task of each run, its oldest unfinished runs, as far as its overlap policy looks, and its on_dead task;
+//! - the task of each run, its oldest unfinished runs, as far as its overlap policy looks, and the tasks that follow it;
 //! - the first unfinished runs of a task that is planned, and the next ones of tasks that are marked;
 //! - rows of occurrences that a resolution may meet again, and the newest one, with which a skip is merged;
 //! - for each key of these: what runs with it, what may start, and of each handler and priority those that go first behind it;

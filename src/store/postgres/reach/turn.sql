@@ -106,9 +106,9 @@ witness AS MATERIALIZED (
      ORDER BY blocked LIMIT 1
 ),
 due AS MATERIALIZED (
-    SELECT t.id FROM (VALUES (0), (1), (2), (3)) AS p(priority)
+    SELECT t.id, t.followers FROM (VALUES (0), (1), (2), (3)) AS p(priority)
      CROSS JOIN LATERAL (
-         SELECT id FROM scheduled_tasks
+         SELECT id, concat_ws(',', on_end, on_missed) AS followers FROM scheduled_tasks
           WHERE {active_planned} AND priority = p.priority AND next_run <= $1::bigint
           ORDER BY next_run, id LIMIT $7::bigint) t
 ),
@@ -153,19 +153,33 @@ swept_task(id, place) AS (
              WHERE {unfinished} AND task_id > s.id), s.place + 1
       FROM swept_task s WHERE s.id IS NOT NULL AND s.place < $14::bigint
 ),
--- What the ends of runs concern: how many of each task, whether it may be paused, its on_dead task.
+-- What the ends of runs concern: how many of each task, whether it may be paused, the tasks that follow it.
 ended AS MATERIALIZED (
-    SELECT e.task_id AS id, e.ends, t.on_dead,
+    SELECT e.task_id AS id, e.ends, concat_ws(',', t.on_dead, t.on_success, t.on_end, t.on_missed) AS followers,
            coalesce(t.failure_count + e.attempts >= t.pause_after_failures, false) AS pauses
       FROM (SELECT task_id, count(*) AS ends, count(*) FILTER (WHERE attempted) AS attempts
               FROM ending GROUP BY task_id) e
-     CROSS JOIN LATERAL (SELECT on_dead, failure_count, pause_after_failures FROM scheduled_tasks
+     CROSS JOIN LATERAL (SELECT on_dead, on_success, on_end, on_missed, failure_count, pause_after_failures FROM scheduled_tasks
                           WHERE id = e.task_id OFFSET 0) t
 ),
-target AS MATERIALIZED (
-    SELECT t.id, t.schedule_type = 'delay' AS resolves
-      FROM (SELECT DISTINCT on_dead FROM ended WHERE on_dead IS NOT NULL) e
-     CROSS JOIN LATERAL (SELECT id, schedule_type FROM scheduled_tasks WHERE name = e.on_dead OFFSET 0) t
+-- These, and what follows those of them that are resolved first.
+target(id, resolves, followers) AS (
+    SELECT t.id, t.resolves, t.followers
+      FROM (SELECT DISTINCT btrim(n.name) AS name
+              FROM (SELECT followers FROM ended UNION ALL SELECT followers FROM due) f
+             CROSS JOIN LATERAL unnest(string_to_array(f.followers, ',')) AS n(name)) e
+     CROSS JOIN LATERAL (
+         SELECT id, schedule_type = 'delay' AS resolves,
+                CASE WHEN schedule_type = 'delay' THEN concat_ws(',', on_end, on_missed) END AS followers
+           FROM scheduled_tasks WHERE name = e.name OFFSET 0) t
+    UNION
+    SELECT t.id, t.resolves, t.followers
+      FROM target r
+     CROSS JOIN LATERAL unnest(string_to_array(r.followers, ',')) AS n(name)
+     CROSS JOIN LATERAL (
+         SELECT id, schedule_type = 'delay' AS resolves,
+                CASE WHEN schedule_type = 'delay' THEN concat_ws(',', on_end, on_missed) END AS followers
+           FROM scheduled_tasks WHERE name = btrim(n.name) OFFSET 0) t
 ),
 -- Tasks whose runs the rules look at. deep: they may be resolved; front: their first unfinished runs are looked at.
 task AS MATERIALIZED (

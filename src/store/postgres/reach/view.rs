@@ -256,7 +256,7 @@ const WAITED_FOR: &str = sql! {"
          UNION ALL
         SELECT x.id FROM scheduled_tasks s CROSS JOIN LATERAL (
             SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND {unfinished:r} LIMIT 1) x
-         WHERE s.status = 'completed' AND s.on_dead IS NOT NULL))"};
+         WHERE s.status = 'completed' AND (s.on_dead IS NOT NULL OR {followed:s})))"};
 
 /// The dead runs since an instant, and of each the first successes after it. In the order of the index: the server would read the whole
 /// table to find that a task with many runs has not succeeded since.
@@ -318,7 +318,7 @@ fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), F
     let tasks = around::numbers(bench, "scheduler_events", "task_id");
     bench.read("scheduled_tasks", "WHERE t.id = ANY ($1)", &[&tasks])?;
     around::tasks_of_runs(bench)?;
-    around::tasks_named(bench, &around::texts(bench, "scheduled_tasks", "on_dead"))?;
+    around::followers(bench)?;
     limits(bench)
 }
 

@@ -30,6 +30,7 @@ impl Turning<'_> {
                 self.backing.as_mut().map_or(Ok(()), |backing| backing.undone(self.tx))?;
                 self.written.claims.truncate(claims);
                 self.written.events.truncate(events);
+                self.written.passed.clear();
                 self.written.once.starting.clear();
                 self.written.once.completed.truncate(completed);
                 self.slots = slots;
@@ -49,20 +50,20 @@ impl Turning<'_> {
             || (fault.is_too_long() && (self.work.most == 1 || !self.memory.retried.is_empty()))
     }
 
-    /// As [`Turning::attempt`], for the end of a run. A server refuses all that an item writes at once: the reason may be the run of the
-    /// `on_dead` task, so the end is tried again without it.
+    /// As [`Turning::attempt`], for the end of a run. A server refuses all that an item writes at once: the reason may be the run of a
+    /// task that follows, so the end is tried again without it.
     pub(super) fn attempt_end(
         &mut self,
         mut end: impl FnMut(&mut Self) -> Result<(), Fault>,
     ) -> Result<Option<Fault>, Fault> {
-        self.written.tried_on_dead = false;
+        self.written.tried_follower = false;
         let Some(fault) = self.attempt(&mut end)? else { return Ok(None) };
-        if self.backing.is_none() || !self.written.tried_on_dead || self.is_transient(&fault) {
+        if self.backing.is_none() || !self.written.tried_follower || self.is_transient(&fault) {
             return Ok(Some(fault));
         }
-        self.written.on_dead_refused = Some(fault.to_string());
+        self.written.follower_refused = Some(fault.to_string());
         let again = self.attempt(end);
-        self.written.on_dead_refused = None;
+        self.written.follower_refused = None;
         Ok(again?.map(|again| if self.is_transient(&again) { again } else { fault }))
     }
 
