@@ -293,7 +293,7 @@ CREATE TABLE scheduler_instances (
 -- ended, except for a process that left its group and holds its input), declared_gone (a user declared that it has ended;
 -- detail is what was recorded of it). restored: the file was restored to an earlier state, and a new history has begun.
 -- action: a user of the status page triggered or retried (run_id is the new run), paused, resumed or cancelled; detail is
--- 'page: ' and the verb.
+-- 'page: ' and the verb. Of a client of duly mcp, also added, replaced or removed: detail is 'mcp:NAME session S: ' and the verb.
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     at               INTEGER NOT NULL,

@@ -74,6 +74,9 @@ async fn perform(state: Arc<State>, action: Action, headers: HeaderMap, form: By
                 (Some(run), _) => links::run(run),
                 (None, Action::Trigger(on) | Action::Pause(on) | Action::Resume(on)) => links::task(&on.task),
                 (None, Action::Cancel(id) | Action::Retry(id)) => links::run(*id),
+                (None, Action::TriggerRun { on, .. }) => links::task(&on.task),
+                (None, Action::Add { task, .. }) => links::task(&task.name),
+                (None, Action::Remove(_)) => "/".to_owned(),
             };
             (StatusCode::SEE_OTHER, [(LOCATION, page)]).into_response()
         }

@@ -142,6 +142,9 @@ mod manual;
 /// Operations on all runs or tasks that a filter selects.
 mod marks;
 mod matching;
+/// `duly mcp`: tools for agents, confined to what they were given.
+#[cfg(feature = "mcp")]
+mod mcp;
 /// Messages about the past: reasons of cancellations and pauses, leftover processes, stalled owners.
 mod messages;
 /// Occurrences during an outage: misfire policies, graces and limits.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-#[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
@@ -511,10 +510,14 @@ impl Store for PostgresStore {
         })
     }
 
-    #[cfg(feature = "page")]
     fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
         let reach = match action {
+            Action::Add { task, existing } => {
+                Request::Add { names: vec![task.name.clone()], replaces: *existing == Existing::Replace }
+            }
+            Action::Remove(task) => Request::Remove { task: task.clone() },
             Action::Trigger(on) => Request::Trigger { task: on.task.clone(), key: None },
+            Action::TriggerRun { on, key, .. } => Request::Trigger { task: on.task.clone(), key: key.clone() },
             Action::Pause(on) | Action::Resume(on) => Request::Change { task: on.task.clone() },
             Action::Cancel(run) => Request::Cancel { run: *run },
             Action::Retry(run) => Request::Retry { run: *run },
