@@ -73,12 +73,15 @@ fn versions_with_a_handshake_are_answered_in_their_own_form() {
 fn junk_is_answered_and_the_server_goes_on() {
     let (db, _) = with_waiting_run();
     let mut agent = Agent::start(&db, &[]);
-    agent.send_line(&vec![b'x'; 1_000_000]);
-    let error = agent.next()["error"].clone();
-    assert_eq!(
-        (&error["code"], &error["message"]),
-        (&json!(-32700), &json!("expected a line of at most 524288 bytes"))
-    );
+    for (length, says) in
+        [(1_000_000, "expected one JSON object a line: "), (3_000_000, "expected a line of at most 2097152 bytes")]
+    {
+        agent.send_line(&vec![b'x'; length]);
+        let error = agent.next()["error"].clone();
+        assert!(error["code"] == -32700 && error["message"].as_str().unwrap().starts_with(says), "{error}");
+    }
+    let large = agent.refused("preview", json!({"schedule": "x".repeat(1_000_000)}));
+    assert_eq!(large, "arguments.schedule: expected at most 300 characters, found 1000000");
     for (line, code) in [
         (&b"nonsense"[..], -32700),
         (b"\xff\xfe\x00", -32700),

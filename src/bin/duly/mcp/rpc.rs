@@ -105,17 +105,13 @@ pub(crate) fn result_line(id: &Id, result: &Value) -> String {
     json!({"jsonrpc": "2.0", "id": id.value(), "result": result}).to_string()
 }
 
-/// Returns the line of an error. Without an id the field is left out, as the Model Context Protocol defines it.
+/// Returns the line of an error. The id is null if it could not be read, as JSON-RPC defines it.
 pub(crate) fn error_line(id: Option<&Id>, error: &RpcError) -> String {
     let mut fields = json!({"code": error.code, "message": truncate_message(&error.message)});
     if let Some(data) = &error.data {
         fields["data"] = data.clone();
     }
-    let mut line = json!({"jsonrpc": "2.0", "error": fields});
-    if let Some(id) = id {
-        line["id"] = id.value().clone();
-    }
-    line.to_string()
+    json!({"jsonrpc": "2.0", "id": id.map(Id::value), "error": fields}).to_string()
 }
 
 /// Bounds a message that quotes what a client sent.

@@ -3,8 +3,8 @@
 use std::io::{self, BufRead, Write};
 use std::sync::{Mutex, PoisonError};
 
-/// Longest line that is read, in bytes. A payload has at most 256 KiB.
-pub(crate) const MAX_LINE: usize = 512 * 1024;
+/// Longest line that is read, in bytes. What is too large for a tool is refused by its schema, as long as it is read.
+pub(crate) const MAX_LINE: usize = 2 * 1024 * 1024;
 
 /// A line of the client.
 #[derive(Debug, PartialEq, Eq)]
