@@ -2,6 +2,8 @@
 
 mod agent;
 mod change;
+mod guide;
 mod look;
+mod month;
 mod protocol;
 mod red_team;

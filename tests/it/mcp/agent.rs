@@ -139,4 +139,10 @@ impl Agent {
         self.input = None;
         exited(&mut self.process.0, "duly mcp").code()
     }
+
+    /// Kills the program.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn kill(self) {
+        self.process.kill();
+    }
 }
