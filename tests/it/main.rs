@@ -1,6 +1,8 @@
 //! The integration tests, in one binary: one module per topic, with shared helpers in `fixtures`.
 #![warn(clippy::disallowed_methods)]
 
+/// Actors: changes that are recorded with who makes them.
+mod actors;
 /// Alarms of `duly run`, by a URL and by a command.
 mod alarm_messages;
 mod alerts;
