@@ -133,7 +133,7 @@ impl Actor {
     /// As [`Client::trigger_run`].
     pub fn trigger_run(&self, run: NewRun) -> Result<Triggered> {
         let (task, payload, key) = run.into_checked()?;
-        let triggered = self.act(&Action::TriggerRun { on: self.target(&task)?, payload, key })?.triggered;
+        let triggered = self.act(&Action::Trigger { on: self.target(&task)?, payload, key })?.triggered;
         triggered.ok_or_else(|| unanswered("trigger a task"))
     }
 

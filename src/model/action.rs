@@ -14,10 +14,8 @@ pub(crate) enum Action {
     Add { task: Box<Definition>, existing: Existing },
     /// Removes this task with its history, or a part of it.
     Remove(String),
-    /// Opens a run of this task.
-    Trigger(Target),
-    /// Opens a run of this task with a payload, as JSON, or finds the run that the same key opened.
-    TriggerRun { on: Target, payload: Option<String>, key: Option<String> },
+    /// Opens a run of this task, with a payload of its own as JSON, or finds the run that the same key opened.
+    Trigger { on: Target, payload: Option<String>, key: Option<String> },
     /// Pauses this task.
     Pause(Target),
     /// Resumes this task.
@@ -43,7 +41,7 @@ impl Action {
             Action::Add { existing: Existing::Replace, .. } => "replace",
             Action::Add { .. } => "add",
             Action::Remove(_) => "remove",
-            Action::Trigger(_) | Action::TriggerRun { .. } => "trigger",
+            Action::Trigger { .. } => "trigger",
             Action::Pause(_) => "pause",
             Action::Resume(_) => "resume",
             Action::Cancel(_) => "cancel",
@@ -59,7 +57,7 @@ pub(crate) struct Acted {
     pub(crate) opened: Option<i64>,
     /// What became of a task that was added.
     pub(crate) added: Option<Added>,
-    /// The run of a [`Action::TriggerRun`].
+    /// The run of an [`Action::Trigger`].
     pub(crate) triggered: Option<Triggered>,
     /// A part of the runs of a removed task is left: the caller repeats the action.
     pub(crate) is_part: bool,

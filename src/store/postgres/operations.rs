@@ -516,8 +516,7 @@ impl Store for PostgresStore {
                 Request::Add { names: vec![task.name.clone()], replaces: *existing == Existing::Replace }
             }
             Action::Remove(task) => Request::Remove { task: task.clone() },
-            Action::Trigger(on) => Request::Trigger { task: on.task.clone(), key: None },
-            Action::TriggerRun { on, key, .. } => Request::Trigger { task: on.task.clone(), key: key.clone() },
+            Action::Trigger { on, key, .. } => Request::Trigger { task: on.task.clone(), key: key.clone() },
             Action::Pause(on) | Action::Resume(on) => Request::Change { task: on.task.clone() },
             Action::Cancel(run) => Request::Cancel { run: *run },
             Action::Retry(run) => Request::Retry { run: *run },

@@ -38,7 +38,7 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
 /// The task that an action names by its id.
 fn target(action: &Action) -> Option<&Target> {
     match action {
-        Action::Trigger(on) | Action::TriggerRun { on, .. } | Action::Pause(on) | Action::Resume(on) => Some(on),
+        Action::Trigger { on, .. } | Action::Pause(on) | Action::Resume(on) => Some(on),
         Action::Add { .. } | Action::Remove(_) | Action::Cancel(_) | Action::Retry(_) => None,
     }
 }
@@ -64,13 +64,10 @@ fn perform(
             acted.is_part = !tasks::remove(tx, task, now)?;
             Ok((!acted.is_part).then(|| (task.clone(), None)))
         }
-        Action::Trigger(Target { task, .. }) => {
-            acted.opened = Some(requests::trigger_in(tx, schedules, (task, None, None), now)?.run_id);
-            Ok(Some((task.clone(), acted.opened)))
-        }
-        Action::TriggerRun { on, payload, key } => {
+        Action::Trigger { on, payload, key } => {
             let request = (on.task.as_str(), payload.as_deref(), key.as_deref());
             let triggered = requests::trigger_in(tx, schedules, request, now)?;
+            acted.opened = Some(triggered.run_id);
             acted.triggered = Some(triggered);
             Ok(triggered.is_new.then(|| (on.task.clone(), Some(triggered.run_id))))
         }
