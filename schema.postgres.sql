@@ -314,8 +314,9 @@ CREATE TABLE scheduler_instances (
 -- than its lease. Of a command whose scheduler died: orphan_unknown (whether it has ended cannot be known; its run
 -- waits), left_group (it has ended, except for a process that left its group and holds its input), declared_gone (a
 -- user declared that it has ended; detail is what was recorded of it). action: a user of the status page triggered or
--- retried (run_id is the new run), paused, resumed or cancelled; detail is 'page: ' and the verb. missed: nothing ran
--- for occurrences, or for a run that expired; caught_up: occurrences were missed, and a later one ran in their place;
+-- retried (run_id is the new run), paused, resumed or cancelled; detail is 'page: ' and the verb. Of a client of duly
+-- mcp, also added, replaced or removed: detail is 'mcp:NAME session S: ' and the verb. missed: nothing ran for
+-- occurrences, or for a run that expired; caught_up: occurrences were missed, and a later one ran in their place;
 -- skipped: five or more occurrences in a row were skipped, behind a run that takes long. Of these three, run_id is the
 -- row, detail says how many and why.
 CREATE TABLE scheduler_events (

@@ -165,7 +165,8 @@
 //! |---|---|---|---|
 //! | `bundled` | yes | SQLite, compiled in. Without it, the SQLite of the application or the system is linked ([linking]) | a C compiler |
 //! | `page` | yes | the status page, metrics and JSON over HTTP: [`Builder::page`] | 42 crates; a thread, if a page is served |
-//! | `cli` | yes | the program `duly`. A library does not need it | 57 crates |
+//! | `cli` | yes | the program `duly`. A library does not need it | 58 crates |
+//! | `mcp` | yes | `duly mcp`, a command of the program: tools for agents. A library does not need it | nothing beside `cli` |
 //! | `chrono-tz` | yes | a `chrono_tz::Tz` names the time zone of a task: [`ZoneName`] | 4 crates |
 //! | `tokio` | | async handlers, [`AsyncClient`] | 2 crates, in the version of the application |
 //! | `tracing` | | a span of [`tracing`](https://docs.rs/tracing) for each attempt | 3 crates, in the version of the application |
@@ -298,6 +299,7 @@ mod worker;
 mod waits;
 
 pub use client::Client;
+pub use client::actions::Actor;
 #[cfg(feature = "tokio")]
 pub use client::async_client::AsyncClient;
 pub use client::backup::Backup;

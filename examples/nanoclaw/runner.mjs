@@ -56,6 +56,18 @@ async function agent(run) {
   }
 }
 
+/**
+ * Carries out a task that an agent added with the tools of `duly mcp`: asks the agent, and sends its answer once. Its ledger is duly's, so
+ * there is no row of NanoClaw to write.
+ * @param {import("duly").Run<{ prompt: string, chat_jid: string, group_folder: string }>} run
+ */
+async function prompt(run) {
+  const task = checked({ ...run.payload, id: run.task });
+  const answer = await runAgent(task, run.signal);
+  if (answer) await run.effect("send", () => send(ipc, task, answer, run.idempotencyKey));
+  return { answer: answer?.slice(0, 200) ?? null };
+}
+
 /** Writes the row of a failed attempt. That it cannot be written does not replace the error of the attempt. */
 function report(run, task, times, error) {
   try {
@@ -81,4 +93,4 @@ function checked(task) {
 }
 
 // NanoClaw's own limit of containers.
-await worker({ handlers: { agent }, concurrency: Number(process.env.MAX_CONCURRENT_CONTAINERS ?? 5) });
+await worker({ handlers: { agent, prompt }, concurrency: Number(process.env.MAX_CONCURRENT_CONTAINERS ?? 5) });

@@ -14,7 +14,7 @@ const duly = given.includes("/") ? resolve(given) : given;
 const client = join(here, "../../clients/node");
 
 const home = mkdtempSync(join(tmpdir(), "duly-nanoclaw-"));
-for (const file of ["package.json", "runner.mjs", "outbox.mjs", "rows.mjs", "nanoclaw.toml", "sample.sql", "roll-back.sql"]) {
+for (const file of ["package.json", "runner.mjs", "outbox.mjs", "rows.mjs", "nanoclaw.toml", "family.toml", "day.mjs", "sample.sql", "roll-back.sql"]) {
   cpSync(join(here, file), join(home, file));
 }
 mkdirSync(join(home, "node_modules"));
@@ -168,6 +168,8 @@ async function main() {
   assert.equal(logged("carousel").length, 2);
   store.exec("UPDATE scheduled_tasks SET status = 'active' WHERE id = 'carousel'");
 
+  await agentsDay();
+
   // The end, and the way back.
   assert.equal(run("check"), "");
   scheduler.kill("SIGTERM");
@@ -179,6 +181,45 @@ async function main() {
   assert.equal(task("carousel").next_run, next.next_run);
   store.close();
   console.log("the example of NanoClaw: all tests passed");
+}
+
+/** The agent's day with the tools of `duly mcp`, before and after 13:00 in Rome. The clock is that of libfaketime, if the machine has it. */
+async function agentsDay() {
+  const { Tools, day, why } = await import(pathToFileURL(join(home, "day.mjs")).href);
+  const library = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"].map((at) => `${at}/faketime/libfaketime.so.1`).find(existsSync);
+  if (library === undefined) {
+    if (process.env.DULY_CI === "1") throw new Error("no libfaketime");
+    console.log("skipped: no libfaketime: the agent's day");
+    return;
+  }
+  const clock = (at) => ({ LD_PRELOAD: library, FAKETIME: `@${at}`, FAKETIME_DONT_FAKE_MONOTONIC: "1", FAKETIME_NO_CACHE: "1" });
+  const noon = { ...env, DULY_BIN: duly, DULY_DB: join(home, "day.db"), ...clock("2027-03-14 11:59:55") };
+  const options = ["--scope", "agent:family/", "--allow", "add,trigger,pause,remove", "--handlers", "prompt"];
+  const tools = new Tools([...options, "--manifest", "family.toml", "--tz", "Europe/Rome"], noon);
+  const said = [];
+  await day(tools, (line) => said.push(line));
+  assert.deepEqual(said.slice(0, 2), ["schedule_task: added", "schedule_task again: unchanged"]);
+  assert.match(said[2], /^reminder: it runs within a minute: in [01]s$/);
+  assert.match(said[3], /^another chat: payload.chat_jid: expected one of "120363041@g.us"/);
+  assert.match(said[4], /^another group: name: expected a name that begins with agent:family\//);
+  assert.match(said[5], /^a command: handler: expected one of prompt, found "command"/);
+  const before = messages("family").length;
+  const runner = spawn(duly, ["run", "--worker", "nanoclaw=node runner.mjs", "--poll", "50ms"], { env: noon, stdio: "ignore" });
+  try {
+    // One post, and the reminder; no news.
+    await until("13:00", () => messages("family").length >= before + 2);
+    const texts = messages("family").map((message) => message.text).filter((text) => /carousel of today|dentist|news/.test(text));
+    assert.equal(texts.filter((text) => text === "Done: Make the carousel of today").length, 3, "two of before, and one");
+    assert.equal(texts.filter((text) => text.includes("news")).length, 0);
+    const [posted] = await why(tools, "agent:family/carousel", () => {});
+    assert.match(posted, /^it ran: run \d+ succeeded|^run \d+ of /);
+    const [reason] = await why(tools, "agent:family/news", () => {});
+    assert.match(reason, /^nothing ran because the task was paused at 2027-03-14T12:59:5.*by mcp:nanoclaw session .*it is still paused/);
+  } finally {
+    runner.kill("SIGTERM");
+    await new Promise((resolve) => runner.on("close", resolve));
+    await tools.close();
+  }
 }
 
 try {

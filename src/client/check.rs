@@ -24,6 +24,7 @@ use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock;
 use crate::host::platform::{self, Writable};
 use crate::host::process::{self, Group};
+use crate::model::action::ACTORS;
 use crate::model::health::{Health, Limits, Liveness, Ownerless, Stuck};
 use crate::model::report::Instance;
 use crate::model::run::text_enum;
@@ -90,8 +91,7 @@ text_enum! {
         /// Nothing ran for occurrences of a task within the last day: they were resolved later than its grace, or the run expired. No run
         /// of it has succeeded since.
         Missed = "missed",
-        /// Five occurrences of a task in a row were skipped within the last day, since its earlier runs took too long, and no later run
-        /// has succeeded.
+        /// Five occurrences of a task in a row were skipped within the last day, since earlier runs took too long. It ends as `missed`.
         Skipped = "skipped",
         /// A task cannot be scheduled.
         Invalid = "invalid",
@@ -178,7 +178,20 @@ impl Client {
         if let Some((path, log_bytes)) = &file {
             found.extend(of_the_file(path, *log_bytes, any_alive));
         }
+        self.name_actors(&mut found)?;
         Ok(found)
+    }
+
+    /// Adds to the problem of a task that an [actor](Client::actor) has added who that was.
+    fn name_actors(&self, found: &mut [Problem]) -> Result<()> {
+        for problem in found {
+            let Some(name) = &problem.task else { continue };
+            let manager = self.task(name)?.and_then(|task| task.definition.managed_by);
+            if let Some(actor) = manager.filter(|manager| manager.starts_with(ACTORS)) {
+                problem.found = format!("{} (added by {actor})", problem.found);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,6 @@
 //! `Client`: adds, changes and looks up tasks. It has its own connection and no threads.
 
-#[cfg(feature = "page")]
-mod actions;
+pub(crate) mod actions;
 pub(crate) mod alarms;
 pub(crate) mod apply;
 #[cfg(feature = "tokio")]

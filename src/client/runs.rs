@@ -51,6 +51,21 @@ impl NewRun {
         self.key = Some(key.into());
         self
     }
+
+    /// Returns the task, the payload as JSON, and the key.
+    pub(super) fn into_checked(self) -> Result<(String, Option<String>, Option<String>)> {
+        let NewRun { task, payload, key } = self;
+        let invalid = |error| Error::invalid_task("payload", error, "a value that JSON can hold");
+        let payload = payload.transpose().map_err(invalid)?;
+        payload.as_deref().map(check_payload).transpose()?;
+        if let Some(key) = &key {
+            check_text("request_key", key)?;
+            if key.starts_with('#') {
+                return Err(Error::invalid_task("request_key", key, "a key that does not begin with #"));
+            }
+        }
+        Ok((task, payload, key))
+    }
 }
 
 impl Client {
@@ -119,16 +134,7 @@ impl Client {
     /// As [`Client::trigger_with`]; [`Error::Refused`] if the key was used with another payload; [`Error::InvalidTask`] if the key is empty, has more than 200 bytes, or contains control
     /// characters.
     pub fn trigger_run(&self, run: NewRun) -> Result<Triggered> {
-        let NewRun { task, payload, key } = run;
-        let invalid = |error| Error::invalid_task("payload", error, "a value that JSON can hold");
-        let payload = payload.transpose().map_err(invalid)?;
-        payload.as_deref().map(check_payload).transpose()?;
-        if let Some(key) = &key {
-            check_text("request_key", key)?;
-            if key.starts_with('#') {
-                return Err(Error::invalid_task("request_key", key, "a key that does not begin with #"));
-            }
-        }
+        let (task, payload, key) = run.into_checked()?;
         self.write(|store, now| store.trigger(&task, payload.as_deref(), key.as_deref(), now))
     }
 

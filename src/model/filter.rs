@@ -33,6 +33,7 @@ pub struct Filter {
     all: bool,
     handler: Option<String>,
     name: Option<NamePattern>,
+    added_by: Option<NamePattern>,
     status: Option<RunStatus>,
     task_status: Option<TaskStatus>,
     #[serde(rename = "older_than_ms", with = "json::optional_duration")]
@@ -62,6 +63,26 @@ impl Filter {
     #[must_use]
     pub fn name(mut self, pattern: impl Into<NamePattern>) -> Self {
         self.name = Some(pattern.into());
+        self
+    }
+
+    /// Selects only the tasks, or the runs of the tasks, that were added by what matches a pattern: an
+    /// [actor](crate::Client::actor), as in `mcp:*`, or a manifest. See [`Definition::managed_by`](crate::Definition::managed_by).
+    ///
+    /// ```
+    /// use duly::{Client, Filter, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// client.add(NewTask::manual("export").handler("export"))?;
+    /// client.actor("mcp:claude-code", "7f3a")?.add(NewTask::manual("import").handler("import"))?;
+    /// // What was added by hand matches no pattern, not even `*`.
+    /// assert_eq!(client.remove_matching(&Filter::new().added_by("*"))?.changed, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn added_by(mut self, pattern: impl Into<NamePattern>) -> Self {
+        self.added_by = Some(pattern.into());
         self
     }
 
@@ -115,6 +136,7 @@ impl Filter {
         };
         let has_condition = self.handler.is_some()
             || self.name.is_some()
+            || self.added_by.is_some()
             || self.status.is_some()
             || self.task_status.is_some()
             || self.older_than.is_some()
@@ -139,7 +161,8 @@ impl Filter {
         };
         let aged = self.older_than.map(|age| now.minus(age));
         let before = aged.into_iter().chain(self.before).min();
-        Ok(Selection { action, handler: self.handler.clone(), name: self.name.clone(), status, before, task: None })
+        let Filter { handler, name, added_by, .. } = self.clone();
+        Ok(Selection { action, handler, name, added_by, status, before, task: None })
     }
 }
 
@@ -166,6 +189,7 @@ pub(crate) struct Selection {
     pub(crate) action: BulkAction,
     pub(crate) handler: Option<String>,
     pub(crate) name: Option<NamePattern>,
+    pub(crate) added_by: Option<NamePattern>,
     /// `None`: every status that the operation can change.
     pub(crate) status: Option<&'static str>,
     pub(crate) before: Option<Timestamp>,
@@ -177,12 +201,15 @@ impl Selection {
     /// All unfinished runs of a task, to be cancelled.
     pub(crate) fn runs_of(task: i64) -> Self {
         let action = BulkAction::Cancel;
-        Selection { action, handler: None, name: None, status: None, before: None, task: Some(task) }
+        Selection { action, handler: None, name: None, added_by: None, status: None, before: None, task: Some(task) }
     }
 
-    /// Returns whether a name and a handler match. A name that is not UTF-8 matches as it is displayed.
-    pub(crate) fn accepts(&self, name: &str, handler: &[u8]) -> bool {
+    /// Returns whether a name, a handler and who added the task match. A name that is not UTF-8 matches as it is displayed.
+    pub(crate) fn accepts(&self, name: &str, handler: &[u8], manager: Option<&[u8]>) -> bool {
+        let is_manager =
+            |wanted: &NamePattern| manager.is_some_and(|manager| wanted.matches(&String::from_utf8_lossy(manager)));
         self.handler.as_ref().is_none_or(|wanted| wanted.as_bytes() == handler)
+            && self.added_by.as_ref().is_none_or(is_manager)
             && self.name.as_ref().is_none_or(|pattern| pattern.matches(name))
     }
 }

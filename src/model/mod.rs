@@ -1,6 +1,5 @@
 //! The values that the modules of duly exchange: tasks, runs, events, settings. They do no I/O and read no clock.
 
-#[cfg(feature = "page")]
 pub(crate) mod action;
 pub(crate) mod alarm;
 mod attempt_json;

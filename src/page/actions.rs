@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Returns the routes of all actions.
 pub(super) fn routes() -> Router<Arc<State>> {
     Router::new()
-        .route("/tasks/{name}/trigger", on_task(Action::Trigger))
+        .route("/tasks/{name}/trigger", on_task(|on| Action::Trigger { on, payload: None, key: None }))
         .route("/tasks/{name}/pause", on_task(Action::Pause))
         .route("/tasks/{name}/resume", on_task(Action::Resume))
         .route("/runs/{id}/cancel", on_run(Action::Cancel))
@@ -72,8 +72,10 @@ async fn perform(state: Arc<State>, action: Action, headers: HeaderMap, form: By
         Ok((Ok(opened), action)) => {
             let page = match (opened, &action) {
                 (Some(run), _) => links::run(run),
-                (None, Action::Trigger(on) | Action::Pause(on) | Action::Resume(on)) => links::task(&on.task),
+                (None, Action::Trigger { on, .. } | Action::Pause(on) | Action::Resume(on)) => links::task(&on.task),
                 (None, Action::Cancel(id) | Action::Retry(id)) => links::run(*id),
+                (None, Action::Add { task, .. }) => links::task(&task.name),
+                (None, Action::Remove(_)) => "/".to_owned(),
             };
             (StatusCode::SEE_OTHER, [(LOCATION, page)]).into_response()
         }

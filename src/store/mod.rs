@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-#[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
@@ -163,7 +162,6 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)>;
 
     /// Performs an action and records it as an event that names `actor`, in one transaction.
-    #[cfg(feature = "page")]
     fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted>;
     /// Makes the backend refuse every write on this connection from now on.
     #[cfg(feature = "page")]

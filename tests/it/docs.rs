@@ -224,6 +224,7 @@ fn restricted_words_are_used_only_in_their_files() {
         "cli/signals.rs",
         "commands/run.rs",
         "workers/supervisor.rs",
+        "mcp/server.rs",
     ]
     .map(|file| format!("bin/duly/{file}"));
     let threads: Vec<&str> =
@@ -408,7 +409,7 @@ fn docs_rs_documents_every_feature() {
     for feature in features.into_iter().filter(|name| *name != "default") {
         assert!(page.contains(&format!("//! | `{feature}` |")), "the crate page does not say what {feature} adds");
         // The program is not documented there, and the other one is a default.
-        assert!(["cli", "bundled"].contains(&feature) || built.contains(&format!("\"{feature}\"")), "{feature}");
+        assert!(["cli", "mcp", "bundled"].contains(&feature) || built.contains(&format!("\"{feature}\"")), "{feature}");
     }
     assert!(!built.contains("all-features"), "`faults` is private");
 }

@@ -27,7 +27,10 @@ const OPERATING: &str = "docs/operating.md";
 const ON_SERVER: [&str; 2] = ["docs/guards.md", "docs/postgres.md"];
 
 /// Blocks that another test runs: the page, the first words of the block, and the function or script. No words: each block of the page.
-const ELSEWHERE: [(&str, &str, &str); 10] = [
+const ELSEWHERE: [(&str, &str, &str); 13] = [
+    ("docs/agents.md", "{\n", "the_configurations_of_the_guides_start_the_tools"),
+    ("docs/nanoclaw.md", "{\n", "the_configurations_of_the_guides_start_the_tools"),
+    ("docs/nanoclaw.md", "schedule_task: added", ".ci/clients"),
     // The usage and the examples of each command; a test of the program compares the page with its help.
     ("docs/reference/commands.md", "", "every_example_of_every_help_text_runs"),
     ("docs/alarms.md", "{\n", "the_message_of_an_alarm_has_the_keys_of_the_page"),

@@ -1,6 +1,8 @@
 //! The integration tests, in one binary: one module per topic, with shared helpers in `fixtures`.
 #![warn(clippy::disallowed_methods)]
 
+/// Actors: changes that are recorded with who makes them.
+mod actors;
 /// Alarms of `duly run`, by a URL and by a command.
 mod alarm_messages;
 mod alerts;
@@ -145,6 +147,9 @@ mod manual;
 /// Operations on all runs or tasks that a filter selects.
 mod marks;
 mod matching;
+/// `duly mcp`: tools for agents, confined to what they were given.
+#[cfg(feature = "mcp")]
+mod mcp;
 /// Messages about the past: reasons of cancellations and pauses, leftover processes, stalled owners.
 mod messages;
 /// Occurrences during an outage: misfire policies, graces and limits.

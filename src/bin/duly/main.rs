@@ -9,6 +9,8 @@ mod commands;
 mod exec;
 mod import;
 mod manifest;
+#[cfg(feature = "mcp")]
+mod mcp;
 #[cfg(test)]
 mod mutations;
 mod output;
@@ -211,6 +213,11 @@ fn run(args: &Args, forward: Option<Forward>, end: Option<End>) -> Result<ExitCo
             Exit::CutShort => ExitCode::from(3),
         });
     }
+    #[cfg(feature = "mcp")]
+    if let Command::Mcp(options) = &args.command {
+        // It writes to standard output itself.
+        return mcp::mcp(&args.db, options, io::stdin(), io::stdout()).map(|()| ExitCode::SUCCESS);
+    }
     if let (Command::Selftest { .. }, Some(role)) = (&args.command, Role::from_env()) {
         role.run().map_err(|error| Failure::Unsuccessful(error.to_string()))?;
         return Ok(ExitCode::SUCCESS);
@@ -349,6 +356,8 @@ fn execute(args: &Args, printer: &mut Printer<'_>) -> Result<(), Failure> {
     match &args.command {
         // Handled by `run`.
         Command::Run(_) => Ok(()),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(_) => Ok(()),
         Command::Add(add) => add::add(&args.db, add, printer),
         Command::Apply(apply) => apply::apply(&args.db, apply, printer),
         Command::Import(import) => commands::import::import(&args.db, import, printer),

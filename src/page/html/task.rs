@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::client::check::Problem;
 use crate::error::{Error, Result};
+use crate::model::action::ACTORS;
 use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::run::RunStatus;
 use crate::model::task::{Definition, Task, TaskStatus};
@@ -141,7 +142,8 @@ fn summary(task: &Task, times: &Times) -> Markup {
     rows.push(("Handler", html! { (show(&definition.handler, MAX_CELL)) }));
     rows.extend(work(definition));
     if let Some(manifest) = &definition.managed_by {
-        rows.push(("Managed by", html! { (show(manifest, MAX_CELL)) }));
+        let is_actor = manifest.starts_with(ACTORS);
+        rows.push((if is_actor { "Added by" } else { "Managed by" }, html! { (show(manifest, MAX_CELL)) }));
     }
     rows.push(("Created", parts::instant(task.created_at, times)));
     if task.updated_at != task.created_at {

@@ -126,7 +126,7 @@ impl PostgresStore {
 }
 
 /// Returns the columns `on_success` and `on_end` of tasks, which name the tasks that they lead to.
-fn leading<'t>(tasks: impl IntoIterator<Item = &'t Definition>) -> Vec<String> {
+pub(super) fn leading<'t>(tasks: impl IntoIterator<Item = &'t Definition>) -> Vec<String> {
     tasks.into_iter().flat_map(|task| [&task.on_success, &task.on_end]).flatten().cloned().collect()
 }
 

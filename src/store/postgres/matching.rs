@@ -13,7 +13,7 @@ use crate::store::turn_io::MAX_ITEMS;
 
 /// As in `matching` of the SQLite store: unfinished runs, the last of each task first.
 const UNFINISHED: &str = sql! {"
-    SELECT r.id, t.name, r.handler, r.task_id, {unscheduled_case:r}, r.scheduled_for
+    SELECT r.id, t.name, r.handler, t.managed_by, r.task_id, {unscheduled_case:r}, r.scheduled_for
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE {unfinished:r}
        AND (r.task_id, {unscheduled_case:r}, r.scheduled_for) < ($1, $2, $3)
@@ -23,7 +23,7 @@ const UNFINISHED: &str = sql! {"
 
 /// As [`UNFINISHED`], of one task. `+ 0`: the server would also search all runs by their ids.
 const UNFINISHED_OF_TASK: &str = sql! {"
-    SELECT r.id, t.name, r.handler, t.id, r.unscheduled, r.scheduled_for
+    SELECT r.id, t.name, r.handler, t.managed_by, t.id, r.unscheduled, r.scheduled_for
       FROM scheduled_tasks t CROSS JOIN LATERAL (
         SELECT n.id, n.handler, {unscheduled_case:n} AS unscheduled, n.scheduled_for FROM task_runs n
          WHERE n.task_id = t.id AND {unfinished:n} AND ({unscheduled_case:n}, n.scheduled_for) < ($2, $3)
@@ -34,14 +34,14 @@ const UNFINISHED_OF_TASK: &str = sql! {"
      ORDER BY r.unscheduled DESC, r.scheduled_for DESC"};
 
 const FINAL: &str = "
-    SELECT r.id, t.name, r.handler
+    SELECT r.id, t.name, r.handler, t.managed_by
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id > $1 AND r.id <= $2 AND r.status = $3
        AND ($4::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) <= $4)
      ORDER BY r.id LIMIT $5";
 
 const TASKS: &str = "
-    SELECT t.id, t.name, t.handler FROM scheduled_tasks t
+    SELECT t.id, t.name, t.handler, t.managed_by FROM scheduled_tasks t
      WHERE t.name >= $1 AND ($2::text IS NULL OR t.name > $2) AND t.id <= $3
        AND (t.invalid_reason = $7::text
             OR (($4::text IS NULL OR t.status = $4)
@@ -76,7 +76,7 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
             let statement = if selection.task.is_some() { UNFINISHED_OF_TASK } else { UNFINISHED };
             let rows = server.query(statement, &[&task, &unscheduled, &at, &until, &status, &before, &limit])?;
             let position = |row: &Row| {
-                Ok(Position::Unfinished { task: row.try_get(3)?, unscheduled: row.try_get(4)?, at: row.try_get(5)? })
+                Ok(Position::Unfinished { task: row.try_get(4)?, unscheduled: row.try_get(5)?, at: row.try_get(6)? })
             };
             pass.is_read = read(&rows, most, selection, pass, position)?;
         }
@@ -104,7 +104,7 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
     Ok(())
 }
 
-/// Reads rows that begin with an id, a name and a handler, until [`MAX_ITEMS`] match. Returns whether it has read all.
+/// Reads rows that begin with an id, a name, a handler and who added the task, until [`MAX_ITEMS`] match. Returns whether it has read all.
 fn read(
     rows: &[Row],
     most: usize,
@@ -123,7 +123,8 @@ fn read(
             return Ok(true);
         }
         pass.position = Some(position(row)?);
-        if selection.accepts(name, handler.as_bytes()) {
+        let manager: Option<&str> = row.try_get(3)?;
+        if selection.accepts(name, handler.as_bytes(), manager.map(str::as_bytes)) {
             pass.selected.push(row.try_get(0)?);
         }
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-#[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
@@ -30,6 +29,7 @@ use crate::model::task_pages::{After, RunLine, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
+use crate::store::postgres::add::leading;
 use crate::store::postgres::counts::Listed;
 use crate::store::postgres::owner_session::{OwnerConnection, channel};
 use crate::store::postgres::reach::Reach;
@@ -512,10 +512,14 @@ impl Store for PostgresStore {
         })
     }
 
-    #[cfg(feature = "page")]
     fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
         let reach = match action {
-            Action::Trigger(on) => Request::Trigger { task: on.task.clone(), key: None },
+            Action::Add { task, existing } => {
+                let (names, replaces) = (vec![task.name.clone()], *existing == Existing::Replace);
+                Request::Add { names, leading: leading([task.as_ref()]), replaces }
+            }
+            Action::Remove(task) => Request::Remove { task: task.clone() },
+            Action::Trigger { on, key, .. } => Request::Trigger { task: on.task.clone(), key: key.clone() },
             Action::Pause(on) | Action::Resume(on) => Request::Change { task: on.task.clone() },
             Action::Cancel(run) => Request::Cancel { run: *run },
             Action::Retry(run) => Request::Retry { run: *run },

@@ -48,7 +48,7 @@ const SCAN: &str = sql! {"
           FROM scanned s
          CROSS JOIN LATERAL (
              SELECT t.id,
-                    t.schedule_type = 'once' AND t.status = 'completed' AND t.next_run IS NULL AND t.managed_by IS NULL
+                    t.schedule_type = 'once' AND t.status = 'completed' AND t.next_run IS NULL AND {undeclared:t}
                     AND t.updated_at < $3::bigint AS is_expired,
                     (SELECT count(*) FROM (SELECT 1 FROM task_runs r WHERE r.task_id = t.id LIMIT $4::bigint) AS c) AS runs
                FROM scheduled_tasks t WHERE t.id > s.id AND t.id <= $2::bigint ORDER BY t.id LIMIT 1) t
@@ -90,11 +90,11 @@ const REMOVE_RUNS: &str = "
     DELETE FROM task_runs WHERE id = ANY(ARRAY(SELECT id FROM old))";
 
 /// Locks the tasks that are still expired, as [`SCAN`] says: another program may change one meanwhile. `$1` the tasks, `$2` before when.
-const LOCK_TASKS: &str = "
+const LOCK_TASKS: &str = sql! {"
     SELECT t.id FROM scheduled_tasks t
      WHERE t.id = ANY($1::bigint[]) AND t.schedule_type = 'once' AND t.status = 'completed' AND t.next_run IS NULL
-       AND t.managed_by IS NULL AND t.updated_at < $2::bigint
-     ORDER BY t.id FOR UPDATE";
+       AND {undeclared:t} AND t.updated_at < $2::bigint
+     ORDER BY t.id FOR UPDATE"};
 
 /// Deletes locked tasks, whose runs have all ended.
 const REMOVE_TASKS: &str = sql! {"

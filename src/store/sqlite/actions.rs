@@ -1,53 +1,123 @@
-//! What the status page needs of its connections: actions with their event, a reader that cannot write, a token.
+//! Actions: requests that are recorded with who made them, in the transaction that performs them.
 
 use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::action::{Acted, Action, Target};
+use crate::model::action::{ACTORS, Acted, Action, Target};
+use crate::model::request::{Added, Change, Existing};
+use crate::model::task::Definition;
+use crate::schedule::Schedules;
 use crate::store::fault::Fault;
+use crate::store::sqlite::add::{Adder, compare, create};
 use crate::store::sqlite::connection::SqliteStore;
-use crate::store::sqlite::{history, owners, requests, task_changes, tasks};
+use crate::store::sqlite::{followers, history, owners, requests, task_changes, tasks};
 
-/// Performs an action and records it, in one transaction.
+/// Performs an action and records it, in one transaction. What changes nothing is not recorded.
 pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
     store.write("perform an action", |tx, schedules| {
         let mut acted = Acted::default();
-        if let Action::Trigger(on) | Action::Pause(on) | Action::Resume(on) = action {
+        if let Some(on) = target(action) {
             check_target(tx, action.verb(), on)?;
         }
+        let Some((task, run)) = perform(tx, schedules, (actor, action), &mut acted, now)? else { return Ok(acted) };
+        let mut detail = format!("{actor}: {}", action.verb());
         let task = match action {
-            Action::Trigger(Target { task, .. }) => {
-                acted.opened = Some(requests::trigger_in(tx, schedules, (task, None, None), now)?.run_id);
-                task.clone()
+            // Its events went with it.
+            Action::Remove(_) => {
+                detail = format!("{detail} {task}");
+                None
             }
-            Action::Pause(Target { task, .. }) => {
-                task_changes::pause(tx, schedules, task, None, now)?;
-                task.clone()
-            }
-            Action::Resume(Target { task, .. }) => {
-                task_changes::resume(tx, schedules, task, now)?;
-                task.clone()
-            }
-            Action::Cancel(run) | Action::Retry(run) => {
-                history::run(tx, *run)?.ok_or(Error::UnknownRun { id: *run })?.task
-            }
+            _ => Some(tasks::expect(tx, &task)?.id),
         };
-        let run = match action {
-            Action::Cancel(run) => {
-                acted.events = requests::cancel_in(tx, schedules, *run, now)?.events;
-                Some(*run)
-            }
-            Action::Retry(run) => {
-                acted.opened = Some(requests::retry_in(tx, schedules, *run, now)?);
-                acted.opened
-            }
-            Action::Trigger(_) | Action::Pause(_) | Action::Resume(_) => acted.opened,
-        };
-        let (task, detail) = (tasks::expect(tx, &task)?.id, format!("{actor}: {}", action.verb()));
-        owners::record(tx, now, "action", Some(task), run, Some(&detail))?;
+        owners::record(tx, now, "action", task, run, Some(&detail))?;
         Ok(acted)
     })
+}
+
+/// The task that an action names by its id.
+fn target(action: &Action) -> Option<&Target> {
+    match action {
+        Action::Trigger { on, .. } | Action::Pause(on) | Action::Resume(on) => Some(on),
+        Action::Add { .. } | Action::Remove(_) | Action::Cancel(_) | Action::Retry(_) => None,
+    }
+}
+
+/// Performs an action of an actor. Returns the task and the run to record; `None` if nothing is to be recorded.
+fn perform(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    (actor, action): (&str, &Action),
+    acted: &mut Acted,
+    now: Timestamp,
+) -> Result<Option<(String, Option<i64>)>, Fault> {
+    let task_of = |run: i64| Ok::<_, Fault>(history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?.task);
+    match action {
+        Action::Add { task, existing } => {
+            let added = put(tx, schedules, task, *existing, now)?;
+            let name = added.name.clone();
+            let is_changed = added.change != Change::Unchanged;
+            acted.added = Some(added);
+            Ok(is_changed.then_some((name, None)))
+        }
+        Action::Remove(task) => {
+            acted.is_part = !tasks::remove(tx, task, now)?;
+            Ok((!acted.is_part).then(|| (task.clone(), None)))
+        }
+        Action::Trigger { on, payload, key } => {
+            let request = (on.task.as_str(), payload.as_deref(), key.as_deref());
+            let triggered = requests::trigger_in(tx, schedules, request, now)?;
+            acted.opened = Some(triggered.run_id);
+            acted.triggered = Some(triggered);
+            Ok(triggered.is_new.then(|| (on.task.clone(), Some(triggered.run_id))))
+        }
+        Action::Pause(Target { task, .. }) => {
+            // A user of the status page is one of the users, who have no name.
+            task_changes::pause(tx, schedules, task, actor.contains(':').then_some(actor), now)?;
+            Ok(Some((task.clone(), None)))
+        }
+        Action::Resume(Target { task, .. }) => {
+            task_changes::resume(tx, schedules, task, now)?;
+            Ok(Some((task.clone(), None)))
+        }
+        Action::Cancel(run) => {
+            let task = task_of(*run)?;
+            acted.events = requests::cancel_in(tx, schedules, *run, now)?.events;
+            Ok(Some((task, Some(*run))))
+        }
+        Action::Retry(run) => {
+            let task = task_of(*run)?;
+            acted.opened = Some(requests::retry_in(tx, schedules, *run, now)?);
+            Ok(Some((task, acted.opened)))
+        }
+    }
+}
+
+/// Adds a task of an actor, or compares it with the task of its name, which keeps who added it.
+fn put(
+    tx: &Transaction<'_>,
+    schedules: &mut Schedules,
+    task: &Definition,
+    existing: Existing,
+    now: Timestamp,
+) -> Result<Added, Fault> {
+    let leading = task.leads_on().then(|| task.clone());
+    let Some(old) = tasks::by_name(tx, &task.name)? else {
+        let added = create(&mut Adder::new(tx)?, schedules, task.clone(), now)?;
+        followers::refuse_circles(tx, &leading)?;
+        return Ok(added);
+    };
+    let manager = old.definition.managed_by.clone();
+    let is_of_an_actor = manager.as_ref().is_some_and(|manager| manager.starts_with(ACTORS));
+    if existing == Existing::Replace && !is_of_an_actor {
+        let by = manager.map_or_else(|| "by hand".to_owned(), |manager| format!("by {manager}"));
+        let (request, reason) = (format!("replace task {:?}", task.name), format!("it was added {by}"));
+        return Err(Error::Refused { request, reason }.into());
+    }
+    let task = Definition { managed_by: manager, ..task.clone() };
+    let (added, _) = compare(tx, schedules, &old, task, existing, now)?;
+    followers::refuse_circles(tx, &leading)?;
+    Ok(added)
 }
 
 /// Refuses an action on another task than the page showed, or on one that the request does not identify.

@@ -6,6 +6,7 @@ use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::action::ACTORS;
 use crate::model::declared::DeclaredTasks;
 use crate::model::request::{Added, Applied, AppliedParts, Apply, Declaration, Done, Existing, SourceKind};
 use crate::model::task::{Definition, TaskStatus};
@@ -97,8 +98,14 @@ fn apply_one(
     match old.definition.managed_by.as_deref() {
         Some(manager) if manager == source.name || source.how.adopt => {}
         Some(other) => {
-            let reason =
-                format!("{other} declares it too: take it out of one of them, or use --adopt if that was moved here");
+            let reason = match other.starts_with(ACTORS) {
+                true => format!("{other} added it: remove it, or use --adopt to have it declared here"),
+                false => {
+                    format!(
+                        "{other} declares it too: take it out of one of them, or use --adopt if that was moved here"
+                    )
+                }
+            };
             return Err(Applied::refusal(&task.name, reason).into());
         }
         None if source.kind == SourceKind::Foreign => {

@@ -103,7 +103,7 @@ pub(super) fn count(
 /// Unfinished runs, the last of each task first: those that wait behind a run of their key end before it. Otherwise the end of one
 /// batch would let the first run of the next one start.
 const UNFINISHED: &str = sql! {"
-    SELECT r.id, t.name, r.handler, r.task_id, {unscheduled_id:r}, r.scheduled_for
+    SELECT r.id, t.name, r.handler, t.managed_by, r.task_id, {unscheduled_id:r}, r.scheduled_for
       FROM task_runs r INDEXED BY task_runs_unfinished
      CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
      WHERE {unfinished:r} AND r.task_id <= :task
@@ -115,7 +115,7 @@ const UNFINISHED: &str = sql! {"
 
 /// Final runs, oldest first: no index has their status.
 const FINAL: &str = "
-    SELECT r.id, t.name, r.handler
+    SELECT r.id, t.name, r.handler, t.managed_by
       FROM task_runs r NOT INDEXED CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
      WHERE r.id > :after AND r.id <= :until AND r.status = :status
        AND (:before IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) <= :before)
@@ -124,7 +124,7 @@ const FINAL: &str = "
 /// Tasks from a name on. Of a recurring task, its row has the end of the last run. A task that is being removed for `:reason` was selected
 /// before.
 const TASKS: &str = "
-    SELECT t.id, t.name, t.handler FROM scheduled_tasks t
+    SELECT t.id, t.name, t.handler, t.managed_by FROM scheduled_tasks t
      WHERE t.name >= :name AND t.id <= :until
        AND (t.invalid_reason = :reason
             OR ((:status IS NULL OR t.status = :status)
@@ -165,7 +165,7 @@ fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> R
                 ":before": before,
             })?;
             let position = |row: &Row<'_>| {
-                Ok(Position::Unfinished { task: row.get(3)?, unscheduled: row.get(4)?, at: row.get(5)? })
+                Ok(Position::Unfinished { task: row.get(4)?, unscheduled: row.get(5)?, at: row.get(6)? })
             };
             pass.is_read = read(rows, selection, pass, position)?;
         }
@@ -198,7 +198,7 @@ fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> R
     Ok(())
 }
 
-/// Reads rows that begin with an id, a name and a handler, until [`MAX_ITEMS`] match. Returns whether it has read all.
+/// Reads rows that begin with an id, a name, a handler and who added the task, until [`MAX_ITEMS`] match. Returns whether it has read all.
 fn read(
     mut rows: Rows<'_>,
     selection: &Selection,
@@ -220,7 +220,7 @@ fn read(
             return Ok(true);
         }
         pass.position = Some(position);
-        if selection.accepts(&String::from_utf8_lossy(name), handler) {
+        if selection.accepts(&String::from_utf8_lossy(name), handler, text_if_any(row, 3)?) {
             pass.selected.push(row.get(0)?);
         }
         count += 1;
@@ -236,13 +236,21 @@ fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<&'a [u8]> {
     }
 }
 
+/// Returns a text, whether or not it is UTF-8; `None` for NULL.
+fn text_if_any<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a [u8]>> {
+    match row.get_ref(column)? {
+        ValueRef::Null => Ok(None),
+        _ => text(row, column).map(Some),
+    }
+}
+
 const ONE_RUN: &str = "
-    SELECT t.name, r.handler, r.status, r.task_id, r.payload
+    SELECT t.name, r.handler, r.status, r.task_id, r.payload, t.managed_by
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :id AND (:status IS NULL OR r.status = :status)";
 
 const ONE_TASK: &str = "
-    SELECT t.name, t.handler FROM scheduled_tasks t
+    SELECT t.name, t.handler, t.managed_by FROM scheduled_tasks t
      WHERE t.id = :id AND (:status IS NULL OR t.status = :status OR t.invalid_reason = :reason)";
 
 const RETRY: &str = "SELECT max(id) FROM task_runs WHERE task_id = :task AND retry_of = :run";
@@ -261,7 +269,11 @@ fn judge(tx: &Transaction<'_>, selection: &Selection, id: i64) -> Result<Option<
     let params = named_params! { ":id": id, ":status": selection.status };
     if !selection.action.is_about_runs() {
         let params = named_params! { ":id": id, ":status": selection.status, ":reason": reason(selection) };
-        let read = |row: &Row<'_>| Ok((row::shown(row, 0)?, selection.accepts(&row::shown(row, 0)?, text(row, 1)?)));
+        let read = |row: &Row<'_>| {
+            let name = row::shown(row, 0)?;
+            let is_accepted = selection.accepts(&name, text(row, 1)?, text_if_any(row, 2)?);
+            Ok((name, is_accepted))
+        };
         let found = tx.prepare_cached(ONE_TASK)?.query_row(params, read).optional()?;
         let Some((name, true)) = found else { return Ok(None) };
         let verdict = match selection.action {
@@ -272,7 +284,7 @@ fn judge(tx: &Transaction<'_>, selection: &Selection, id: i64) -> Result<Option<
     }
     let read = |row: &Row<'_>| {
         let (name, status): (_, RunStatus) = (row::shown(row, 0)?, row.get(2)?);
-        let accepted = selection.accepts(&name, text(row, 1)?);
+        let accepted = selection.accepts(&name, text(row, 1)?, text_if_any(row, 5)?);
         let payload = if selection.action == BulkAction::Retry { row::shown_if_any(row, 4)? } else { None };
         Ok((name, status, row.get(3)?, payload, accepted))
     };

@@ -1,6 +1,5 @@
 //! The SQLite store: one guarded statement for each transition of a run, its row count checked.
 
-#[cfg(feature = "page")]
 mod actions;
 pub(crate) mod add;
 mod alarms;
@@ -72,7 +71,6 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-#[cfg(feature = "page")]
 use crate::model::action::{Acted, Action};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
@@ -189,7 +187,6 @@ impl Store for SqliteStore {
         task_pages::runs(self, query)
     }
 
-    #[cfg(feature = "page")]
     fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
         actions::act(self, actor, action, now)
     }

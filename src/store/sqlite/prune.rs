@@ -124,12 +124,12 @@ pub(crate) fn instances(tx: &Transaction<'_>, before: Timestamp) -> rusqlite::Re
 
 /// A task that a manifest declares is kept while it is declared: if the manifest were applied again, it would run again. A
 /// completed task that SQL has given a next_run runs again, and is kept.
-const TASKS: &str = "
+const TASKS: &str = sql! {"
     SELECT id,
-           schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND managed_by IS NULL AND updated_at < :before,
+           schedule_type = 'once' AND status = 'completed' AND next_run IS NULL AND {undeclared} AND updated_at < :before,
            (SELECT count(*) FROM (SELECT 1 FROM task_runs WHERE task_id = t.id LIMIT :most))
       FROM scheduled_tasks t
-     WHERE id > :after AND id <= :last ORDER BY id LIMIT :limit";
+     WHERE id > :after AND id <= :last ORDER BY id LIMIT :limit"};
 
 /// The result of a scan of some tasks.
 struct Scan {

@@ -15,6 +15,8 @@ use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::help_examples;
 use crate::cli::import_args::Import;
 use crate::cli::limit_args::Limits;
+#[cfg(feature = "mcp")]
+use crate::cli::mcp_args::McpArgs;
 use crate::cli::retention_args::Keep;
 use crate::cli::service_args::Service;
 use crate::cli::values::{LogFormat, duration, json_or_input, task_status};
@@ -220,6 +222,10 @@ pub(crate) enum Command {
     /// Run duly run as a service of systemd, launchd or the Windows Task Scheduler.
     #[command(subcommand, after_help = help_examples::SERVICE)]
     Service(Service),
+    /// Serve tools for an agent over the Model Context Protocol: to look always, to change only what the options admit.
+    #[cfg(feature = "mcp")]
+    #[command(after_help = help_examples::MCP)]
+    Mcp(Box<McpArgs>),
     /// Print a completion script for a shell.
     #[command(after_help = help_examples::COMPLETIONS)]
     Completions {
@@ -290,11 +296,14 @@ pub(crate) struct ListArgs {
     /// Only tasks of this handler.
     #[arg(long, value_name = "HANDLER")]
     pub(crate) handler: Option<String>,
+    /// Only tasks that were added by such a client or manifest, such as mcp:claude-code or "mcp:*".
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) added_by: Option<NamePattern>,
     /// Most tasks to list. Default: no limit.
     #[arg(short, long, value_name = "N")]
     pub(crate) number: Option<usize>,
     /// Print only the names of all tasks, one on each line; nothing if the database does not exist.
-    #[arg(long = "names", conflicts_with_all = ["patterns", "all", "status", "handler", "number"])]
+    #[arg(long = "names", conflicts_with_all = ["patterns", "all", "status", "handler", "added_by", "number"])]
     pub(crate) only_names: bool,
 }
 

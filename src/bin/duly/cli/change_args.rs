@@ -6,10 +6,11 @@ use duly::{RunStatus, TaskStatus};
 use crate::cli::values::{run_number, task_status};
 
 /// The conditions of a filter, and the options that need one.
-const CONDITIONS: [&str; 4] = ["handler", "pattern", "older_than", "all"];
-const CONDITIONS_AND_STATUS: [&str; 5] = ["status", "handler", "pattern", "older_than", "all"];
-const OPTIONS: [&str; 6] = ["handler", "pattern", "older_than", "all", "dry_run", "yes"];
-const OPTIONS_AND_STATUS: [&str; 7] = ["status", "handler", "pattern", "older_than", "all", "dry_run", "yes"];
+const CONDITIONS: [&str; 5] = ["handler", "pattern", "added_by", "older_than", "all"];
+const CONDITIONS_AND_STATUS: [&str; 6] = ["status", "handler", "pattern", "added_by", "older_than", "all"];
+const OPTIONS: [&str; 7] = ["handler", "pattern", "added_by", "older_than", "all", "dry_run", "yes"];
+const OPTIONS_AND_STATUS: [&str; 8] =
+    ["status", "handler", "pattern", "added_by", "older_than", "all", "dry_run", "yes"];
 
 /// The conditions that runs and tasks share, and how the change is confirmed.
 #[derive(Debug, clap::Args)]
@@ -20,6 +21,9 @@ pub(crate) struct Matching {
     /// Only those of tasks with such a name; * stands for any text, ? for one character.
     #[arg(long = "name", value_name = "PATTERN", help_heading = FILTER)]
     pub(crate) pattern: Option<String>,
+    /// Only those of tasks that were added by such a client or manifest, such as mcp:claude-code or "mcp:*".
+    #[arg(long, value_name = "PATTERN", help_heading = FILTER)]
+    pub(crate) added_by: Option<String>,
     /// Only runs that were scheduled before then, or tasks that were last changed and ran before then: a duration before now,
     /// such as 2h, a date, or a time.
     #[arg(long, value_name = "TIME", help_heading = FILTER)]

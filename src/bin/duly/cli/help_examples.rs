@@ -202,6 +202,14 @@ Examples:
   duly service status
   duly service status --name mail --json"#;
 
+#[cfg(feature = "mcp")]
+pub(crate) const MCP: &str = r#"A client of the Model Context Protocol starts this command, and speaks with it over standard input and output. It never takes a command from a model: a manifest declares templates. See docs/agents.md.
+
+Examples:
+  duly mcp
+  duly mcp --scope agent:anna/ --allow add,trigger,pause --handlers remind,post --manifest tasks.toml
+  duly mcp --scope agent:anna/ --see-all --allow add,pause,remove --handlers remind --tz Europe/Rome --max-tasks 20"#;
+
 pub(crate) const COMPLETIONS: &str = r#"In bash, zsh and fish, names of tasks are completed too, from the database of --db or DULY_DB. Each line below installs the completions of one shell; new shells read them.
 
 Examples:

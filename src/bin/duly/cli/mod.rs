@@ -10,6 +10,8 @@ pub(crate) mod help_examples;
 pub(crate) mod import_args;
 pub(crate) mod last_resort;
 pub(crate) mod limit_args;
+#[cfg(feature = "mcp")]
+pub(crate) mod mcp_args;
 pub(crate) mod nearest;
 #[cfg(test)]
 pub(crate) mod reference;

@@ -35,7 +35,7 @@ says.
 ";
 
 /// When a command exits with 1, and whether it opens the database and so may exit with 4.
-const FAILURES: [(&str, &str, bool); 32] = [
+const FAILURES: [(&str, &str, bool); 33] = [
     ("run", "the manifest was refused, or the scheduler did not start or was stopped by an error", true),
     ("add", "the definition is invalid, or a task of this name has another definition", true),
     (
@@ -86,6 +86,7 @@ const FAILURES: [(&str, &str, bool); 32] = [
     ),
     ("service uninstall", "duly did not write the file, or the service manager does not stop the service", false),
     ("service status", "the service is not installed or not running, or that is unknown", false),
+    ("mcp", "the manifest cannot be read, or standard input cannot", true),
     ("completions", "the script cannot be printed", false),
     ("man", "there is no such command", false),
 ];

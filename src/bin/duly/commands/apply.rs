@@ -87,7 +87,7 @@ pub(crate) fn apply_manifest(
     options: Apply,
     progress: &Progress,
 ) -> Result<Vec<Applied>, Failure> {
-    let Manifest { name, tasks, limits, workers: _ } = manifest;
+    let Manifest { name, tasks, limits, .. } = manifest;
     client.apply_with_limits(&name, tasks, limits, options, progress).map_err(|error| partly(error, progress))
 }
 

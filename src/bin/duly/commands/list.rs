@@ -29,7 +29,7 @@ pub(crate) fn list(client: &Client, args: &ListArgs, printer: &mut Printer<'_>) 
     tasks.retain(|task| is_wanted(task, args));
     let found = tasks.len();
     // In JSON, every task is listed unless a filter is given.
-    if !printer.json && !args.all && args.status.is_none() && args.patterns.is_empty() {
+    if !printer.json && !args.all && args.status.is_none() && args.added_by.is_none() && args.patterns.is_empty() {
         tasks.retain(|task| !is_over(task, recent_of(task)));
     }
     let hidden = found - tasks.len();
@@ -40,19 +40,24 @@ pub(crate) fn list(client: &Client, args: &ListArgs, printer: &mut Printer<'_>) 
     }
     let has_failed = tasks.iter().any(|task| task.last_status == Some(RunStatus::Failed));
     let retries = if has_failed { next_retries(client)? } else { HashMap::new() };
-    let mut table = Table::list(&["NAME", "SCHEDULE", "STATUS", &printer.title("NEXT"), "RUNS", "LAST"], &[0, 1]);
+    let next = printer.title("NEXT");
+    let by = args.added_by.is_some().then_some("ADDED BY");
+    let header: Vec<&str> = ["NAME", "SCHEDULE", "STATUS", &next, "RUNS", "LAST"].into_iter().chain(by).collect();
+    let mut table = Table::list(&header, &[0, 1]);
     let is_roomy = printer.layout.is_roomy();
     for task in &tasks {
         let recent = recent_of(task);
         let newest = if is_roomy { recent } else { &recent[recent.len().saturating_sub(FEW)..] };
-        table.row([
+        let by = by.map(|_| Cell::new(task.definition.managed_by.as_deref().unwrap_or_default(), Tone::Faint));
+        let cells = [
             Cell::from(task.name()),
             Cell::from(if is_roomy { schedule(task) } else { short_schedule(task) }),
             Cell::new(&status(task, printer.layout.width.is_none()), task_tone(task.status)),
             Cell::from(task.next_run.map_or_else(|| no_next(task).0.to_owned(), |next| printer.when(next))),
             Cell::new(&spark(newest, printer.heights), recent_tone(newest)),
             last(task, retries.get(task.name()).copied(), &printer.times),
-        ]);
+        ];
+        table.row(cells.into_iter().chain(by));
     }
     let none = match (has_tasks, hidden) {
         (false, _) => "no tasks: add one with duly add",
@@ -78,6 +83,10 @@ fn is_wanted(task: &Task, args: &ListArgs) -> bool {
     (args.patterns.is_empty() || args.patterns.iter().any(|pattern| pattern.matches(task.name())))
         && args.status.is_none_or(|status| task.status == status)
         && args.handler.as_ref().is_none_or(|handler| task.definition.handler == *handler)
+        && args
+            .added_by
+            .as_ref()
+            .is_none_or(|pattern| task.definition.managed_by.as_ref().is_some_and(|manager| pattern.matches(manager)))
 }
 
 /// Fails if a name without wildcards, or the handler, belongs to no task.

@@ -31,6 +31,9 @@ pub(crate) fn filter(args: &Matching, printer: &Printer<'_>) -> Result<Filter, F
     if let Some(pattern) = &args.pattern {
         filter = filter.name(pattern.as_str());
     }
+    if let Some(pattern) = &args.added_by {
+        filter = filter.added_by(pattern.as_str());
+    }
     if let Some(text) = &args.older_than {
         filter = filter.before(day_or_age("--older-than", text, &printer.times)?);
     }

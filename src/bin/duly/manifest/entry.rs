@@ -14,6 +14,8 @@ use crate::cli::values::{self, expiry, schedule_duration, truncated};
 use crate::exec::payload::Payload;
 use crate::exec::system;
 
+/// Keys of a task and of `[defaults]`, beside [`POLICIES`].
+pub(crate) const SHARED_KEYS: &[&str] = &["time_zone", "cwd", "user", "env", "env_from", "at_most_once"];
 /// Most characters of an unknown key that are compared and printed.
 const MAX_KEY: usize = 80;
 
@@ -23,7 +25,7 @@ macro_rules! policies {
         pub(super) const POLICIES: &[&str] = &[$(stringify!($key)),+];
 
         impl Entry<'_> {
-            fn policies(&self) -> Result<Policies, String> {
+            pub(super) fn policies(&self) -> Result<Policies, String> {
                 Ok(Policies { $($field: self.$read(stringify!($key), $($how),*)?,)+ ..Policies::default() })
             }
         }
@@ -139,7 +141,7 @@ impl Entry<'_> {
     }
 
     /// Returns the payload of a command, if the task is one. A relative `cwd` is relative to the folder of the manifest.
-    fn command(&self) -> Result<Option<Payload>, String> {
+    pub(super) fn command(&self) -> Result<Option<Payload>, String> {
         let argv = match (self.list("command")?, self.text("shell")?) {
             (Some(_), Some(_)) => return Err("command and shell: expected one of them".into()),
             (Some(argv), None) if argv.is_empty() => return Err("command: expected a program, found none".into()),
@@ -167,7 +169,7 @@ impl Entry<'_> {
         self.table.get(key).or_else(|| self.defaults.get(key))
     }
 
-    fn flag(&self, key: &str) -> Result<bool, String> {
+    pub(super) fn flag(&self, key: &str) -> Result<bool, String> {
         match self.get(key) {
             None => Ok(false),
             Some(Value::Boolean(flag)) => Ok(*flag),
@@ -235,7 +237,7 @@ impl Entry<'_> {
 }
 
 /// Converts TOML to JSON; a date and time becomes its text. Infinity and NaN are refused.
-fn json_of(value: &Value) -> Result<serde_json::Value, String> {
+pub(super) fn json_of(value: &Value) -> Result<serde_json::Value, String> {
     Ok(match value {
         Value::String(text) => json!(text),
         Value::Integer(number) => json!(number),

@@ -17,13 +17,24 @@
 //! [[worker]]
 //! name = "mail"
 //! command = ["node", "mail.mjs"]
+//! [handler.mail]
+//! payload_schema = { type = "object", required = ["to"], properties = { to = { type = "string" } } }
+//! [[template]]
+//! name = "post"
+//! command = ["./post.sh", "--", "{text}"]
+//! parameters.text = { max_length = 280 }
 //! ```
 
 mod entry;
+#[cfg_attr(not(feature = "mcp"), allow(dead_code))]
+pub(crate) mod payload_schema;
 #[cfg(test)]
 mod reference;
+#[cfg_attr(not(feature = "mcp"), allow(dead_code))]
+pub(crate) mod template;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -32,7 +43,8 @@ use duly::{Limit, NewTask};
 use toml::{Table, Value};
 
 use crate::cli::values::truncated;
-use crate::manifest::entry::{Entry, POLICIES, check_keys, wrong_value};
+use crate::manifest::entry::{Entry, POLICIES, SHARED_KEYS, check_keys, wrong_value};
+use crate::manifest::template::{HandlerReference, Template, handlers, templates};
 use crate::manifest::worker::workers;
 use crate::workers::WorkerOptions;
 
@@ -53,8 +65,6 @@ const TASK_KEYS: &[&str] = &[
     "starts_at",
     "ends_at",
 ];
-/// Keys of a task and of `[defaults]`, beside [`POLICIES`].
-const SHARED_KEYS: &[&str] = &["time_zone", "cwd", "user", "env", "env_from", "at_most_once"];
 /// Keys of a limit.
 const LIMIT_KEYS: &[&str] = &["concurrency_key", "running", "handler", "rate"];
 /// Largest file that is read.
@@ -68,6 +78,12 @@ pub(crate) struct Manifest {
     pub(crate) tasks: Vec<NewTask>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) workers: Vec<WorkerOptions>,
+    /// Commands with parameters, for agents.
+    #[cfg_attr(not(feature = "mcp"), allow(dead_code))]
+    pub(crate) templates: Vec<Template>,
+    /// Handlers that the manifest describes, by name.
+    #[cfg_attr(not(feature = "mcp"), allow(dead_code))]
+    pub(crate) handlers: BTreeMap<String, HandlerReference>,
 }
 
 /// What the text of a manifest declares.
@@ -76,6 +92,8 @@ pub(crate) struct Declared {
     pub(crate) tasks: Vec<NewTask>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) workers: Vec<WorkerOptions>,
+    pub(crate) templates: Vec<Template>,
+    pub(crate) handlers: BTreeMap<String, HandlerReference>,
 }
 
 /// Reads a manifest. An error is one line that names the file, the task and the key, and what is expected and found.
@@ -91,8 +109,8 @@ pub(crate) fn read(path: &Path) -> Result<Manifest, String> {
     let text = read_text(path).map_err(failed)?;
     let file = std::fs::canonicalize(path).map_err(failed)?;
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_owned);
-    let Declared { tasks, limits, workers } = parse(&text, &folder).map_err(in_file)?;
-    Ok(Manifest { name: file.display().to_string(), tasks, limits, workers })
+    let Declared { tasks, limits, workers, templates, handlers } = parse(&text, &folder).map_err(in_file)?;
+    Ok(Manifest { name: file.display().to_string(), tasks, limits, workers, templates, handlers })
 }
 
 /// Reads at most [`MAX_BYTES`], also if the file grows.
@@ -132,7 +150,7 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Declared> {
         Some(Value::Table(defaults)) => defaults,
         Some(_) => return None,
     };
-    check_keys(&first, "", &[&["defaults", "limit", "worker"]]).ok()?;
+    check_keys(&first, "", &[&["defaults", "limit", "worker", "template", "handler"]]).ok()?;
     check_keys(defaults, "", &[SHARED_KEYS, POLICIES]).ok()?;
     let read = |part: &str| {
         let file: Table = part.parse().ok()?;
@@ -145,7 +163,9 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Declared> {
     for part in parts {
         tasks.push(read(part)?);
     }
-    Some(Declared { tasks, limits: limits(&first).ok()?, workers: workers(&first, folder).ok()? })
+    let (limits, workers) = (limits(&first).ok()?, workers(&first, folder).ok()?);
+    let (templates, handlers) = (templates(&first, defaults, folder).ok()?, handlers(&first).ok()?);
+    Some(Declared { tasks, limits, workers, templates, handlers })
 }
 
 fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
@@ -153,7 +173,7 @@ fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
     })?;
-    check_keys(&file, "", &[&["defaults", "task", "limit", "worker"]])?;
+    check_keys(&file, "", &[&["defaults", "task", "limit", "worker", "template", "handler"]])?;
     let nothing = Table::new();
     let defaults = match file.get("defaults") {
         None => &nothing,
@@ -171,7 +191,9 @@ fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
         other => Err(wrong_value("task", "tables, [[task]]", other)),
     };
     let tasks = tasks.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-    Ok(Declared { tasks, limits: limits(&file)?, workers: workers(&file, folder)? })
+    let (limits, workers) = (limits(&file)?, workers(&file, folder)?);
+    let (templates, handlers) = (templates(&file, defaults, folder)?, handlers(&file)?);
+    Ok(Declared { tasks, limits, workers, templates, handlers })
 }
 
 /// Reads each `[[limit]]` of a file.

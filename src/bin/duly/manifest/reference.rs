@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::cli::reference::{assert_current, quoted, renewed};
-use crate::manifest::entry::POLICIES;
-use crate::manifest::{LIMIT_KEYS, SHARED_KEYS, TASK_KEYS, parse, worker};
+use crate::manifest::entry::{POLICIES, SHARED_KEYS};
+use crate::manifest::{LIMIT_KEYS, TASK_KEYS, parse, template, worker};
 
 #[test]
 fn the_reference_of_the_manifest_is_current() {
@@ -14,6 +14,9 @@ fn the_reference_of_the_manifest_is_current() {
         ("`[[task]]` and `[defaults]`", &shared),
         ("`[[limit]]`", LIMIT_KEYS),
         ("`[[worker]]`", worker::KEYS),
+        ("`[[template]]`", template::KEYS),
+        ("`parameters.NAME`", template::PARAMETER_KEYS),
+        ("`[handler.NAME]`", template::HANDLER_KEYS),
     ];
     let row = |key: &&str| vec![quoted(key), None, None, None];
     let tables = tables.map(|(heading, keys)| (heading.to_owned(), keys.iter().map(row).collect()));

@@ -345,7 +345,7 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
             let before = random.bool().then(|| Timestamp::from_millis(NOW - 600_000));
             let task = (action == BulkAction::Cancel && random.bool()).then(|| random.i64(1..9));
             let name = task.is_none().then(|| pattern.into());
-            let selection = Selection { action, handler: None, name, status, before, task };
+            let selection = Selection { action, handler: None, name, added_by: None, status, before, task };
             let started = (BulkPass::default(), BulkReport::default());
             compare(all, some, &what(&format!("count {selection:?}")), |store| {
                 let (mut pass, mut report) = started.clone();

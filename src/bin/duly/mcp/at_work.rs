@@ -1,0 +1,76 @@
+//! The requests at work: how many there may be, and which of them the client has cancelled.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::mcp::rpc::{BUSY, INVALID_REQUEST, Id, RpcError};
+
+/// Most requests at work.
+const MAX_REQUESTS: usize = 16;
+
+/// Whether a request was cancelled.
+#[derive(Debug, Default)]
+pub(crate) struct Cancellation {
+    is_cancelled: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Cancellation {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        *lock(&self.is_cancelled)
+    }
+
+    /// Waits for `limit`, or until the request is cancelled. Returns whether it is.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(lock(&self.is_cancelled), limit, |is_cancelled| !*is_cancelled);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn cancel(&self) {
+        *lock(&self.is_cancelled) = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The requests at work, by id.
+#[derive(Debug, Default)]
+pub(crate) struct AtWork(Mutex<BTreeMap<String, Arc<Cancellation>>>);
+
+impl AtWork {
+    /// Admits a request, or returns why it is refused.
+    pub(crate) fn begin(&self, id: &Id) -> Result<Arc<Cancellation>, RpcError> {
+        let mut requests = lock(&self.0);
+        if requests.contains_key(&id.key()) {
+            return Err(RpcError::new(INVALID_REQUEST, "id: a request with this id is at work"));
+        }
+        if requests.len() >= MAX_REQUESTS {
+            let message = format!("expected at most {MAX_REQUESTS} requests at work: wait for an answer");
+            return Err(RpcError::new(BUSY, message));
+        }
+        let cancellation = Arc::new(Cancellation::default());
+        requests.insert(id.key(), Arc::clone(&cancellation));
+        Ok(cancellation)
+    }
+
+    /// Ends a request. Returns whether it is to be answered: the answer of a cancelled one is dropped.
+    pub(crate) fn end(&self, id: &Id) -> bool {
+        lock(&self.0).remove(&id.key()).is_some_and(|cancellation| !cancellation.is_cancelled())
+    }
+
+    /// Cancels a request, if it is at work.
+    pub(crate) fn cancel(&self, id: &Id) {
+        if let Some(cancellation) = lock(&self.0).get(&id.key()) {
+            cancellation.cancel();
+        }
+    }
+
+    /// Cancels all requests.
+    pub(crate) fn cancel_all(&self) {
+        lock(&self.0).values().for_each(|cancellation| cancellation.cancel());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

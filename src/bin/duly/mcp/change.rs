@@ -1,0 +1,330 @@
+//! Tools that change tasks. Each is confined by the scope, counted, and recorded with who made it; each has a dry run.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use duly::{Added, Change, NewRun, NewTask, RunFilter, RunStatus, Task, TaskStatus};
+use serde_json::{Map, Value};
+
+use crate::cli::mcp_args::Allow;
+use crate::mcp::answer::{Answer, ToolError};
+use crate::mcp::desk::{Call, Desk};
+use crate::mcp::grant::{is_of_a_client, shown};
+use crate::mcp::look::{understood, zone_of};
+use crate::mcp::{pace, shapes};
+
+/// How often `cancel_task` looks whether running runs have ended, and how many times.
+const LOOK: Duration = Duration::from_millis(50);
+const LOOKS: usize = 100;
+/// Longest payload, in bytes of JSON.
+const MAX_PAYLOAD: usize = 32 * 1024;
+
+/// Calls `f` alone among the changes of this server, unless the call is not allowed, one too many, or cancelled.
+fn changing<T>(
+    desk: &Desk,
+    call: &Call<'_>,
+    kind: Allow,
+    f: impl FnOnce() -> Result<T, ToolError>,
+) -> Result<T, ToolError> {
+    if !desk.grant.allows(kind) {
+        return Err(ToolError::Refused("this change is not allowed: the user decides that with --allow".to_owned()));
+    }
+    let mut changes = desk.changes.lock().unwrap_or_else(PoisonError::into_inner);
+    call.check()?;
+    pace::count_change(&mut changes, desk.client.now())?;
+    f()
+}
+
+pub(crate) fn schedule_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
+    changing(desk, call, Allow::Add, || {
+        let name = call.required("name")?;
+        desk.grant.check_new_name(name)?;
+        let task = new_task(desk, call, name)?;
+        let old = desk.client.task(name)?;
+        if old.as_ref().is_some_and(|old| !is_of_a_client(old)) {
+            let reason = "a task of this name exists that no client of duly mcp added: choose another name";
+            return Err(ToolError::Refused(format!("name: {reason}")));
+        }
+        let remarks = pace::check_task(desk, &task, old.as_ref())?;
+        let replaces = call.flag("replace");
+        if call.flag("dry_run") {
+            return would_add(desk, name, &task, old.as_ref(), replaces, &remarks);
+        }
+        let actor = desk.actor(call.caller, "")?;
+        let added = if replaces { actor.replace(task) } else { actor.add(task) };
+        let added = added.map_err(|error| match error {
+            duly::Error::TaskDiffers { field, .. } => ToolError::Refused(format!(
+                "a task of this name exists with another {field}: replace true changes it, another name adds a second one"
+            )),
+            other => other.into(),
+        })?;
+        done(desk, &added, &remarks)
+    })
+}
+
+/// Reads the task of a call. Nothing of it can name another task, a key, a command or a program.
+fn new_task(desk: &Desk, call: &Call<'_>, name: &str) -> Result<NewTask, ToolError> {
+    let (now, zone) = (desk.client.now(), zone_of(desk, call)?);
+    let task = understood(call, &now, &zone)?.task(name, &zone);
+    let mut task = match (call.text("handler"), call.text("template")) {
+        (Some(handler), None) => with_handler(desk, call, task, handler)?,
+        (None, Some(template)) => with_template(desk, call, task, template)?,
+        _ => return Err(ToolError::Refused("expected one of handler and template: see duly://reference".to_owned())),
+    };
+    if let Some(attempts) = call.number("max_attempts") {
+        task = task.max_attempts(u32::try_from(attempts).unwrap_or(1));
+    }
+    if let Some(until) = call.text("ends_at") {
+        let at = zone.instant(until);
+        task = task.ends_at(at.map_err(|error| ToolError::Refused(format!("ends_at: {error}")))?);
+    }
+    Ok(task)
+}
+
+fn with_handler(desk: &Desk, call: &Call<'_>, task: NewTask, handler: &str) -> Result<NewTask, ToolError> {
+    if call.arguments.contains_key("parameters") {
+        return Err(ToolError::Refused("parameters: only a template has them; a handler has a payload".to_owned()));
+    }
+    let payload = call.arguments.get("payload").unwrap_or(&Value::Null);
+    check_payload(desk, handler, payload)?;
+    Ok(task.handler(handler).payload(payload))
+}
+
+/// Refuses a handler that was not given, and a payload that does not match its schema.
+fn check_payload(desk: &Desk, handler: &str, payload: &Value) -> Result<(), ToolError> {
+    if !desk.grant.handlers.contains(handler) {
+        let known: Vec<&str> = desk.grant.handlers.iter().map(String::as_str).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(ToolError::Refused(format!("handler: expected one of {known}, found {:?}", shown(handler))));
+    }
+    let length = payload.to_string().len();
+    if length > MAX_PAYLOAD {
+        return Err(ToolError::Refused(format!(
+            "payload: expected at most {MAX_PAYLOAD} bytes of JSON, found {length}"
+        )));
+    }
+    match desk.handlers.get(handler).and_then(|handler| handler.payload.as_ref()) {
+        Some(schema) => schema.check(payload, "payload").map_err(ToolError::Refused),
+        None => Ok(()),
+    }
+}
+
+fn with_template(desk: &Desk, call: &Call<'_>, task: NewTask, name: &str) -> Result<NewTask, ToolError> {
+    if call.arguments.contains_key("payload") {
+        return Err(ToolError::Refused("payload: only a handler has one; a template has parameters".to_owned()));
+    }
+    let Some(template) = desk.templates.iter().find(|template| template.name == name) else {
+        let known: Vec<&str> = desk.templates.iter().map(|template| template.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(ToolError::Refused(format!("template: expected one of {known}, found {:?}", shown(name))));
+    };
+    let nothing = Map::new();
+    let given = call.arguments.get("parameters").and_then(Value::as_object).unwrap_or(&nothing);
+    template.fill(task, given).map_err(ToolError::Refused)
+}
+
+/// Answers a dry run.
+fn would_add(
+    desk: &Desk,
+    name: &str,
+    task: &NewTask,
+    old: Option<&Task>,
+    replaces: bool,
+    remarks: &[String],
+) -> Result<Answer, ToolError> {
+    let times = desk.times();
+    let ahead = task.occurrences(times.now, 3).unwrap_or_default();
+    let mut answer = dry_run(match (old.is_some(), replaces) {
+        (false, _) => format!("would add {name}"),
+        (true, true) => format!("would replace {name}"),
+        (true, false) => {
+            format!("{name} exists: it would stay as it is if it is the same, and be refused if it differs")
+        }
+    });
+    for at in &ahead {
+        answer.line(format!("next {}", shapes::time_text(*at, &times.zone, &times)));
+    }
+    remarks.iter().for_each(|remark| answer.line(format!("note: {remark}")));
+    answer.field("remarks", remarks.to_vec());
+    answer.field("next_runs", ahead.iter().map(|at| shapes::time(*at, &times.zone, &times)).collect::<Vec<_>>());
+    Ok(answer)
+}
+
+/// Answers an addition.
+fn done(desk: &Desk, added: &Added, remarks: &[String]) -> Result<Answer, ToolError> {
+    let mut answer = Answer::new();
+    let change = match added.change {
+        Change::Created => "added",
+        Change::Replaced => "replaced",
+        _ => "unchanged",
+    };
+    answer.field("change", change);
+    answer.line(format!("{change}: {}", added.name));
+    describe(desk, &added.name, &mut answer)?;
+    remarks.iter().for_each(|remark| answer.line(format!("note: {remark}")));
+    answer.field("remarks", remarks.to_vec());
+    answer.next("tell the user when it runs, with the zone; history for its runs; cancel_task removes it");
+    Ok(answer)
+}
+
+/// Adds what a task is now.
+fn describe(desk: &Desk, name: &str, answer: &mut Answer) -> Result<(), ToolError> {
+    let times = desk.times();
+    if let Some(task) = desk.client.task(name)? {
+        answer.line(shapes::task_line(&task, &times));
+        answer.field("task", shapes::task(&task, true, &times));
+    }
+    Ok(())
+}
+
+fn dry_run(what: String) -> Answer {
+    let mut answer = Answer::new();
+    answer.field("change", "none");
+    answer.field("dry_run", true);
+    answer.line(format!("dry run, nothing was changed: {what}"));
+    answer.next("the same call without dry_run does it");
+    answer
+}
+
+pub(crate) fn trigger_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
+    changing(desk, call, Allow::Trigger, || {
+        let name = call.required("name")?;
+        let task = desk.grant.own_task(&desk.client, name)?;
+        let mut run = NewRun::of(name);
+        if let Some(payload) = call.arguments.get("payload") {
+            if task.definition.handler == "command" {
+                let reason = "the task is a command, and its input is not the model's to give";
+                return Err(ToolError::Refused(format!("payload: {reason}")));
+            }
+            check_payload(desk, &task.definition.handler, payload)?;
+            run = run.payload(payload);
+        }
+        if let Some(key) = call.text("key") {
+            run = run.key(key);
+        }
+        pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, 1)?;
+        if call.flag("dry_run") {
+            return Ok(dry_run(format!("would start a run of {name} now")));
+        }
+        let triggered = desk.actor(call.caller, "")?.trigger_run(run)?;
+        let mut answer = Answer::new();
+        answer.field("change", if triggered.is_new { "triggered" } else { "unchanged" });
+        answer.field("run", triggered.run_id);
+        let word = if triggered.is_new { "starts as soon as a scheduler takes it" } else { "had this key before" };
+        answer.line(format!("run {} of {name} {word}", triggered.run_id));
+        answer.next(format!("run_output with run {} and wait_seconds for its end", triggered.run_id));
+        Ok(answer)
+    })
+}
+
+pub(crate) fn retry_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
+    changing(desk, call, Allow::Trigger, || {
+        let id = call.number("run").unwrap_or_default();
+        let run = desk.grant.own_run(&desk.client, id)?;
+        pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, 1)?;
+        if call.flag("dry_run") {
+            return Ok(dry_run(format!("would retry run {id} of {}, which is {}", run.task, run.status)));
+        }
+        let new = desk.actor(call.caller, "")?.retry(id)?;
+        let mut answer = Answer::new();
+        answer.field("change", "retried");
+        answer.field("run", new);
+        answer.line(format!("run {new} of {} retries run {id}", run.task));
+        answer.next(format!("run_output with run {new} and wait_seconds for its end"));
+        Ok(answer)
+    })
+}
+
+pub(crate) fn pause_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
+    changing(desk, call, Allow::Pause, || {
+        let name = call.required("name")?;
+        desk.grant.own_task(&desk.client, name)?;
+        if call.flag("dry_run") {
+            return Ok(dry_run(format!("would pause {name}")));
+        }
+        desk.actor(call.caller, "")?.pause(name)?;
+        changed(desk, name, "paused", "resume_task lets it go on; what is due in the pause is not made up for")
+    })
+}
+
+pub(crate) fn resume_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
+    changing(desk, call, Allow::Pause, || {
+        let name = call.required("name")?;
+        let task = desk.grant.own_task(&desk.client, name)?;
+        if let Some(by) =
+            task.paused_by.as_ref().filter(|by| !by.starts_with("mcp:") && task.status == TaskStatus::Paused)
+        {
+            let reason =
+                format!("task {name:?} was not paused by a client of duly mcp, but by {by:?}: the user decides");
+            return Err(ToolError::Refused(reason));
+        }
+        if call.flag("dry_run") {
+            return Ok(dry_run(format!("would resume {name}")));
+        }
+        desk.actor(call.caller, "")?.resume(name)?;
+        changed(desk, name, "resumed", "show_task for its next runs")
+    })
+}
+
+fn changed(desk: &Desk, name: &str, change: &str, next: &str) -> Result<Answer, ToolError> {
+    let mut answer = Answer::new();
+    answer.field("change", change);
+    answer.line(format!("{change}: {name}"));
+    describe(desk, name, &mut answer)?;
+    answer.next(next);
+    Ok(answer)
+}
+
+pub(crate) fn cancel_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
+    changing(desk, call, Allow::Cancel, || {
+        let id = call.number("run").unwrap_or_default();
+        let run = desk.grant.own_run(&desk.client, id)?;
+        if call.flag("dry_run") {
+            return Ok(dry_run(format!("would cancel run {id} of {}, which is {}", run.task, run.status)));
+        }
+        desk.actor(call.caller, "")?.cancel(id)?;
+        let mut answer = Answer::new();
+        answer.field("change", "cancelled");
+        answer.field("run", id);
+        answer.line(format!("run {id} of {} is cancelled, or asked to stop if it is running", run.task));
+        answer.next(format!("run_output with run {id} and wait_seconds for its end"));
+        Ok(answer)
+    })
+}
+
+pub(crate) fn cancel_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
+    changing(desk, call, Allow::Remove, || {
+        let name = call.required("name")?;
+        let task = desk.grant.own_task(&desk.client, name)?;
+        if !is_of_a_client(&task) {
+            let reason = "no client of duly mcp added it: pause_task stops its schedule, the user removes it";
+            return Err(ToolError::Refused(format!("task {name:?}: {reason}")));
+        }
+        if call.flag("dry_run") {
+            return Ok(dry_run(format!("would cancel the unfinished runs of {name}, and remove it with its history")));
+        }
+        desk.client.cancel_all(name)?;
+        wait_for_runs(desk, call, name)?;
+        let note = pace::note_of_removal(desk, &task)?;
+        desk.actor(call.caller, &note)?.remove(name)?;
+        let mut answer = Answer::new();
+        answer.field("change", "removed");
+        answer.line(format!("removed: {name}, with its history"));
+        answer.next("list_tasks for what is left");
+        Ok(answer)
+    })
+}
+
+/// Waits until running runs of a task have ended that were asked to stop.
+fn wait_for_runs(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(), ToolError> {
+    let filter = || RunFilter::newest(1).of(name).status(RunStatus::Running);
+    for _ in 0..LOOKS {
+        if desk.client.runs(&filter())?.is_empty() {
+            return Ok(());
+        }
+        if call.cancellation.wait(LOOK) {
+            return Err(ToolError::Cancelled);
+        }
+    }
+    Err(ToolError::Refused(format!("a run of {name} was asked to stop, and has not ended: call cancel_task again")))
+}
