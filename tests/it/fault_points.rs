@@ -30,6 +30,7 @@ mod with_faults {
     use std::os::unix::process::ExitStatusExt;
 
     use duly::{Limits, Misfire, NewTask, RunStatus, Timestamp};
+    use serde_json::json;
 
     use super::{TestDb, killed_program, probe, retry_soon, state};
     use crate::evidence::tool_works;
@@ -133,6 +134,32 @@ mod with_faults {
         let undisturbed = ("succeeded 1".to_owned(), lines(&["start 1", "end 1"]));
         assert_eq!(at_most_once("settled"), undisturbed);
         assert_eq!(retried("settled"), undisturbed);
+    }
+
+    #[test]
+    fn a_run_that_follows_is_opened_once_wherever_the_scheduler_is_killed() {
+        for point in ["claiming", "claimed", "ended", "settled"] {
+            for at_most_once in [false, true] {
+                let db = TestDb::new();
+                for name in ["post", "tell", "clean"] {
+                    let command = json!({ "argv": ["true"] });
+                    db.client().add(NewTask::manual(name).handler("command").payload(command)).unwrap();
+                }
+                let task = probe(&db).on_success("post").on_dead("tell").on_end("clean");
+                db.client().add(if at_most_once { task.at_most_once() } else { task }).unwrap();
+                let lease = ["--until-idle", "--lease", "10m"];
+                let mut first = killed_program(&db, point, &lease);
+                assert_eq!(first.end().signal(), KILL, "{point}: {}", first.log());
+                let mut second = Sidecar::spawn(&db, &lease);
+                assert_eq!(second.end().code(), Some(0), "{point}: {}", second.log());
+                let follow = "SELECT t.name, r.origin, count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+                               WHERE r.status = 'succeeded' AND r.origin LIKE 'on%' GROUP BY t.name, r.origin ORDER BY 1";
+                // The attempt that ended and was not recorded is lost, and was the only one.
+                let other = if at_most_once && point == "ended" { "tell|on_dead|1" } else { "post|on_success|1" };
+                assert_eq!(db.rows(follow), ["clean|on_end|1", other], "{point}");
+                db.assert_sound();
+            }
+        }
     }
 
     /// Stops the guard of a scheduler, and returns its pid.

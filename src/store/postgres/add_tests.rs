@@ -145,6 +145,11 @@ fn random_task(random: &mut fastrand::Rng, name: &str) -> Definition {
     }
     if some(random) {
         task = task.concurrency_key(["k", "#1"][usize::from(random.u8(..20) == 0)]).on_dead("clean");
+        task = match random.usize(..3) {
+            0 => task,
+            1 => task.on_missed("clean"),
+            _ => task.on_success("clean").on_end("x, y"),
+        };
     }
     let mut task = definition(task);
     if some(random) {

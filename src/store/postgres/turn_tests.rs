@@ -173,16 +173,22 @@ pub(crate) fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> Strin
     let overlap = pick(random, &["skip", "skip", "buffer_one", "buffer_all", "allow", "cancel_running"]);
     let misfire = pick(random, &["run_once", "skip", if overlap == "allow" { "run_all" } else { "run_once" }]);
     let key = pick(random, &["NULL", "NULL", "NULL", "'one'", "'two'", "'three'"]);
-    let dead = if random.u8(..4) == 0 { format!("'t{}'", random.usize(..number + 1)) } else { "NULL".to_owned() };
+    let mut follower = |of: u8| match random.u8(..of) {
+        0 => format!("'t{}'", random.usize(..number + 1)),
+        1 => format!("'t{}, t{}'", random.usize(..number + 1), random.usize(..number + 1)),
+        _ => "NULL".to_owned(),
+    };
+    let (dead, success, end, missed) = (follower(5), follower(12), follower(12), follower(5));
     let pause = if kind != "once" && random.u8(..5) == 0 { "2" } else { "NULL" };
     let (priority, attempts, expires) =
         (random.u8(..4), 1 + random.u8(..3), pick(random, &["NULL", "NULL", "1000", "60000"]));
     let handler = pick(random, &["work", "mail", "slow", "nowhere"]);
     format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, misfire, misfire_grace_ms, priority,
-                                      concurrency_key, on_dead, pause_after_failures, max_attempts, backoff_ms, expires_ms,
-                                      created_at, active_since)
-         VALUES ('t{number}', '{handler}', '{kind}', '{value}', '{overlap}', '{misfire}', 30000, {priority}, {key}, {dead}, {pause},
+                                      concurrency_key, on_dead, on_success, on_end, on_missed, pause_after_failures,
+                                      max_attempts, backoff_ms, expires_ms, created_at, active_since)
+         VALUES ('t{number}', '{handler}', '{kind}', '{value}', '{overlap}', '{misfire}', 30000, {priority}, {key}, {dead}, {success},
+                 {end}, {missed}, {pause},
                  {attempts}, 5000, {expires}, {now}, {now})"
     )
 }

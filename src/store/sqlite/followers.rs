@@ -118,27 +118,25 @@ pub(crate) fn follow(
 }
 
 /// Opens what follows from what the resolution of a task has passed over or cancelled.
-pub(crate) fn follow_passed(cx: &mut Change<'_>) -> Result<(), Fault> {
-    for passed in std::mem::take(&mut cx.written.passed) {
-        match passed {
-            Passed::Missed { row, task, name, span, reason } => {
-                let payload = json!({
-                    "id": row, "task": name, "status": RunStatus::Missed.as_str(), "from": span.first.to_string(),
-                    "to": span.last.to_string(), "count": span.count, "exact": span.exact, "error": reason,
-                });
-                let policy = cx.tx.prepare_cached(POLICY)?.query_row(named_params! { ":task": task }, Policy::read)?;
-                let missed = Ending { status: RunStatus::Missed, origin: Origin::Schedule, began: false };
-                for target in policy.targets(missed.opens()) {
-                    let parent = Parent { run: row, key: None, task: (task, &name) };
-                    let event = try_open(cx, &parent, target, &payload.to_string())?;
-                    cx.written.events.extend(event);
-                }
+pub(crate) fn follow_one(cx: &mut Change<'_>, passed: &Passed) -> Result<(), Fault> {
+    match passed {
+        Passed::Missed { row, task, name, span, reason } => {
+            let payload = json!({
+                "id": row, "task": name, "status": RunStatus::Missed.as_str(), "from": span.first.to_string(),
+                "to": span.last.to_string(), "count": span.count, "exact": span.exact, "error": reason,
+            });
+            let policy = cx.tx.prepare_cached(POLICY)?.query_row(named_params! { ":task": task }, Policy::read)?;
+            let missed = Ending { status: RunStatus::Missed, origin: Origin::Schedule, began: false };
+            for target in policy.targets(missed.opens()) {
+                let parent = Parent { run: *row, key: None, task: (*task, name) };
+                let event = try_open(cx, &parent, target, &payload.to_string())?;
+                cx.written.events.extend(event);
             }
-            Passed::Cancelled { run } => {
-                let Some(claim) = runs::ending(cx.tx, run, cx.now)? else { continue };
-                let (follows, _) = follow(cx, &claim, RunStatus::Cancelled, true)?;
-                cx.written.events.extend(follows);
-            }
+        }
+        Passed::Cancelled { run } => {
+            let Some(claim) = runs::ending(cx.tx, *run, cx.now)? else { return Ok(()) };
+            let (follows, _) = follow(cx, &claim, RunStatus::Cancelled, true)?;
+            cx.written.events.extend(follows);
         }
     }
     Ok(())
@@ -291,9 +289,10 @@ pub(crate) fn resolve_before_a_change(
     let mut cx = Change { tx, now, schedules, written: &mut written };
     for (_, due) in due {
         open::resolve_due(&mut cx, &due?, None, Rest::Cut, None)?;
-        follow_passed(&mut cx)?;
     }
     once::finish(&mut cx, None)?;
+    let passed = std::mem::take(&mut cx.written.passed);
+    passed.iter().try_for_each(|passed| follow_one(&mut cx, passed))?;
     tasks::recall(tx, task.id)?;
     Ok(tasks::by_id(tx, task.id)?.unwrap_or(task))
 }

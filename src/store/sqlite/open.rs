@@ -79,7 +79,7 @@ pub(crate) struct Written {
     /// Whether a run that follows was opened or refused; why none is opened.
     pub(crate) tried_follower: bool,
     pub(crate) follower_refused: Option<String>,
-    /// What other runs may follow, for `followers::follow_passed`.
+    /// What other runs may follow, for `followers::follow_one`.
     pub(crate) passed: Vec<Passed>,
 }
 

@@ -536,7 +536,6 @@ impl<'a> Turning<'a> {
                 let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
                 let starter = claimer.map(|claimer| (claimer, &mut turn.slots));
                 open::resolve_due(&mut cx, &due, turn.work.seen, Rest::Later, starter)?;
-                followers::follow_passed(&mut cx)?;
                 // Together with the others, unless each item has its own savepoint.
                 if turn.mode == Mode::OneByOne { once::finish(&mut cx, claimer) } else { Ok(()) }
             })?;
@@ -545,6 +544,7 @@ impl<'a> Turning<'a> {
         self.done.more_due |= std::mem::take(&mut self.written.more);
         let mut cx = Change { tx, now, schedules: self.schedules, written: &mut self.written };
         once::finish(&mut cx, claimer)?;
+        self.follow_passed()?;
         // A run that was resolved too late to begin would count as claimable.
         if std::mem::take(&mut self.written.expired) { self.expire() } else { Ok(()) }
     }

@@ -72,6 +72,16 @@ impl Scenario {
         if self.once_in(4) {
             task = task.on_dead(self.rng.choice(self.names()).unwrap_or_else(|| "no-such-task".to_owned()));
         }
+        // Without a draw, by its number: a task leads to older ones only, so never back to itself.
+        let number: i64 = name.strip_prefix("task-").and_then(|number| number.parse().ok()).unwrap_or_default();
+        let older = |by: i64| format!("task-{}", number - by);
+        task = match number % 6 {
+            1 => task.on_success(format!("{}, {}", older(1), older(3))),
+            2 => task.on_end(older(2)),
+            3 => task.on_missed(older(1)),
+            4 => task.on_success(older(3)).on_end(older(3)).on_missed(older(2)),
+            _ => task,
+        };
         if self.once_in(4) {
             task = task.pause_after_failures(self.rng.u32(1..=3));
         }

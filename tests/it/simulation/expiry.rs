@@ -28,12 +28,12 @@ impl History {
         seen.is_some_and(|(_, due)| due.is_none_or(|due| next.is_some_and(|next| next < due)))
     }
 
-    /// Whether a turn has resolved what is due of a task because it changed the task: paused it, or opened an `on_dead` run of a delay
-    /// task. A run that such a resolution opens is not deferred.
+    /// Whether a turn has resolved what is due of a task because it changed the task: paused it, or opened a run of a delay task that
+    /// follows. A run that such a resolution opens is not deferred.
     fn is_resolved_before_a_change(step: &Step<'_>, task: &TaskRow) -> bool {
         let is_paused = task.is_active() && step.after.tasks.get(&task.id).is_some_and(|task| task.status == "paused");
         let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
-        let mut reports = new.filter(|run| run.task == task.id && run.origin == Origin::OnDead);
+        let mut reports = new.filter(|run| run.task == task.id && run.follows());
         is_paused || task.kind == "delay" && reports.next().is_some()
     }
 
@@ -61,8 +61,8 @@ impl History {
             }
             let Some(task) = step.before.tasks.get(&run.task) else { continue };
             let begin = match run.origin {
-                Origin::Manual | Origin::OnDead => run.scheduled_for,
-                _ => run.scheduled_for.max(task.active_since),
+                Origin::Schedule | Origin::CatchUp => run.scheduled_for.max(task.active_since),
+                _ => run.scheduled_for,
             };
             let expected = task.expires.map(|expires| begin + expires);
             let is_deferred = self.is_first_look(step, task) && !Self::is_resolved_before_a_change(step, task);

@@ -24,7 +24,8 @@ pub(crate) struct NewRows {
 const TASKS: &str = "
     SELECT id, name, handler, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
            active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, max_attempts, backoff_ms, backoff_cap_ms,
-           on_dead, pause_after_failures, failure_count, expires_ms, jitter_ms, priority, concurrency_key
+           on_dead, pause_after_failures, failure_count, expires_ms, jitter_ms, priority, concurrency_key,
+           on_success, on_end, on_missed
       FROM scheduled_tasks";
 
 /// The columns of `task_runs` that are compared.
@@ -203,9 +204,21 @@ impl Observer {
         changes.runs.push((before, after));
     }
 
-    /// Returns the dead run that an `on_dead` run reports.
-    pub(crate) fn dead_run_of(&self, run: i64) -> i64 {
-        self.value(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"))
+    /// Returns the run that another one follows, by its payload and by its idempotency key; and how many runs led to it.
+    pub(crate) fn followed_by(&self, run: i64) -> (i64, i64, u32) {
+        let by_payload =
+            self.value(&format!("SELECT ifnull(json_extract(payload, '$.id'), 0) FROM task_runs WHERE id = {run}"));
+        let key: String = self.value(&format!("SELECT ifnull(request_key, '') FROM task_runs WHERE id = {run}"));
+        let link = key.strip_prefix('#').and_then(|key| key.split_once('/'));
+        let (parent, length) = link.unwrap_or(("0", "0"));
+        (by_payload, parent.parse().unwrap_or_default(), length.parse().unwrap_or_default())
+    }
+
+    /// Whether an attempt of a run has begun, as its attempts show.
+    pub(crate) fn shows_an_attempt(&self, run: i64) -> bool {
+        self.value(&format!(
+            "SELECT EXISTS (SELECT 1 FROM task_attempts WHERE run_id = {run} AND outcome <> 'released')"
+        ))
     }
 
     pub(crate) fn value<T: FromSql>(&self, query: &str) -> T {

@@ -1,6 +1,8 @@
-//! Deaths: another task receives the dead run, once; and a task whose runs keep dying is paused.
+//! Ends: the tasks that follow receive the ended run, once; and a task whose runs keep dying is paused.
 
-use duly::{Origin, Outcome, RunStatus};
+use std::collections::BTreeSet;
+
+use duly::{Misfire, Origin, Outcome, RunStatus};
 
 use crate::simulation::history::{Action, Check, History, Step};
 use crate::simulation::rows::{RunRow, TaskRow};
@@ -17,7 +19,7 @@ impl History {
     pub(crate) fn check_dead(&self, step: &Step<'_>, gone: &[(&RunRow, RunStatus)]) -> Check {
         let at_once = gone.iter().filter(|(run, status)| !run.status.is_final() && *status == RunStatus::Dead);
         let died: Vec<&RunRow> = step.died.iter().copied().chain(at_once.map(|(run, _)| *run)).collect();
-        self.check_on_dead_runs(step, &died)?;
+        self.check_followers(step, gone)?;
         let by_turn = step.turn().is_some();
         for (id, after) in &step.after.tasks {
             let Some(before) = step.before.tasks.get(id) else { continue };
@@ -42,33 +44,85 @@ impl History {
         Ok(())
     }
 
-    /// Checks that each death opens one run of the task's `on_dead`, or that an event says why not.
-    fn check_on_dead_runs(&self, step: &Step<'_>, died: &[&RunRow]) -> Check {
+    /// Checks that each end opens one run of each task that follows, or that an event says why not; and that no other run follows.
+    fn check_followers(&self, step: &Step<'_>, gone: &[(&RunRow, RunStatus)]) -> Check {
         let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
-        let new = new.filter(|run| run.origin == Origin::OnDead);
-        let mut found: Vec<(i64, i64)> = new.map(|run| (run.task, self.observer.dead_run_of(run.id))).collect();
+        let mut found: Vec<(i64, i64)> = Vec::new();
+        for run in new.filter(|run| run.follows()) {
+            let (by_payload, by_key, length) = self.observer.followed_by(run.id);
+            if by_payload != by_key || !(1..=100).contains(&length) {
+                return Err(format!("run {} follows run {by_payload}, and its key says {by_key}, {length}", run.id));
+            }
+            found.push((run.task, by_key));
+        }
+        let ended = step.changed.iter().filter_map(|(before, after)| Some((*before, (*after)?, (*after)?.status)));
+        let gone = gone.iter().map(|(run, status)| (Some(*run), *run, *status));
         let mut expected = Vec::new();
-        for run in died.iter().filter(|run| run.origin != Origin::OnDead) {
-            let Some(target) = step.after.tasks[&run.task].on_dead.as_deref() else { continue };
-            let task = step.after.named(target);
-            // A task that becomes invalid in this turn may have received the run before.
-            if let Some(task) = task.filter(|task| task.status != "invalid" || found.contains(&(task.id, run.id))) {
-                let was_invalid = step.before.named(target).is_some_and(|task| task.status == "invalid");
-                if task.status != "invalid" || !was_invalid {
-                    expected.push((task.id, run.id));
-                }
+        for (before, run, status) in ended.chain(gone) {
+            if before.is_some_and(|before| before.status.is_final()) || !status.is_final() {
                 continue;
             }
-            let is_report = |(kind, of, _): &(String, Option<i64>, _)| kind == "on_dead" && *of == Some(run.id);
-            if step.fresh.events.iter().filter(|event| is_report(event)).count() != 1 {
-                return Err(format!("run {} died, {target:?} cannot run, and no event says so", run.id));
+            let Some(task) = step.before.tasks.get(&run.task).or_else(|| step.after.tasks.get(&run.task)) else {
+                continue;
+            };
+            let mut named = BTreeSet::new();
+            for origin in self.opens(before, run, status, task) {
+                let targets = task.followers(*origin).filter(|target| named.insert(*target)).collect::<Vec<_>>();
+                for target in targets {
+                    expected.extend(self.expected_follower(step, run, *origin, target, &found)?);
+                }
             }
         }
         expected.sort_unstable();
         found.sort_unstable();
         match found == expected {
             true => Ok(()),
-            false => Err(format!("on_dead runs (task, dead run): {found:?}, expected {expected:?}")),
+            false => Err(format!("runs that follow (task, run before): {found:?}, expected {expected:?}")),
+        }
+    }
+
+    /// Returns which columns of its task apply to a run that has ended, or to a new row of missed occurrences.
+    fn opens(&self, before: Option<&RunRow>, run: &RunRow, status: RunStatus, task: &TaskRow) -> &'static [Origin] {
+        let began = run.attempt > run.forgiven || self.observer.shows_an_attempt(run.id);
+        let says = |words: &str| run.error.as_deref().is_some_and(|error| error.contains(words));
+        // A run may be opened too late to begin, and expire in the same turn.
+        let expired = before.is_some() || says("expired before");
+        match status {
+            RunStatus::Succeeded => &[Origin::OnSuccess, Origin::OnEnd],
+            RunStatus::Dead if run.origin == Origin::OnDead => &[Origin::OnEnd],
+            RunStatus::Dead => &[Origin::OnDead, Origin::OnEnd],
+            RunStatus::Cancelled if began => &[Origin::OnEnd],
+            RunStatus::Missed if expired && run.origin != Origin::OnMissed => &[Origin::OnMissed],
+            RunStatus::Missed if !expired && task.misfire == Misfire::Skip && !says("changed by SQL") => {
+                &[Origin::OnMissed]
+            }
+            _ => &[],
+        }
+    }
+
+    /// Returns the run that is expected to follow: its task, and the run before. `None`: it cannot, and an event says so.
+    fn expected_follower(
+        &self,
+        step: &Step<'_>,
+        run: &RunRow,
+        origin: Origin,
+        target: &str,
+        found: &[(i64, i64)],
+    ) -> Result<Option<(i64, i64)>, String> {
+        let task = step.after.named(target);
+        // A task that becomes invalid in this turn may have received the run before.
+        if let Some(task) = task.filter(|task| task.status != "invalid" || found.contains(&(task.id, run.id))) {
+            let was_invalid = step.before.named(target).is_some_and(|task| task.status == "invalid");
+            let is_full = self.observer.followed_by(run.id).2 >= 100;
+            return Ok(((task.status != "invalid" || !was_invalid) && !is_full).then_some((task.id, run.id)));
+        }
+        let says = format!("the {origin} task {target:?} cannot run: ");
+        let is_report = |(_, of, detail): &(String, Option<i64>, Option<String>)| {
+            *of == Some(run.id) && detail.as_deref().is_some_and(|detail| detail.starts_with(&says))
+        };
+        match step.fresh.events.iter().filter(|event| is_report(event)).count() {
+            1 => Ok(None),
+            _ => Err(format!("run {} has ended, {target:?} cannot run, and no event says so", run.id)),
         }
     }
 

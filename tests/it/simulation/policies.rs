@@ -161,7 +161,7 @@ impl TestDb {
             }
         }
         let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
-        for _ in new.filter(|run| run.task == task.id && run.origin == Origin::OnDead) {
+        for _ in new.filter(|run| run.task == task.id && run.follows()) {
             db.unfinished.add(false);
         }
         db

@@ -32,6 +32,9 @@ pub(crate) struct TaskRow {
     pub(crate) backoff: i64,
     pub(crate) cap: i64,
     pub(crate) on_dead: Option<String>,
+    pub(crate) on_success: Option<String>,
+    pub(crate) on_end: Option<String>,
+    pub(crate) on_missed: Option<String>,
     pub(crate) pause_after: Option<u32>,
     pub(crate) failures: u32,
     pub(crate) jitter: i64,
@@ -42,6 +45,17 @@ pub(crate) struct TaskRow {
 impl TaskRow {
     pub(crate) fn is_active(&self) -> bool {
         self.status == "active"
+    }
+
+    /// Returns the names of the tasks that follow it.
+    pub(crate) fn followers(&self, origin: Origin) -> impl Iterator<Item = &str> {
+        let names = match origin {
+            Origin::OnDead => &self.on_dead,
+            Origin::OnSuccess => &self.on_success,
+            Origin::OnEnd => &self.on_end,
+            _ => &self.on_missed,
+        };
+        names.iter().flat_map(|names| names.split(',').map(str::trim))
     }
 
     /// Whether only its manual runs may start.
@@ -88,6 +102,11 @@ pub(crate) struct RunRow {
 }
 
 impl RunRow {
+    /// Whether it follows the end of another run, or missed occurrences.
+    pub(crate) fn follows(&self) -> bool {
+        matches!(self.origin, Origin::OnDead | Origin::OnSuccess | Origin::OnEnd | Origin::OnMissed)
+    }
+
     pub(crate) fn is_scheduled(&self) -> bool {
         matches!(self.origin, Origin::Schedule | Origin::CatchUp)
     }
@@ -252,6 +271,9 @@ impl TaskRow {
             && at::<i64>(row, 23) == self.jitter
             && at::<u8>(row, 24) == self.priority
             && text(row, 25).as_deref() == self.key.as_deref()
+            && text(row, 26).as_deref() == self.on_success.as_deref()
+            && text(row, 27).as_deref() == self.on_end.as_deref()
+            && text(row, 28).as_deref() == self.on_missed.as_deref()
     }
 }
 
@@ -293,6 +315,9 @@ fn task(row: &Row<'_>) -> TaskRow {
         jitter: at(row, 23),
         priority: at(row, 24),
         key: words(row, 25),
+        on_success: words(row, 26),
+        on_end: words(row, 27),
+        on_missed: words(row, 28),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use duly::{AttemptOutcome, Origin, Outcome, Overlap, Retry, RunStatus};
+use duly::{AttemptOutcome, Outcome, Overlap, Retry, RunStatus};
 
 use crate::simulation::history::{Action, Check, History, Owner, Step, Turn};
 use crate::simulation::observer::Kept;
@@ -319,18 +319,17 @@ fn check_retry_time(step: &Step<'_>, since: Option<i64>, before: &RunRow, after:
     Err(format!("the retry of run {} moved from {} to {}, expected {expected}", before.id, before.run_at, after.run_at))
 }
 
-/// A draining owner opens no run but those that follow from a death, and leaves waiting runs as they are. A death may pause
-/// its task, which resolves its due occurrences; so does a run of an `on_dead` task with a delay, since its schedule waits for that run.
+/// A draining owner opens no run but those that follow from an end, and leaves waiting runs as they are. A death may pause
+/// its task, which resolves its due occurrences; so does a run of a delay task that follows, since its schedule waits for that run.
 fn check_draining(step: &Step<'_>) -> Check {
     let rests = |tables: &Tables, task| tables.tasks.get(&task).is_some_and(|row| row.status == "paused");
-    let on_dead = |run: &RunRow| run.origin == Origin::OnDead;
     let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|(_, after)| *after);
-    let received: BTreeSet<i64> = new.filter(|run| on_dead(run)).map(|run| run.task).collect();
+    let received: BTreeSet<i64> = new.filter(|run| run.follows()).map(|run| run.task).collect();
     let waits = |task| received.contains(&task) && step.after.tasks.get(&task).is_some_and(|row| row.kind == "delay");
     let resolved = |task| rests(step.after, task) && !rests(step.before, task) || waits(task);
     for pair in &step.changed {
         let taken_on = match pair {
-            (None, Some(after)) => !on_dead(after) && !resolved(after.task),
+            (None, Some(after)) => !after.follows() && !resolved(after.task),
             (Some(before), Some(after)) => {
                 before.status != RunStatus::Running && before.status != after.status && !resolved(after.task)
             }

@@ -148,8 +148,13 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let overlap = ["skip", "buffer_one", "buffer_all", "allow", "cancel_running"][random.usize(..5)];
         let key = KEYS[random.usize(..3)];
         let key = or_null(random, format!("'{key}'"));
-        let on_dead = format!("'task-{}'", random.usize(..tasks + 1));
-        let on_dead = or_null(random, on_dead);
+        let mut follower = || {
+            let (one, two) = (random.usize(..tasks + 1), random.usize(..tasks + 1));
+            let names = [format!("'task-{one}'"), format!("'task-{one}, task-{two}'")];
+            let names = names[random.usize(..2)].clone();
+            or_null(random, names)
+        };
+        let (on_dead, on_success, on_end, on_missed) = (follower(), follower(), follower(), follower());
         let until = NOW - random.i64(0..40) * 60_000;
         let until = or_null(random, until.to_string());
         let expires = (60_000 * random.i64(1..30)).to_string();
@@ -157,10 +162,10 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let managed = ["NULL", "NULL", "'manifest'"][random.usize(..3)];
         add(format!(
             "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, status, next_run, planned,
-                resolved_until, active_since, overlap, priority, concurrency_key, on_dead, managed_by, created_at, updated_at,
+                resolved_until, active_since, overlap, priority, concurrency_key, on_dead, on_success, on_end, on_missed, managed_by, created_at, updated_at,
                 failure_count, last_run, last_status, max_attempts, expires_ms, paused_by)
              VALUES ('task-{task}', '{}', '{{\"n\": {task}}}', '{kind}', '{value}', '{status}', {next}, {planned},
-                {until}, {}, '{overlap}', {}, {key}, {on_dead}, {managed}, {}, {}, {}, {}, 'failed', 3, {}, {})",
+                {until}, {}, '{overlap}', {}, {key}, {on_dead}, {on_success}, {on_end}, {on_missed}, {managed}, {}, {}, {}, {}, 'failed', 3, {}, {})",
             HANDLERS[random.usize(..3)],
             NOW - 4_000_000,
             random.i64(0..4),
@@ -175,7 +180,7 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
     for run in 1..=runs {
         let task = 1 + random.usize(..tasks);
         let scheduled = NOW + random.i64(-60..10) * 60_000;
-        let origin = ["schedule", "schedule", "manual", "catch_up", "on_dead"][random.usize(..5)];
+        let origin = ["schedule", "schedule", "manual", "catch_up", "on_dead", "on_missed"][random.usize(..6)];
         // The runs of some tasks are one queue: many of one handler and priority wait for a key that nothing holds.
         let is_queue = task <= tasks / 4;
         let status = ["queued", "queued", "failed", "running", "succeeded", "dead", "cancelled", "skipped", "missed"]

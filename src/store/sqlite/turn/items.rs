@@ -5,7 +5,7 @@ use crate::model::event::Event;
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::Whose;
 use crate::store::sqlite::turn::{Mode, Turning};
-use crate::store::sqlite::{owners, tasks};
+use crate::store::sqlite::{followers, owners, tasks};
 use crate::store::turn_io::Item;
 
 impl Turning<'_> {
@@ -20,7 +20,7 @@ impl Turning<'_> {
         }
         let written = &self.written;
         let (claims, events, completed) = (written.claims.len(), written.events.len(), written.once.completed.len());
-        let slots = self.slots;
+        let (passed, slots) = (written.passed.len(), self.slots);
         self.write_elsewhere(Whose::OfAll)?;
         self.tx.prepare_cached("SAVEPOINT item")?.execute([])?;
         let failed = match item(self).and_then(|()| self.write_elsewhere(Whose::OfItem)) {
@@ -30,7 +30,7 @@ impl Turning<'_> {
                 self.backing.as_mut().map_or(Ok(()), |backing| backing.undone(self.tx))?;
                 self.written.claims.truncate(claims);
                 self.written.events.truncate(events);
-                self.written.passed.clear();
+                self.written.passed.truncate(passed);
                 self.written.once.starting.clear();
                 self.written.once.completed.truncate(completed);
                 self.slots = slots;
@@ -65,6 +65,17 @@ impl Turning<'_> {
         let again = self.attempt(end);
         self.written.follower_refused = None;
         Ok(again?.map(|again| if self.is_transient(&again) { again } else { fault }))
+    }
+
+    /// Opens what follows from what was passed over, after all that is due is resolved: a task that follows may be due itself, and was read
+    /// before that.
+    pub(super) fn follow_passed(&mut self) -> Result<(), Fault> {
+        for passed in std::mem::take(&mut self.written.passed) {
+            if let Some(fault) = self.attempt_end(|turn| followers::follow_one(&mut turn.change(), &passed))? {
+                return Err(fault);
+            }
+        }
+        Ok(())
     }
 
     /// Writes changed rows to where they are stored, if that is a server, so that a fault is attributed to the item that caused it.
