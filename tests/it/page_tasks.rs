@@ -211,3 +211,18 @@ fn a_task_that_is_being_marked_says_so() {
     assert!(page.contains("0 waiting runs are being marked"), "{page}");
     assert!(!served.text("/tasks/calm").contains("being marked"));
 }
+
+#[test]
+fn the_page_of_a_task_says_which_client_added_and_changed_it() {
+    let served = served(|db| {
+        let client = db.client();
+        client.add(NewTask::manual("by-hand").handler("work")).expect("a task");
+        let agent = client.actor("mcp:claude-code", "7f3a").expect("an actor");
+        agent.add(NewTask::cron("added", "0 7 * * *").handler("work")).expect("a task");
+        agent.pause("added").expect("a pause");
+    });
+    let page = served.text("/tasks/added");
+    assert!(page.contains("<dt>Added by</dt>") && page.contains("mcp:claude-code session 7f3a"), "{page}");
+    assert!(!served.text("/tasks/by-hand").contains("Added by"));
+    assert!(served.text("/events").contains("mcp:claude-code session 7f3a: add"));
+}

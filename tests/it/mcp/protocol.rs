@@ -110,6 +110,43 @@ fn junk_is_answered_and_the_server_goes_on() {
     assert_eq!(agent.leave(), Some(0));
 }
 
+/// `DULY_SEED` repeats the choices.
+#[test]
+fn mutated_requests_are_answered_or_ignored_and_the_server_goes_on() {
+    let (db, _) = with_waiting_run();
+    let seed = std::env::var("DULY_SEED").map_or_else(|_| fastrand::u64(..), |text| text.parse().expect("a number"));
+    println!("DULY_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let options = ["--scope", "agent:anna/", "--allow", "add,trigger,pause,cancel", "--handlers", "h"];
+    let mut agent = Agent::start(&db, &options);
+    let seeds = [
+        json!({"jsonrpc": "2.0", "id": "m", "method": "tools/call", "params": {"name": "schedule_task", "arguments":
+            {"name": "agent:anna/x", "schedule": "every day at 9", "handler": "h", "payload": {"a": [1, 2.5, null]}, "time_zone": "Europe/Rome"}}}),
+        json!({"jsonrpc": "2.0", "id": "m", "method": "tools/call", "params": {"name": "preview", "arguments":
+            {"schedule": "on the 1st of every month at 9:30 pm", "count": 3}, "_meta": meta(CURRENT)}}),
+        json!({"jsonrpc": "2.0", "id": "m", "method": "tools/call", "params": {"name": "history", "arguments":
+            {"name": "agent:anna/wait", "around": "2027-03-14T13:00", "since": "2026-03-14", "limit": 3}}}),
+        json!({"jsonrpc": "2.0", "id": "m", "method": "initialize", "params": {"protocolVersion": "2025-11-25", "clientInfo": {"name": "x"}}}),
+    ];
+    for _ in 0..400 {
+        let mut line = seeds[random.usize(..seeds.len())].to_string().into_bytes();
+        for _ in 0..random.usize(1..4) {
+            let at = random.usize(..line.len());
+            match random.u8(..4) {
+                0 => line[at] = random.u8(..),
+                1 => drop(line.remove(at)),
+                2 => line.insert(at, *random.choice(b"{}[]\"\\:,-.0 9eT").expect("one")),
+                _ => line.truncate(at.max(9)),
+            }
+        }
+        line.retain(|byte| *byte != b'\n');
+        agent.send_line(&line);
+    }
+    assert_eq!(agent.request("ping", json!({}))["result"], json!({}));
+    assert_eq!(agent.leave(), Some(0));
+    db.assert_sound();
+}
+
 #[test]
 fn requests_are_at_work_beside_each_other_and_one_is_cancelled() {
     let (db, run) = with_waiting_run();
