@@ -146,16 +146,15 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             "NULL".to_owned()
         };
         let overlap = ["skip", "buffer_one", "buffer_all", "allow", "cancel_running"][random.usize(..5)];
-        let key = KEYS[random.usize(..3)];
-        let key = or_null(random, format!("'{key}'"));
+        let key = random.usize(..3);
+        let key = or_null(random, format!("'{}'", KEYS[key]));
         let mut follower = || {
-            let (one, two) = (random.usize(..tasks + 1), random.usize(..tasks + 1));
-            let names = if two % 2 == 0 { format!("'task-{one}'") } else { format!("'task-{one}, task-{two}'") };
-            or_null(random, names)
+            let names = [(); 2].map(|()| format!("task-{}", random.usize(..tasks + 1)));
+            or_null(random, format!("'{}'", names[..1 + names[1].len() % 2].join(", ")))
         };
         let (on_dead, on_success, on_end, on_missed) = (follower(), follower(), follower(), follower());
-        let until = NOW - random.i64(0..40) * 60_000;
-        let until = or_null(random, until.to_string());
+        let until = (NOW - random.i64(0..40) * 60_000).to_string();
+        let until = or_null(random, until);
         let expires = (60_000 * random.i64(1..30)).to_string();
         let expires = or_null(random, expires);
         let managed = ["NULL", "NULL", "'manifest'"][random.usize(..3)];
@@ -241,13 +240,12 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         }
     }
     for event in 0..6 {
-        let (kind, owner) = (["owner_lost", "worker_ended", "edited"][event % 3], event % 4);
-        let (notice, run) = (["missed", "caught_up", "skipped"][event % 3], random.usize(..20));
+        let kinds = [("owner_lost", "missed"), ("worker_ended", "caught_up"), ("edited", "skipped")];
+        let ((kind, notice), owner, run) = (kinds[event % 3], event % 4, random.usize(..20));
         add(format!(
-            "INSERT INTO scheduler_events (at, kind, task_id, detail)
-             VALUES ({NOW} - {event}000, '{kind}', {event} + 1, 'owner-{owner}: x');
-             INSERT INTO scheduler_events (at, kind, task_id, run_id, detail)
-             SELECT {NOW} - {event}000, '{notice}', task_id, id, 'x' FROM task_runs ORDER BY id LIMIT 1 OFFSET {run}"
+            "INSERT INTO scheduler_events (at, kind, task_id, run_id, detail)
+             VALUES ({NOW} - {event}000, '{kind}', {event} + 1, NULL, 'owner-{owner}: x');
+             INSERT INTO scheduler_events (at, kind, task_id, run_id, detail) SELECT {NOW} - {event}000, '{notice}', task_id, id, 'x' FROM task_runs ORDER BY id LIMIT 1 OFFSET {run}"
         ));
     }
     client.batch_execute(&statements).unwrap_or_else(|error| panic!("{error:?}\n{statements}"));
@@ -596,8 +594,7 @@ fn populate_alike(client: &mut Client, runs: i64) {
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, planned, next_run, concurrency_key)
          SELECT 'task-' || n, 'alpha', 'interval', '1h', 1, {NOW} + 60000, 'k' FROM generate_series(0, 20) n;
          INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, blocked, concurrency_key, priority)
-         SELECT 1 + (n % 3) / 2, 'alpha', {NOW} - n, 'manual', 'queued', {NOW}, CASE WHEN n > 1 THEN 'key' END, 'k', n % 4
-           FROM generate_series(1, {runs}) n;"
+         SELECT 1 + (n % 3) / 2, 'alpha', {NOW} - n, 'manual', 'queued', {NOW}, CASE WHEN n > 1 THEN 'key' END, 'k', n % 4 FROM generate_series(1, {runs}) n;"
     );
     client.batch_execute(&rows).expect("rows");
 }
