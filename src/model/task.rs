@@ -247,7 +247,7 @@ macro_rules! given {
     (from schedule_type $value:expr) => { Some($value) };
     (from $column:ident $value:expr) => { $value };
     (value schedule_type $value:expr) => {
-        $value.ok_or_else(|| Error::invalid_task("schedule_type", "", "cron, interval, delay, once or manual"))?
+        $value.ok_or_else(|| Error::invalid_task("schedule_type", "", "cron, calendar, interval, delay, once or manual"))?
     };
     (value $column:ident $value:expr) => { $value };
 }

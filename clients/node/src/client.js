@@ -14,7 +14,7 @@ const OPTIONS = {
   pauseAfterFailures: "pause-after-failures",
 };
 const KNOWN = new Set(["name", "handler", "payload", "ifAbsent", "replace", ...SCHEDULE_OPTIONS, ...Object.keys(OPTIONS)]);
-const OF_SCHEDULE = /** @type {Record<string, string>} */ ({ cron: "--cron", interval: "--every", delay: "--after", once: "--at" });
+const OF_SCHEDULE = /** @type {Record<string, string>} */ ({ cron: "--cron", calendar: "--on", interval: "--every", delay: "--after", once: "--at" });
 
 /** A database, through the program. */
 export class Client {

@@ -102,6 +102,8 @@ export type Duration = string;
 interface Schedules {
   /** The times of a cron expression: "0 7 * * mon-fri", "@daily". */
   cron: string;
+  /** A calendar interval: "every 2 weeks on mon at 09:00". */
+  on: string;
   /** A fixed interval. */
   every: Duration;
   everySeconds: number;
@@ -142,7 +144,11 @@ export interface Policies {
   jitterMs?: number | Duration;
   priority?: 0 | 1 | 2 | 3;
   concurrencyKey?: string | null;
+  /** Names of tasks, separated by commas, of which a run is opened when a run of this one dies, succeeds, ends or is missed. */
   onDead?: string | null;
+  onSuccess?: string | null;
+  onEnd?: string | null;
+  onMissed?: string | null;
   pauseAfterFailures?: number | null;
 }
 

@@ -4,7 +4,7 @@ import { milliseconds } from "./errors.js";
 import { isZone } from "./zones.js";
 
 /** The options that name a schedule, each with its schedule_type. Those for durations and times also exist as `everySeconds` and so on. */
-const TYPES = /** @type {const} */ ({ cron: "cron", every: "interval", delay: "delay", at: "once", in: "once", now: "once", manual: "manual" });
+const TYPES = /** @type {const} */ ({ cron: "cron", on: "calendar", every: "interval", delay: "delay", at: "once", in: "once", now: "once", manual: "manual" });
 const IN_SECONDS = ["every", "delay", "at", "in"];
 
 export const SCHEDULE_OPTIONS = [...Object.keys(TYPES), ...IN_SECONDS.map((option) => `${option}Seconds`)];
@@ -38,7 +38,7 @@ export function schedule(request, task) {
   const named = SCHEDULE_OPTIONS.filter((option) => task[option] !== undefined && task[option] !== false);
   if (named.length !== 1) {
     const found = named.length === 0 ? "none" : named.join(" and ");
-    throw new TypeError(`cannot ${request}: expected one of cron, every, delay, at, in, now and manual, found ${found}`);
+    throw new TypeError(`cannot ${request}: expected one of cron, on, every, delay, at, in, now and manual, found ${found}`);
   }
   const [option] = named;
   const given = task[option];
@@ -65,6 +65,11 @@ export function schedule(request, task) {
   if (kind === "cron") {
     checkCron(given, refuse);
     return { type: "cron", value: given, isMoving: false };
+  }
+  if (kind === "on") {
+    // The program knows the grammar.
+    if (typeof given !== "string" || !/^\s*every /i.test(given) || given.length > 256) throw refuse('a text such as "every 2 weeks on mon at 09:00"');
+    return { type: "calendar", value: given, isMoving: false };
   }
   const length = isSeconds ? `${Math.round(given * 1000)}ms` : given;
   if (typeof length !== "string") throw refuse(`a text with a unit such as "15m"; for a number of seconds, use ${option}Seconds`);

@@ -28,6 +28,9 @@ const COLUMNS = {
   priority: "priority",
   concurrencyKey: "concurrency_key",
   onDead: "on_dead",
+  onSuccess: "on_success",
+  onEnd: "on_end",
+  onMissed: "on_missed",
   pauseAfterFailures: "pause_after_failures",
 };
 
@@ -84,9 +87,9 @@ const RUN_NOW = `
 // The policies that mean something for one occurrence. It is due now; however late it is resolved, it runs.
 const RUN_COPY = `
     INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, expires_ms, max_attempts, backoff_ms,
-                                 backoff_cap_ms, timeout_ms, priority, concurrency_key, on_dead)
+                                 backoff_cap_ms, timeout_ms, priority, concurrency_key, on_dead, on_success, on_end, on_missed)
     SELECT ?, handler, ifnull(?, payload), 'once', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), expires_ms, max_attempts, backoff_ms,
-           backoff_cap_ms, timeout_ms, priority, concurrency_key, on_dead
+           backoff_cap_ms, timeout_ms, priority, concurrency_key, on_dead, on_success, on_end, on_missed
       FROM scheduled_tasks WHERE name = ? AND status <> 'invalid'
     ON CONFLICT (name) DO NOTHING`;
 

@@ -36,6 +36,7 @@ each("each schedule is a row that no scheduler has planned", (db) => {
   const at = new Date("2027-03-14T06:00:00Z");
   const cases = [
     [{ cron: "0 6 * * *" }, "cron", "0 6 * * *"],
+    [{ on: "every 2 weeks on mon at 09:00" }, "calendar", "every 2 weeks on mon at 09:00"],
     [{ every: "1h 30m" }, "interval", "1h 30m"],
     [{ everySeconds: 1.5 }, "interval", "1500ms"],
     [{ delay: "15m" }, "delay", "15m"],
@@ -80,16 +81,16 @@ each("every policy has its column, and an absent one the default", (db) => {
   add(db, {
     name: "all", handler: "mail", cron: "@daily", timeZone: "Europe/Rome", startsAt, endsAt: 1900000000000, overlap: "buffer_all",
     misfire: "run_all", misfireGraceMs: 1, catchUpLimit: 2, expiresMs: 3, maxAttempts: 4, backoffMs: 5, backoffCapMs: 6, timeoutMs: 7,
-    jitterMs: 8, priority: 3, concurrencyKey: "chat:7", onDead: "alarm", pauseAfterFailures: 9,
+    jitterMs: 8, priority: 3, concurrencyKey: "chat:7", onDead: "alarm", onSuccess: "next", onEnd: "log", onMissed: "tell", pauseAfterFailures: 9,
   });
   const columns = `time_zone, starts_at, ends_at, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
-    backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, pause_after_failures`;
+    backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, on_success, on_end, on_missed, pause_after_failures`;
   assert.deepEqual(Object.values(row(db, columns, "all")), [
-    "Europe/Rome", startsAt.getTime(), 1900000000000, "buffer_all", "run_all", 1, 2, 3, 4, 5, 6, 7, 8, 3, "chat:7", "alarm", 9,
+    "Europe/Rome", startsAt.getTime(), 1900000000000, "buffer_all", "run_all", 1, 2, 3, 4, 5, 6, 7, 8, 3, "chat:7", "alarm", "next", "log", "tell", 9,
   ]);
   add(db, { name: "none", handler: "mail", cron: "@daily" });
   assert.deepEqual(Object.values(row(db, `payload, ${columns}`, "none")), [
-    "null", "UTC", null, null, "skip", "run_once", 60000, 100, null, 5, 10000, 3600000, null, 0, 1, null, null, null,
+    "null", "UTC", null, null, "skip", "run_once", 60000, 100, null, 5, 10000, 3600000, null, 0, 1, null, null, null, null, null, null,
   ]);
 });
 
@@ -132,7 +133,7 @@ each("what the table refuses is an error that names the column", (db) => {
 each("a wrong call is a TypeError, and writes nothing", (db) => {
   const task = { name: "t", handler: "mail", cron: "@daily" };
   const cases = [
-    [{ cron: undefined }, /expected one of cron, every, delay, at, in, now and manual, found none/],
+    [{ cron: undefined }, /expected one of cron, on, every, delay, at, in, now and manual, found none/],
     [{ every: "1h" }, /found cron and every/],
     [{ name: 7 }, /expected texts as name and handler/],
     [{ timeout: 7 }, /timeout is no part of a task/],

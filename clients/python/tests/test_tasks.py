@@ -52,6 +52,7 @@ class Add(TasksTest):
         winter = datetime(2027, 3, 14, 6, 0, 0, 250000, timezone(timedelta(hours=1)))
         for more, written in (
             ({"cron": "0 7 * * mon-fri"}, ("cron", "0 7 * * mon-fri", "UTC")),
+            ({"on": "every 2 weeks on mon at 09:00"}, ("calendar", "every 2 weeks on mon at 09:00", "UTC")),
             ({"every": timedelta(minutes=90)}, ("interval", "1h 30m", "UTC")),
             ({"every": "15m"}, ("interval", "15m", "UTC")),
             ({"delay": timedelta(seconds=1.5)}, ("delay", "1s 500ms", "UTC")),
@@ -85,7 +86,8 @@ class Add(TasksTest):
             "payload": {"to": "änna", "n": [1, None]}, "time_zone": "Europe/Rome", "overlap": "allow",
             "misfire": "run_all", "misfire_grace_ms": 5, "catch_up_limit": 7, "expires_ms": timedelta(hours=1),
             "max_attempts": 3, "backoff_ms": timedelta(seconds=2), "backoff_cap_ms": 9000, "timeout_ms": 0,
-            "jitter_ms": 10, "priority": 0, "concurrency_key": "mail", "on_dead": "tell", "pause_after_failures": 4,
+            "jitter_ms": 10, "priority": 0, "concurrency_key": "mail", "on_dead": "tell",
+            "on_success": "next", "on_end": "log", "on_missed": "tell, log", "pause_after_failures": 4,
             "starts_at": datetime(2027, 1, 1, tzinfo=timezone.utc),
             "ends_at": datetime(2028, 1, 1, tzinfo=timezone.utc),
         }  # fmt: skip

@@ -111,7 +111,12 @@ const BEGIN: &str = "
        SET count = count + excluded.count, run_id = excluded.run_id, found = excluded.found,
            advice = excluded.advice, changed_at = iif(delivered = count, excluded.changed_at, changed_at)";
 
-/// Records that a condition began. An end that is not delivered is withdrawn: the last message about it would be wrong.
+/// A condition that goes on: it has not begun again.
+const GO_ON: &str = "
+    UPDATE scheduler_alarms SET run_id = :run WHERE id = :id";
+
+/// Records that a condition began. An end that is not delivered is withdrawn: the last message about it would be wrong. A task that is
+/// skipped again is one condition; only a success after the newest skip ends it.
 fn begin(
     tx: &Transaction<'_>,
     channel: &str,
@@ -119,7 +124,12 @@ fn begin(
     count: i64,
     now: Timestamp,
 ) -> rusqlite::Result<()> {
-    if open(tx, channel, condition)?.is_none() {
+    let open = open(tx, channel, condition)?;
+    if let Some(id) = open.filter(|_| condition.kind == AlarmKind::Skipped) {
+        tx.prepare_cached(GO_ON)?.execute(named_params! { ":id": id, ":run": condition.run })?;
+        return Ok(());
+    }
+    if open.is_none() {
         tx.prepare_cached(REOPEN)?.execute(named_params! {
             ":channel": channel, ":kind": condition.kind.as_str(), ":subject": condition.subject, ":since": condition.since,
         })?;

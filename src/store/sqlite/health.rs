@@ -239,20 +239,23 @@ fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32) -> rusqlite::Resu
 /// Most events of a kind that a look examines: the newest.
 const MAX_NOTICES: i64 = 2_000;
 
-/// The newest event of each task that has not succeeded since. As for [`DEAD`], only runs after the row are searched.
+/// The newest event of each task, if the task has not succeeded since. As for [`DEAD`], only runs after the row are searched, and once for
+/// each task.
 const PASSED_OVER: &str = sql! {"
-    SELECT max(e.id), e.run_id, t.name, e.detail
-      FROM (SELECT id, at, task_id, run_id, detail FROM scheduler_events INDEXED BY scheduler_events_of_kind
-             WHERE kind = :kind ORDER BY id DESC LIMIT :most) e
+    SELECT e.id, e.run_id, t.name, e.detail
+      FROM (SELECT max(id) AS newest
+              FROM (SELECT id, at, task_id FROM scheduler_events INDEXED BY scheduler_events_of_kind
+                     WHERE kind = :kind ORDER BY id DESC LIMIT :most)
+             WHERE at >= :since GROUP BY task_id) n
+     CROSS JOIN scheduler_events e ON e.id = n.newest
      CROSS JOIN scheduled_tasks t ON t.id = e.task_id
       LEFT JOIN task_runs r ON r.id = e.run_id
-     WHERE e.at >= :since
-       AND NOT EXISTS (SELECT 1 FROM task_runs s
+     WHERE NOT EXISTS (SELECT 1 FROM task_runs s
                         WHERE s.task_id = t.id AND {unscheduled_id:s} = 0 AND s.scheduled_for > ifnull(r.scheduled_for, 0)
                           AND s.status = 'succeeded' AND s.id > e.run_id)
        AND NOT EXISTS (SELECT 1 FROM task_runs s
                         WHERE s.task_id = t.id AND {unscheduled_id:s} > +e.run_id AND s.status = 'succeeded')
-     GROUP BY t.id ORDER BY 1 DESC LIMIT :limit"};
+     ORDER BY e.id DESC LIMIT :limit"};
 
 /// Returns the tasks of which events of this kind told since an instant, and that have not succeeded since.
 fn passed_over(tx: &Transaction<'_>, since: Timestamp, notice: Notice) -> rusqlite::Result<Vec<(i64, PassedOver)>> {

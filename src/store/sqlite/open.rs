@@ -270,7 +270,7 @@ impl Opener<'_, '_> {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
             Step::Skip(span) => self.skip(&span),
             Step::Miss(span) => self.miss(&span, &miss_reason(self.due), Notice::of_misfire(self.due.plan.misfire)),
-            Step::Cut(span) => self.miss(&span, CUT, Notice::CaughtUp),
+            Step::Cut(span) => self.miss(&span, CUT, Notice::Missed),
             Step::CancelWaiting => self.cancel_waiting(),
             Step::Stop { run } => Ok(runs::ask_to_stop(self.cx.tx, run).map(|_| ())?),
         }

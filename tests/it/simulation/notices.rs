@@ -52,7 +52,7 @@ fn missed(step: &Step<'_>, before: Option<&RunRow>, after: &RunRow) -> Option<&'
         None => {
             let task = step.before.tasks.get(&after.task).or_else(|| step.after.tasks.get(&after.task))?;
             let is_cut = reason(after).contains("one by one");
-            Some(if task.misfire == Misfire::Skip && !is_cut { "missed" } else { "caught_up" })
+            Some(if task.misfire == Misfire::Skip || is_cut { "missed" } else { "caught_up" })
         }
     }
 }

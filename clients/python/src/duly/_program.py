@@ -21,13 +21,14 @@ _OPTIONS = {
     "catch_up_limit": "catch-up-limit", "expires_ms": "expires", "max_attempts": "max-attempts",
     "backoff_ms": "backoff", "backoff_cap_ms": "backoff-cap", "timeout_ms": "timeout", "jitter_ms": "jitter",
     "priority": "priority", "concurrency_key": "key", "on_dead": "on-dead",
+    "on_success": "on-success", "on_end": "on-end", "on_missed": "on-missed",
     "pause_after_failures": "pause-after-failures",
 }  # fmt: skip
 _SCHEDULES = (
-    "cron", "every", "delay", "at", "in_", "now", "manual", "every_seconds", "delay_seconds", "at_seconds",
+    "cron", "on", "every", "delay", "at", "in_", "now", "manual", "every_seconds", "delay_seconds", "at_seconds",
     "in_seconds", "after",
 )  # fmt: skip
-_OF_TYPE = {"cron": "--cron", "interval": "--every", "delay": "--after", "once": "--at"}
+_OF_TYPE = {"cron": "--cron", "calendar": "--on", "interval": "--every", "delay": "--after", "once": "--at"}
 
 
 def find_program() -> str:

@@ -9,7 +9,7 @@ from ._zones import ZONES
 from .errors import InvalidTask
 
 _TYPES = {"cron": "cron", "every": "interval", "delay": "delay"}
-_EXPECTED = "cron, every, delay, at, in_, now and manual"
+_EXPECTED = "cron, on, every, delay, at, in_, now and manual"
 _NICKNAMES = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly)", re.ASCII | re.IGNORECASE)
 # Of each field of an expression: its name, its least and its greatest number, and its words.
 _FIELDS: List[Tuple[str, int, int, str]] = [
@@ -73,6 +73,11 @@ def schedule(request: str, options: Dict[str, Any], zone: Zone) -> Tuple[str, st
     if kind == "cron":
         _check_cron(given, refused)
         return "cron", given, False
+    if kind == "on":
+        # The program knows the grammar.
+        if not isinstance(given, str) or not given.strip().lower().startswith("every ") or len(given) > 256:
+            raise refused('a text such as "every 2 weeks on mon at 09:00"')
+        return "calendar", given, False
     length = _length(timedelta(seconds=given) if is_seconds else given, option, refused)
     text = given if isinstance(given, str) else duration_text(length)
     if kind.startswith("in"):

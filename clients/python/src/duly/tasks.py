@@ -25,7 +25,7 @@ _REFUSALS = (
 _DEFINITION = (
     "handler", "payload", "schedule_type", "schedule_value", "time_zone", "starts_at", "ends_at", "overlap", "misfire",
     "misfire_grace_ms", "catch_up_limit", "expires_ms", "max_attempts", "backoff_ms", "backoff_cap_ms", "timeout_ms",
-    "jitter_ms", "priority", "concurrency_key", "on_dead", "pause_after_failures",
+    "jitter_ms", "priority", "concurrency_key", "on_dead", "on_success", "on_end", "on_missed", "pause_after_failures",
 )  # fmt: skip
 _DIFFERS = " OR ".join(f"scheduled_tasks.{column} IS NOT excluded.{column}" for column in _DEFINITION)
 # The time at which a task was added is not part of its definition.
@@ -39,7 +39,10 @@ _RUN_NOW = f"""
      WHERE name = ? AND (status = 'active' OR status = 'completed')"""
 
 # The policies that apply to one occurrence. It is due now, and runs however late it is found.
-_COPIED = "expires_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, priority, concurrency_key, on_dead"
+_COPIED = (
+    "expires_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, priority, concurrency_key, "
+    "on_dead, on_success, on_end, on_missed"
+)
 _RUN_COPY = f"""
     INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, {_COPIED})
     SELECT ?, handler, ifnull(?, payload), 'once', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), {_COPIED}
@@ -54,6 +57,7 @@ def add(
     handler: str,
     payload: object = None,
     cron: Optional[str] = None,
+    on: Optional[str] = None,
     every: Union[str, timedelta, None] = None,
     delay: Union[str, timedelta, None] = None,
     at: Union[str, datetime, None] = None,
@@ -81,6 +85,9 @@ def add(
     priority: Optional[int] = None,
     concurrency_key: Optional[str] = None,
     on_dead: Optional[str] = None,
+    on_success: Optional[str] = None,
+    on_end: Optional[str] = None,
+    on_missed: Optional[str] = None,
     pause_after_failures: Optional[int] = None,
     if_absent: bool = False,
     replace: bool = False,
@@ -90,7 +97,7 @@ def add(
     `db` is the path of the database, or an open connection to it. On a connection, the task is part of the transaction
     of the application, which commits it: an outbox. Begin that transaction with `BEGIN IMMEDIATE` if it reads first.
 
-    Exactly one schedule: `cron`, `every` (an interval), `delay` (again, this long after the end of each run), `at`
+    Exactly one schedule: `cron`, `on` (such as "every 2 weeks on mon at 09:00"), `every` (an interval), `delay` (again, this long after the end of each run), `at`
     (once), `in_` (once, this long from now), `now` (once) or `manual` (only when it is triggered). Durations are texts
     with units, or a `timedelta`; `every_seconds` and so on take numbers. A `datetime` without an offset is a local time
     in `time_zone`, which is then required; so is a text, in UTC by default. The other arguments are the columns of
@@ -107,7 +114,7 @@ def add(
     kind, value, is_moving = schedule(
         request,
         {
-            "cron": cron, "every": every, "delay": delay, "at": at, "in_": in_, "now": now or None,
+            "cron": cron, "on": on, "every": every, "delay": delay, "at": at, "in_": in_, "now": now or None,
             "manual": manual or None, "every_seconds": every_seconds, "delay_seconds": delay_seconds,
             "at_seconds": at_seconds, "in_seconds": in_seconds, "after": after,
         },
@@ -135,6 +142,9 @@ def add(
         "priority": priority,
         "concurrency_key": concurrency_key,
         "on_dead": on_dead,
+        "on_success": on_success,
+        "on_end": on_end,
+        "on_missed": on_missed,
         "pause_after_failures": pause_after_failures,
     }
     given = {column: value for column, value in columns.items() if value is not None}

@@ -56,7 +56,8 @@ fn takes_name(command: &Command) -> bool {
 /// Marks arguments that are names of tasks with a value hint that the program does not use otherwise: names of users.
 fn mark_names(program: Command, commands: &[&str]) -> Command {
     let mark = |arg: Arg| arg.value_hint(ValueHint::Username);
-    let program = program.mut_subcommand("add", |add| add.mut_arg("on_dead", mark));
+    let followers = ["on_dead", "on_success", "on_end", "on_missed"];
+    let program = program.mut_subcommand("add", |add| followers.iter().fold(add, |add, arg| add.mut_arg(arg, mark)));
     commands.iter().fold(program, |program, name| {
         program.mut_subcommand(name, |command| {
             let id = command.get_positionals().next().map(|arg| arg.get_id().clone());

@@ -282,11 +282,14 @@ const RECENT_EVENTS: &str = "
                SELECT x.id FROM (VALUES ('missed'), ('caught_up'), ('skipped')) AS told (kind) CROSS JOIN LATERAL (
                    SELECT e.id FROM scheduler_events e WHERE e.kind = told.kind ORDER BY e.kind DESC, e.id DESC LIMIT 2000) x)))";
 
-/// The rows that these events name, and of each the first successes after it.
+/// The row that the newest of these events of each kind and task names, and the first successes after it.
 const PASSED_OVER: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
         SELECT x.id
-          FROM scheduler_events e LEFT JOIN task_runs p ON p.id = e.run_id
+          FROM (SELECT DISTINCT ON (n.kind, n.task_id) n.task_id, n.run_id
+                  FROM scheduler_events n WHERE n.id = ANY ($1) AND n.kind <> 'worker_ended'
+                 ORDER BY n.kind, n.task_id, n.id DESC) e
+          LEFT JOIN task_runs p ON p.id = e.run_id
          CROSS JOIN LATERAL (
             SELECT p.id UNION ALL
             (SELECT s.id FROM task_runs s
@@ -295,8 +298,7 @@ const PASSED_OVER: &str = sql! {"
              UNION ALL
             (SELECT s.id FROM task_runs s
               WHERE s.task_id = e.task_id AND {unscheduled_case:s} > e.run_id AND s.status = 'succeeded'
-              ORDER BY {unscheduled_case:s} LIMIT 1)) x
-         WHERE e.id = ANY ($1) AND e.kind <> 'worker_ended'))"};
+              ORDER BY {unscheduled_case:s} LIMIT 1)) x))"};
 
 fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), Fault> {
     let (recent, long) = (recent.as_millis(), ["output", "payload"]);
