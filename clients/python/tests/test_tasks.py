@@ -147,7 +147,7 @@ class Add(TasksTest):
         self.assertEqual(self.plain.execute("SELECT count(*) FROM scheduled_tasks").fetchone(), (0,))
 
     def test_what_the_client_refuses(self):
-        self.refused("exactly one of cron, every, delay, at, in_, now and manual, found none")
+        self.refused("exactly one of cron, on, every, delay, at, in_, now and manual, found none")
         self.refused("found every and manual", every="1h", manual=True)
         self.refused("at most one of if_absent and replace", manual=True, if_absent=True, replace=True)
         self.refused("at: expected a time zone", at=datetime(2027, 1, 1))
