@@ -273,14 +273,25 @@ pub(crate) fn excerpt(text: &str, limit: usize) -> String {
     format!("{}...", &text[..cut])
 }
 
+/// Returns at most the last `limit` bytes of `text`, cut at a character boundary; `...` marks a cut.
+pub(crate) fn excerpt_of_end(text: &str, limit: usize) -> String {
+    let Some(least) = text.len().checked_sub(limit).filter(|least| *least > 0) else { return text.to_owned() };
+    let cut = (least..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    format!("...{}", &text[cut..])
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Error, excerpt};
+    use super::{Error, excerpt, excerpt_of_end};
 
     #[test]
     fn an_excerpt_is_cut_at_a_character_boundary() {
         assert_eq!(excerpt("short", 5), "short");
         assert_eq!(excerpt("héllo", 2), "h...");
+        assert_eq!(excerpt_of_end("short", 5), "short");
+        assert_eq!(excerpt_of_end("short", 4), "...hort");
+        assert_eq!(excerpt_of_end("hellé", 1), "...");
+        assert_eq!(excerpt_of_end("", 0), "");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! No table stores which handlers a scheduler has. What can be known: a scheduler that is alive and has a free worker starts a
 //! run that may start in the same turn, if it has the handler.
 
+mod cannot_follow;
 mod held;
 mod passed_over;
 mod reported;
@@ -100,8 +101,8 @@ text_enum! {
         /// The rules of time zones may be wrong: those that are built in are used and older than a year, a file contradicts the past, or
         /// a scheduler has other zone data than this process.
         ZoneData = "zone_data",
-        /// Dead runs of a task would not be reported: the task that its `on_dead` names is missing, invalid, or a command without an
-        /// argv.
+        /// Nothing would run after a run: a task that `on_dead`, `on_success`, `on_end` or `on_missed` names is missing, invalid, or a
+        /// command without an argv.
         OnDead = "on_dead",
         /// The write-ahead log is larger than 64 MiB.
         Log = "log",
@@ -240,10 +241,7 @@ impl<'a> Check<'a> {
             self.of_task(ProblemKind::Invalid, task, text, "repair its row, or add it again with --replace");
         }
         self.zones();
-        for (task, target, reason) in &self.health.on_dead {
-            let text = format!("dead runs of {task} are to be reported to {target}, and {reason}");
-            self.of_task(ProblemKind::OnDead, task, text, "add or repair the task that on_dead names, or name another");
-        }
+        self.cannot_follow();
         self.found
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::model::report::{ClockWait, Instance};
+use crate::model::run::Origin;
 
 /// How the problem begins that a scheduler reports of itself while it cannot start attempts.
 pub(crate) const CANNOT_START: &str = "cannot start: ";
@@ -94,8 +95,7 @@ pub(crate) struct Health {
     pub(crate) zone_data: Vec<(String, String)>,
     /// By which rules the tasks of each time zone are planned: a digest, and those of other running schedulers.
     pub(crate) zone_rules: BTreeMap<String, String>,
-    /// Tasks whose dead runs would be reported nowhere: the task, the task that its `on_dead` names, what is wrong with that.
-    pub(crate) on_dead: Vec<(String, String, String)>,
+    pub(crate) cannot_follow: Vec<CannotFollow>,
 }
 
 /// Whether an owner is alive, by its lock.
@@ -200,6 +200,17 @@ pub(crate) struct DeadRun {
     /// The number of such runs of the task, including this one, which is the newest.
     pub(crate) count: u32,
     pub(crate) error: String,
+}
+
+/// A task that could not run after another one, which names it.
+#[derive(Debug)]
+pub(crate) struct CannotFollow {
+    /// The task that names it, and the column that does.
+    pub(crate) task: String,
+    pub(crate) column: Origin,
+    /// The name, and what is wrong with that task.
+    pub(crate) target: String,
+    pub(crate) reason: String,
 }
 
 /// Occurrences of a task that got no run.

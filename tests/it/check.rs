@@ -258,6 +258,46 @@ fn an_on_dead_task_that_cannot_run_is_a_problem() {
 }
 
 #[test]
+fn each_task_that_cannot_follow_is_a_problem_of_the_column_that_names_it() {
+    let (db, mut stepper, client) = TestDb::with_stepper_and_client();
+    client.add(NewTask::manual("sound").handler("work")).expect("a task");
+    let after = |name: &str| NewTask::cron(name, "@yearly").handler("work");
+    client.add(after("fetch").on_success("sound, post, count").on_end("sound")).expect("a task");
+    client.add(after("backup").on_end("post").on_missed("tell").on_dead("tell")).expect("a task");
+    let over = once("over").on_success("sound");
+    client.add_all([over, once("waits").concurrency_key("held").on_success("gone")]).expect("tasks");
+    db.execute("UPDATE scheduled_tasks SET on_success = 'gone' WHERE name = 'over'");
+    let claims = step(&mut stepper, 2);
+    let over = claims.iter().find(|claim| claim.task == "over").expect("its claim");
+    stepper.finish(over, Outcome::failed("no follower is run"));
+    client.cancel(over.run_id).expect("an end");
+    stepper.step().expect("a turn");
+    let found = |client: &Client| -> Vec<String> {
+        let lines = check(client).into_iter().filter(|one| one.kind == ProblemKind::OnDead);
+        lines.map(|one| format!("{}: {}", one.found, one.advice)).collect()
+    };
+    let advice =
+        |column: &str| format!("there is no such task: add or repair the task that {column} names, or name another");
+    let by = |target: &str, column: &str, task: &str| {
+        format!("{target} is to run by {column} of {task}, and {}", advice(column))
+    };
+    assert_eq!(
+        found(&client),
+        [
+            format!("dead runs of backup are to be reported to tell, and {}", advice("on_dead")),
+            by("post", "on_end", "backup"),
+            by("tell", "on_missed", "backup"),
+            by("post", "on_success", "fetch"),
+            by("count", "on_success", "fetch"),
+            by("gone", "on_success", "waits"),
+        ],
+        "a completed task has no more runs that others follow"
+    );
+    client.add_all(["post", "count", "tell"].map(|name| NewTask::manual(name).handler("work"))).expect("tasks");
+    assert_eq!(found(&client), [by("gone", "on_success", "waits")]);
+}
+
+#[test]
 fn stuck_and_lost_runs_are_problems() {
     let (_db, mut stepper) = TestDb::with_stepper();
     let (client, clock) = (stepper.client().clone(), stepper.clock().clone());

@@ -78,6 +78,27 @@ fn each_end_opens_a_run_of_each_task_that_waits_for_it() {
     db.assert_sound();
 }
 
+/// What went wrong stands at the end of a log.
+#[cfg(unix)]
+#[test]
+fn the_payload_has_the_end_of_a_long_output() {
+    let db = TestDb::new();
+    let duly = |arguments: &[&str]| {
+        let status = db.duly(arguments).stdout(std::process::Stdio::null()).status().expect("the program");
+        assert!(status.success(), "duly {arguments:?}");
+    };
+    duly(&["add", "tell", "--manual", "--", "true"]);
+    let long = "yes été | head -n 4000; echo the last line";
+    duly(&["add", "fetch", "--manual", "--on-success", "tell", "--", "sh", "-c", long]);
+    duly(&["trigger", "fetch"]);
+    duly(&["run", "--until-idle"]);
+    let payload = db.ask("SELECT payload FROM task_runs WHERE origin = 'on_success'");
+    let payload: Value = serde_json::from_str(&payload).expect("JSON");
+    let output = payload["output"].as_str().expect("a text");
+    assert!(output.starts_with("...") && output.ends_with("été\nthe last line\n"), "{output}");
+    assert!((16_380..=16_387).contains(&output.len()), "{}", output.len());
+}
+
 #[test]
 fn a_cancelled_run_is_followed_if_an_attempt_had_begun() {
     let (db, mut stepper, client) = with_tasks(&["clean"]);

@@ -76,6 +76,8 @@ mod effects;
 mod events;
 /// A run is recovered only on evidence that its command is gone.
 mod evidence;
+/// The day of the bot of `examples/day`, by libfaketime.
+mod example_day;
 /// Executors: attempts outside of the scheduler's threads.
 mod executor;
 /// `duly run` killed at named points between a commitment and its execution.

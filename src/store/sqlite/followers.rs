@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 use serde_json::{Value, json};
 
 use crate::clock::{Timestamp, millis};
-use crate::error::{Error, excerpt};
+use crate::error::{Error, excerpt, excerpt_of_end};
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, Run, RunStatus};
 use crate::model::task::{Definition, Task, TaskStatus};
@@ -22,7 +22,8 @@ use crate::store::sqlite::open::{self, Change, Passed, Written};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{clock_mark, due, history, once, owners, replan, row, runs, tasks};
 
-/// Longest part of the error, and of the output, in the payload of a run that follows, in bytes. Escaped, both fit a payload.
+/// Longest part of the error (its beginning), and of the output (its end), in the payload of a run that follows, in bytes. Escaped, both
+/// fit a payload.
 const MAX_TEXT: usize = 16 * 1024;
 /// Longest payload, and longest result, of the ended run that this payload includes, in bytes. If all together is longer than
 /// [`MAX_DESCRIPTION`], the payload of the ended run is left out, and then its result.
@@ -247,7 +248,7 @@ fn describe(run: &Run, payload: &str) -> String {
         "duration_ms": run.duration.map(millis),
         "error": run.error.as_ref().map(|error| excerpt(error, MAX_TEXT)),
         "exit_code": run.exit_code,
-        "output": run.output.as_ref().map(|output| excerpt(output, MAX_TEXT)),
+        "output": run.output.as_ref().map(|output| excerpt_of_end(output, MAX_TEXT)),
         "result": run.result.as_deref().map(value),
     });
     if run.status == RunStatus::Missed {

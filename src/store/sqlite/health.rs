@@ -11,9 +11,11 @@ use crate::error::Result;
 use crate::host::halting;
 use crate::host::owner_lock::Standing;
 use crate::model::health::{
-    DeadRun, EndedWorkers, Failing, Health, HeldTask, Limits, Liveness, Ownerless, PassedOver, Stuck, Waiting,
+    CannotFollow, DeadRun, EndedWorkers, Failing, Health, HeldTask, Limits, Liveness, Ownerless, PassedOver, Stuck,
+    Waiting,
 };
 use crate::model::report::{ClockWait, Finding, Instance};
+use crate::model::run::Origin;
 use crate::rules::chain;
 use crate::rules::clock_monitor::NOTICED;
 use crate::rules::notice::Notice;
@@ -69,7 +71,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             zones: zones(tx)?,
             zone_data: zone_data(tx)?,
             zone_rules: zone_rules(tx)?,
-            on_dead: unreported(tx)?,
+            cannot_follow: cannot_follow(tx)?,
         })
     })
 }
@@ -367,42 +369,51 @@ fn zone_rules(tx: &Transaction<'_>) -> rusqlite::Result<BTreeMap<String, String>
     tx.prepare_cached(ZONE_RULES)?.query_map([], |row| Ok((row::shown(row, 0)?, row::shown(row, 1)?)))?.collect()
 }
 
-const UNREPORTED: &str = sql! {"
-    SELECT t.name, t.on_dead FROM scheduled_tasks t
-     WHERE t.on_dead IS NOT NULL
+const FOLLOWED: &str = sql! {"
+    SELECT t.name, t.on_dead, t.on_success, t.on_end, t.on_missed FROM scheduled_tasks t
+     WHERE (t.on_dead IS NOT NULL OR {followed:t})
        AND (t.status <> 'completed'
             OR EXISTS (SELECT 1 FROM task_runs r
                         WHERE r.task_id = t.id AND {unfinished:r}))
      ORDER BY t.name"};
+/// The columns of [`FOLLOWED`].
+const COLUMNS: [Origin; 4] = [Origin::OnDead, Origin::OnSuccess, Origin::OnEnd, Origin::OnMissed];
 
-/// Why a task cannot report a dead run; NULL if it can.
-const CANNOT_REPORT: &str = "
+/// Why a task cannot follow; NULL if it can.
+const CANNOT_FOLLOW: &str = "
     SELECT CASE WHEN status = 'invalid' THEN 'that is invalid: ' || ifnull(invalid_reason, 'no reason is given')
                 WHEN handler = 'command'
                      AND iif(json_valid(payload), ifnull(json_type(payload, '$.argv'), '') <> 'array', 1)
                 THEN 'that is no command: its payload has no argv' END
       FROM scheduled_tasks WHERE name = :name";
 
-/// Returns the tasks whose dead runs would be reported nowhere, a task that each names, and what is wrong with that.
-fn unreported(tx: &Transaction<'_>) -> rusqlite::Result<Vec<(String, String, String)>> {
-    let (mut named, mut why) = (tx.prepare_cached(UNREPORTED)?, tx.prepare_cached(CANNOT_REPORT)?);
+/// Returns the tasks that could not run after the tasks that name them.
+fn cannot_follow(tx: &Transaction<'_>) -> rusqlite::Result<Vec<CannotFollow>> {
+    let (mut followed, mut why) = (tx.prepare_cached(FOLLOWED)?, tx.prepare_cached(CANNOT_FOLLOW)?);
     let (mut found, mut known) = (Vec::new(), BTreeMap::<String, Option<String>>::new());
-    let mut rows = named.query([])?;
-    while let Some(row) = rows.next()? {
-        let (task, names) = (row::shown(row, 0)?, row::shown(row, 1)?);
-        for name in chain::names(&names) {
-            if !known.contains_key(name) {
-                let reason =
-                    why.query_row(named_params! { ":name": name }, |row| row::shown_if_any(row, 0)).optional()?;
-                known.insert(name.to_owned(), reason.unwrap_or_else(|| Some("there is no such task".to_owned())));
+    let mut rows = followed.query([])?;
+    while let Some(row) = rows.next()?.filter(|_| found.len() < MAX_LISTED) {
+        let task = row::shown(row, 0)?;
+        for (at, column) in COLUMNS.into_iter().enumerate() {
+            let names = row::shown_if_any(row, at + 1)?;
+            for target in names.iter().flat_map(|names| chain::names(names)) {
+                if !known.contains_key(target) {
+                    let reason =
+                        why.query_row(named_params! { ":name": target }, |row| row::shown_if_any(row, 0)).optional()?;
+                    let reason = reason.unwrap_or_else(|| Some("there is no such task".to_owned()));
+                    known.insert(target.to_owned(), reason);
+                }
+                let Some(Some(reason)) = known.get(target) else { continue };
+                found.push(CannotFollow {
+                    task: task.clone(),
+                    column,
+                    target: target.to_owned(),
+                    reason: reason.clone(),
+                });
             }
-            let Some(Some(reason)) = known.get(name) else { continue };
-            found.push((task.clone(), name.to_owned(), reason.clone()));
-        }
-        if found.len() >= usize::try_from(MAX_LISTED_ROWS).unwrap_or(usize::MAX) {
-            break;
         }
     }
+    found.truncate(MAX_LISTED);
     Ok(found)
 }
 

@@ -1,0 +1,19 @@
+//! Tasks that are to run after others, and cannot.
+
+use crate::client::check::{Check, ProblemKind};
+use crate::model::health::CannotFollow;
+use crate::model::run::Origin;
+
+impl Check<'_> {
+    /// Adds each name in `on_dead`, `on_success`, `on_end` and `on_missed` of a task that cannot run.
+    pub(super) fn cannot_follow(&mut self) {
+        for CannotFollow { task, column, target, reason } in &self.health.cannot_follow {
+            let text = match column {
+                Origin::OnDead => format!("dead runs of {task} are to be reported to {target}, and {reason}"),
+                _ => format!("{target} is to run by {column} of {task}, and {reason}"),
+            };
+            let advice = format!("add or repair the task that {column} names, or name another");
+            self.of_task(ProblemKind::OnDead, task, text, &advice);
+        }
+    }
+}
