@@ -1,14 +1,14 @@
 //! What follows from the end of a run: which tasks a run is opened of, how long such a chain may get, and which chains are refused. Pure.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 
 use crate::model::run::{Origin, RunStatus};
 
-/// Most runs that follow one after another: the next one is not opened. Only tasks that SQL wrote, or a mixture with `on_dead` and
-/// `on_missed`, can follow in a circle.
+/// Most runs that follow one after another: the next one is not opened. A circle can be written by SQL, by an
+/// application in a transaction of its own on PostgreSQL, and with `on_dead` and `on_missed`.
 pub(crate) const MAX_LENGTH: u32 = 100;
 
-/// Most tasks that the search for a circle looks at.
+/// Most tasks that the search for a circle looks at, beside those from which it begins.
 const MAX_LOOKED_AT: usize = 10_000;
 
 /// The end of a run, as far as it matters what follows.
@@ -35,12 +35,12 @@ impl Ending {
     }
 }
 
-/// Returns the names in a column such as `on_success`.
+/// Returns the names in a column such as `on_success`, without empty ones, which only SQL writes.
 pub(crate) fn names(column: &str) -> impl Iterator<Item = &str> {
-    column.split(',').map(|name| name.trim_matches(' '))
+    column.split(',').map(|name| name.trim_matches(' ')).filter(|name| !name.is_empty())
 }
 
-/// A run that follows another: its idempotency key says which one, and how many runs led to it.
+/// A run that follows another: its request key says which one, and how many runs led to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) parent: i64,
@@ -49,39 +49,62 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Returns the link of a run that follows `parent`, whose own idempotency key is `key`. `None`: the chain is too long.
-    pub(crate) fn after(parent: i64, key: Option<&str>) -> Option<Link> {
-        let length = key.and_then(Link::parse).map_or(0, |link| link.length) + 1;
-        (length <= MAX_LENGTH).then_some(Link { parent, length })
+    /// Returns the link of a run that follows `parent`, to which `length` runs have led. `None`: the chain is too long.
+    pub(crate) fn after(parent: i64, length: u32) -> Option<Link> {
+        (length < MAX_LENGTH).then_some(Link { parent, length: length + 1 })
     }
 
-    /// Reads an idempotency key. Those that users give do not begin with `#`.
+    /// Returns how many runs have led to a run with this request key, one after another.
+    pub(crate) fn length_of(key: Option<&str>) -> u32 {
+        key.and_then(Link::parse).map_or(0, |link| link.length)
+    }
+
+    /// Reads a request key. Those that users give do not begin with `#`.
     pub(crate) fn parse(key: &str) -> Option<Link> {
         let (parent, length) = key.strip_prefix('#')?.split_once('/')?;
         Some(Link { parent: parent.parse().ok()?, length: length.parse().ok()? })
     }
 
-    /// Returns the idempotency key.
+    /// Returns the request key.
     pub(crate) fn key(self) -> String {
         format!("#{}/{}", self.parent, self.length)
     }
 }
 
-/// Returns a way from a task back to it, if there is one. `next`: the tasks that follow a task.
+/// Returns a way from one of these tasks back to it, if there is one. `next`: the tasks that follow a task, which is looked up once.
 pub(crate) fn circle<E>(
-    task: &str,
+    tasks: &[&str],
     mut next: impl FnMut(&str) -> Result<Vec<String>, E>,
 ) -> Result<Option<Vec<String>>, E> {
-    let mut seen = BTreeSet::new();
-    let mut ways = VecDeque::from([vec![task.to_owned()]]);
-    while let Some(way) = ways.pop_front().filter(|_| seen.len() < MAX_LOOKED_AT) {
-        for follower in next(way.last().map_or(task, String::as_str))? {
-            let longer = way.iter().cloned().chain([follower.clone()]).collect();
-            if follower == task {
-                return Ok(Some(longer));
-            }
-            if seen.insert(follower) {
-                ways.push_back(longer);
+    let given: HashSet<&str> = tasks.iter().copied().collect();
+    // Each task that was looked at, with its place on the way. `None`: all that follows from it was searched.
+    let mut seen: HashMap<String, Option<usize>> = HashMap::new();
+    for task in tasks {
+        let mut way: Vec<String> = Vec::new();
+        let mut left = vec![vec![(*task).to_owned()]];
+        while let Some(followers) = left.last_mut() {
+            let Some(follower) = followers.pop() else {
+                left.pop();
+                if let Some(searched) = way.pop() {
+                    seen.insert(searched, None);
+                }
+                continue;
+            };
+            let known = seen.get(&follower).copied();
+            if let Some(Some(at)) = known {
+                // A circle to which these tasks only lead is not theirs.
+                if let Some(first) = way[at..].iter().position(|on_way| given.contains(on_way.as_str())) {
+                    let mut circle = way.split_off(at);
+                    circle.rotate_left(first);
+                    circle.push(circle[0].clone());
+                    return Ok(Some(circle));
+                }
+            } else if known.is_none() && seen.len() < tasks.len() + MAX_LOOKED_AT {
+                seen.insert(follower.clone(), Some(way.len()));
+                let mut followers = next(&follower)?;
+                followers.reverse();
+                left.push(followers);
+                way.push(follower);
             }
         }
     }
@@ -120,15 +143,36 @@ mod tests {
 
     #[test]
     fn a_key_says_what_a_run_follows_and_a_chain_ends_at_its_limit() {
-        let first = Link::after(7, None).unwrap();
+        let after = |parent, key| Link::after(parent, Link::length_of(key));
+        let first = after(7, None).unwrap();
         assert_eq!((first, first.key().as_str()), (Link { parent: 7, length: 1 }, "#7/1"));
-        assert_eq!(Link::after(8, Some("#7/1")), Some(Link { parent: 8, length: 2 }));
-        assert_eq!(Link::after(8, Some("order-17")), Some(Link { parent: 8, length: 1 }), "the key of a user");
-        assert_eq!(Link::after(200, Some("#199/99")).map(|link| link.length), Some(MAX_LENGTH));
-        assert_eq!(Link::after(201, Some("#200/100")), None);
+        assert_eq!(after(8, Some("#7/1")), Some(Link { parent: 8, length: 2 }));
+        assert_eq!(after(8, Some("order-17")), Some(Link { parent: 8, length: 1 }), "the key of a user");
+        assert_eq!(after(200, Some("#199/99")).map(|link| link.length), Some(MAX_LENGTH));
+        assert_eq!(after(201, Some("#200/100")), None);
         for key in ["", "#", "#7", "7/1", "#x/1", "#7/-1"] {
             assert_eq!(Link::parse(key), None, "{key}");
         }
+    }
+
+    #[test]
+    fn a_search_from_many_tasks_looks_each_of_them_up_once() {
+        let name = |n: usize| format!("t{n}");
+        let names: Vec<String> = (0..300).rev().map(name).collect();
+        let tasks: Vec<&str> = names.iter().map(String::as_str).collect();
+        let search = |last: Option<usize>| {
+            let mut looked_up = 0;
+            let next = |from: &str| {
+                looked_up += 1;
+                let n: usize = from[1..].parse().unwrap();
+                let follower = if n < 299 { Some(n + 1) } else { last };
+                Ok::<_, Infallible>(follower.map(name).into_iter().collect())
+            };
+            let found = circle(&tasks, next).unwrap().map(|way| way.join(" "));
+            (found, looked_up)
+        };
+        assert_eq!(search(None), (None, 300));
+        assert_eq!(search(Some(298)).0.as_deref(), Some("t298 t299 t298"));
     }
 
     #[test]
@@ -138,7 +182,7 @@ mod tests {
                 let to = edges.iter().filter(|(task, _)| *task == from);
                 Ok::<_, Infallible>(to.flat_map(|(_, to)| names(to).map(str::to_owned)).collect())
             };
-            circle(task, next).unwrap().map(|way| way.join(" "))
+            circle(&[task], next).unwrap().map(|way| way.join(" "))
         };
         let found = |way: &str| Some(way.to_owned());
         assert_eq!(way("a", &[("a", "a")]), found("a a"));
@@ -146,5 +190,6 @@ mod tests {
         assert_eq!(way("a", &[("a", "b"), ("b", "c"), ("c", "b")]), None, "a circle that it only leads to");
         assert_eq!(way("a", &[("a", "b,c"), ("b", "d"), ("c", "d")]), None, "two ways to one task");
         assert_eq!(way("a", &[]), None);
+        assert_eq!(way("a", &[("a", "b"), ("b", "c"), ("c", "b,a")]), found("a b c a"), "one circle within another");
     }
 }

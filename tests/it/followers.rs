@@ -382,3 +382,53 @@ fn the_columns_are_stored_compared_and_written_by_sql() {
     assert_eq!(succeed(&mut stepper, &claimed)[0].origin, Origin::OnEnd);
     db.try_execute("UPDATE scheduled_tasks SET on_success = '' WHERE name = 'a'").unwrap_err();
 }
+
+/// A `delay` task that misses what is late.
+fn delayed(name: &str) -> NewTask {
+    NewTask::delay(name, minutes(60)).handler("work").misfire(Misfire::Skip, Duration::from_secs(60))
+}
+
+#[test]
+fn a_chain_of_late_tasks_is_worked_off_as_far_as_a_chain_may_get() {
+    let (db, mut stepper, client) = with_tasks(&["last"]);
+    for n in (0..150).rev() {
+        let next = if n == 149 { "last".to_owned() } else { format!("d{}", n + 1) };
+        client.add(delayed(&format!("d{n}")).on_missed(next)).expect("a task");
+    }
+    stepper.clock().advance(minutes(200));
+    client.pause("d0").expect("a pause");
+    let opened =
+        db.rows("SELECT count(*), count(CASE WHEN r.request_key LIKE '%/100' THEN 1 END) FROM task_runs r WHERE origin = 'on_missed'");
+    assert_eq!(opened, ["100|1"], "each one follows from the one before");
+    assert_eq!(db.count_rows("scheduler_events WHERE kind = 'not_followed' AND detail LIKE '%, the most'"), 1);
+    stepper.step().expect("a step");
+    db.assert_sound();
+}
+
+#[test]
+fn a_late_task_that_follows_is_resolved_once() {
+    let (db, mut stepper, client) = with_tasks(&[]);
+    client.add(delayed("second").overlap(Overlap::CancelRunning)).expect("a task");
+    client.add(delayed("first").on_missed("second")).expect("a task");
+    stepper.clock().advance(minutes(200));
+    stepper.step().expect("a step");
+    assert_eq!(db.count_rows("task_runs WHERE status = 'skipped' OR cancel_requested = 1"), 0);
+    let second = "SELECT r.origin FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+                   WHERE t.name = 'second' AND r.status <> 'missed'";
+    assert_eq!(db.rows(second), ["on_missed"]);
+    db.assert_sound();
+}
+
+#[test]
+fn of_more_names_than_add_accepts_the_first_follow() {
+    let names: Vec<String> = (0..9).map(|n| format!("t{n}")).collect();
+    let (db, mut stepper, client) = with_tasks(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    client.add(on_demand("work")).expect("a task");
+    db.execute(&format!("UPDATE scheduled_tasks SET on_success = ',,{}' WHERE name = 'work'", names.join(",")));
+    client.trigger("work").expect("a run");
+    let claimed = claim(&mut stepper);
+    assert_eq!(succeed(&mut stepper, &claimed).len(), 4, "empty names do not count");
+    let left_out = "scheduler_events WHERE kind = 'not_followed' AND detail LIKE '%\"t4\"%more than 4 tasks%'";
+    assert_eq!(db.count_rows(left_out), 1);
+    db.assert_sound();
+}

@@ -68,11 +68,8 @@ fn apply_declared(
             Err(fault) => return Err(fault),
         });
     }
-    for task in &leading {
-        followers::refuse_circles(tx, [task]).map_err(|fault| match fault {
-            Fault::Request(error) => Applied::refusal(&task.name, error.to_string()).into(),
-            fault => fault,
-        })?;
+    if let Some((task, error)) = followers::find_circle(tx, &leading)? {
+        return Err(Applied::refusal(&task.name, error.to_string()).into());
     }
     Ok(applied)
 }

@@ -42,6 +42,7 @@ pub(crate) fn finish(
         let mut success = Success::new(tx)?;
         let mut cx = Change { tx, now, schedules, written: &mut written };
         settle::settle(&mut cx, &mut success, owner, &finished, &mut random)?;
+        followers::follow_all(&mut cx)?;
         let recorded = written.events.into_iter().find_map(|event| match event {
             Event::Finished { error, next_due, .. } => Some(Recorded { error, next_due }),
             _ => None,

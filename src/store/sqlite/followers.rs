@@ -2,7 +2,10 @@
 //! and applies `pause_after_failures`.
 //!
 //! Nothing of that can prevent that the run ends: if a run that follows cannot be opened, an event records why. Each is opened once: its
-//! idempotency key names the run that it follows.
+//! request key names the run that it follows.
+//!
+//! A delay task that follows is resolved before its run is opened. What that passes over, other runs may follow in turn: it waits in a queue
+//! ([`Written::passed`]) that the transaction works off at its end.
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 use serde_json::{Value, json};
@@ -11,14 +14,14 @@ use crate::clock::{Timestamp, millis};
 use crate::error::{Error, excerpt, excerpt_of_end};
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, Run, RunStatus};
-use crate::model::task::{Definition, Task, TaskStatus};
+use crate::model::task::{Definition, MAX_FOLLOWERS, Task, TaskStatus};
 use crate::rules::chain::{self, Ending, Link};
-use crate::rules::resolve::Rest;
+use crate::rules::resolve::{Rest, Span};
 use crate::rules::streak;
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::manual::{self, Request};
-use crate::store::sqlite::open::{self, Change, Passed, Written};
+use crate::store::sqlite::open::{self, Change, Passed, PassedBy, Written};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{clock_mark, due, history, once, owners, replan, row, runs, tasks};
 
@@ -42,21 +45,23 @@ const POLICY: &str = "
     SELECT on_dead, on_success, on_end, on_missed, status, failure_count, pause_after_failures
       FROM scheduled_tasks WHERE id = :task";
 
+/// The columns of [`POLICY`] that name tasks, in its order.
+const COLUMNS: [Origin; 4] = [Origin::OnDead, Origin::OnSuccess, Origin::OnEnd, Origin::OnMissed];
+
 /// What follows from the ends of the runs of a task.
 #[derive(Default)]
 struct Policy {
-    /// Of each column, the names that it holds.
-    names: [(Option<Origin>, Option<String>); 4],
+    /// The names in each of [`COLUMNS`].
+    names: [Option<String>; 4],
     /// The streak of dead runs, if it pauses the task.
     pauses: Option<u32>,
 }
 
 impl Policy {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let origins = [Origin::OnDead, Origin::OnSuccess, Origin::OnEnd, Origin::OnMissed];
-        let mut names: [(Option<Origin>, Option<String>); 4] = Default::default();
-        for (at, (held, origin)) in names.iter_mut().zip(origins).enumerate() {
-            *held = (Some(origin), row::shown_if_any(row, at)?);
+        let mut names: [Option<String>; 4] = Default::default();
+        for (at, held) in names.iter_mut().enumerate() {
+            *held = row::shown_if_any(row, at)?;
         }
         // A value that only another program writes pauses nothing, and must not keep the outcome from being stored.
         let (status, failures) = (row.get(4).unwrap_or(TaskStatus::Completed), row::saturating(row, 5)?);
@@ -64,14 +69,21 @@ impl Policy {
         Ok(Policy { names, pauses })
     }
 
+    /// Returns the columns whose tasks follow, each with its names.
+    fn columns(&self, opens: &'static [Origin]) -> impl Iterator<Item = (Origin, &str)> {
+        opens.iter().filter_map(move |origin| {
+            let at = COLUMNS.iter().position(|of| of == origin)?;
+            Some((*origin, self.names[at].as_deref()?))
+        })
+    }
+
     /// Returns each task that follows, once, with the first of these columns that names it.
     fn targets(&self, opens: &'static [Origin]) -> Vec<(Origin, &str)> {
         let mut targets: Vec<(Origin, &str)> = Vec::new();
-        for origin in opens {
-            let column = self.names.iter().find(|(of, _)| *of == Some(*origin)).and_then(|(_, names)| names.as_deref());
-            for name in column.into_iter().flat_map(chain::names) {
+        for (origin, column) in self.columns(opens) {
+            for name in chain::names(column).take(MAX_FOLLOWERS) {
                 if !targets.iter().any(|(_, known)| *known == name) {
-                    targets.push((*origin, name));
+                    targets.push((origin, name));
                 }
             }
         }
@@ -79,38 +91,23 @@ impl Policy {
     }
 }
 
-/// Opens what follows from the end of a run, and applies `pause_after_failures` if it is dead. `began`: an attempt of it has begun. Returns
-/// the events, and whether the task was paused.
-pub(crate) fn follow(
-    cx: &mut Change<'_>,
-    ended: &Claim,
-    status: RunStatus,
-    began: bool,
-) -> Result<(Vec<Event>, bool), Fault> {
-    let (tx, now, mut events) = (cx.tx, cx.now, Vec::new());
-    if status != RunStatus::Dead && !cx.written.followed {
+/// Opens what follows from the end of a run, and applies `pause_after_failures` if it is dead. Returns the events, and whether the task was
+/// paused.
+pub(crate) fn follow(cx: &mut Change<'_>, ended: &Claim, ending: Ending) -> Result<(Vec<Event>, bool), Fault> {
+    let mut events = Vec::new();
+    if ending.status != RunStatus::Dead && !cx.written.followed {
         return Ok((events, false));
     }
-    let policy = tx.prepare_cached(POLICY)?.query_row(named_params! { ":task": ended.task_id }, Policy::read);
-    let policy = policy.optional()?.unwrap_or_default();
-    let targets = policy.targets(Ending { status, origin: ended.origin, began }.opens());
-    if !targets.is_empty()
-        && let Some(run) = history::run(tx, ended.run_id)?
-    {
-        let payload = describe(&run, &ended.payload);
-        let parent = Parent { run: run.id, key: run.request_key.as_deref(), task: (ended.task_id, &ended.task) };
-        for (origin, target) in targets {
-            events.extend(try_open(cx, &parent, (origin, target), &payload)?);
-        }
-    }
+    let policy = follow_run(cx, ended, ending, 0, &mut events)?;
     let mut paused = false;
-    if let Some(failures) = policy.pauses.filter(|_| status == RunStatus::Dead)
-        && let Some(task) = tasks::by_id(tx, ended.task_id)?
+    if let Some(failures) = policy.pauses.filter(|_| ending.status == RunStatus::Dead)
+        && let Some(task) = tasks::by_id(cx.tx, ended.task_id)?
     {
-        let task = resolve_before_a_change(tx, cx.schedules, task, now)?;
+        let task = resolve(cx, task, 0)?;
         if task.status == TaskStatus::Active {
             let runs = if failures == 1 { "run" } else { "runs" };
-            tasks::rest(tx, &task, &format!("pause_after_failures: {failures} dead {runs} in a row"), now)?;
+            let reason = format!("pause_after_failures: {failures} dead {runs} in a row");
+            tasks::rest(cx.tx, &task, &reason, cx.now)?;
             (cx.written.blocked, paused) = (true, true);
             events.push(Event::Paused { task: ended.task.clone(), failures });
         }
@@ -118,38 +115,95 @@ pub(crate) fn follow(
     Ok((events, paused))
 }
 
+/// Opens what follows from the end of a run, to which at least `length` runs have led.
+fn follow_run(
+    cx: &mut Change<'_>,
+    ended: &Claim,
+    ending: Ending,
+    length: u32,
+    events: &mut Vec<Event>,
+) -> Result<Policy, Fault> {
+    let policy = policy(cx.tx, ended.task_id)?;
+    if policy.columns(ending.opens()).next().is_some()
+        && let Some(run) = history::run(cx.tx, ended.run_id)?
+    {
+        let length = length.max(Link::length_of(run.request_key.as_deref()));
+        let parent = Parent { run: run.id, length, task: (ended.task_id, &ended.task) };
+        let payload = if ending.status == RunStatus::Missed {
+            let (first, count) = (run.scheduled_for, run.occurrences);
+            let span = Span { first, last: first, count, exact: true };
+            describe_missed(&parent, (&run.handler, run.origin), &span, run.error.as_deref())
+        } else {
+            describe(&run, &ended.payload)
+        };
+        open_all(cx, &parent, (&policy, ending.opens()), &payload, events)?;
+    }
+    Ok(policy)
+}
+
+fn policy(tx: &Transaction<'_>, task: i64) -> Result<Policy, Fault> {
+    let policy = tx.prepare_cached(POLICY)?.query_row(named_params! { ":task": task }, Policy::read);
+    Ok(policy.optional()?.unwrap_or_default())
+}
+
+/// Opens what follows from all that was passed over, and from what is passed over meanwhile. For transactions outside of turns.
+pub(crate) fn follow_all(cx: &mut Change<'_>) -> Result<(), Fault> {
+    while let Some(passed) = cx.written.passed.pop_front() {
+        follow_one(cx, &passed)?;
+    }
+    Ok(())
+}
+
 /// Opens what follows from what the resolution of a task has passed over or cancelled.
 pub(crate) fn follow_one(cx: &mut Change<'_>, passed: &Passed) -> Result<(), Fault> {
-    match passed {
-        Passed::Missed { row, task, name, span, reason } => {
-            let payload = json!({
-                "id": row, "task": name, "status": RunStatus::Missed.as_str(), "from": span.first.to_string(),
-                "to": span.last.to_string(), "count": span.count, "exact": span.exact, "error": reason,
-            });
-            let policy = cx.tx.prepare_cached(POLICY)?.query_row(named_params! { ":task": task }, Policy::read)?;
-            let missed = Ending { status: RunStatus::Missed, origin: Origin::Schedule, began: false };
-            for target in policy.targets(missed.opens()) {
-                let parent = Parent { run: *row, key: None, task: (*task, name) };
-                let event = try_open(cx, &parent, target, &payload.to_string())?;
-                cx.written.events.extend(event);
-            }
+    let mut events = Vec::new();
+    match &passed.what {
+        PassedBy::Missed { row, task, name, handler, span, reason } => {
+            let (status, origin) = (RunStatus::Missed, Origin::Schedule);
+            let parent = Parent { run: *row, length: passed.length, task: (*task, name) };
+            let payload = describe_missed(&parent, (handler, origin), span, Some(reason));
+            let (policy, missed) = (policy(cx.tx, *task)?, Ending { status, origin, began: false });
+            open_all(cx, &parent, (&policy, missed.opens()), &payload, &mut events)?;
         }
-        Passed::Cancelled { run } => {
+        PassedBy::Cancelled { run } => {
             let Some(claim) = runs::ending(cx.tx, *run, cx.now)? else { return Ok(()) };
-            let (follows, _) = follow(cx, &claim, RunStatus::Cancelled, true)?;
-            cx.written.events.extend(follows);
+            let cancelled = Ending { status: RunStatus::Cancelled, origin: claim.origin, began: true };
+            follow_run(cx, &claim, cancelled, passed.length, &mut events)?;
         }
     }
+    cx.written.events.append(&mut events);
     Ok(())
 }
 
 /// The run that another one follows.
 struct Parent<'a> {
     run: i64,
-    /// Its own idempotency key.
-    key: Option<&'a str>,
+    /// How many runs have led to it, one after another.
+    length: u32,
     /// The id and the name of its task.
     task: (i64, &'a str),
+}
+
+/// Opens a run of each task that follows, and records which are left out.
+fn open_all(
+    cx: &mut Change<'_>,
+    parent: &Parent<'_>,
+    (policy, opens): (&Policy, &'static [Origin]),
+    payload: &str,
+    events: &mut Vec<Event>,
+) -> Result<(), Fault> {
+    for target in policy.targets(opens) {
+        events.extend(try_open(cx, parent, target, payload)?);
+    }
+    for (origin, column) in policy.columns(opens) {
+        // `add` refuses so many names.
+        if let Some(name) = chain::names(column).nth(MAX_FOLLOWERS) {
+            let reason =
+                format!("{origin} names more than {MAX_FOLLOWERS} tasks: this one and those behind it are left out");
+            events.push(refuse(cx, parent, (origin, name), reason)?);
+        }
+    }
+    Ok(())
 }
 
 /// Opens a run that follows, or records why it cannot and returns the event. A failure undoes only what this function wrote.
@@ -164,6 +218,7 @@ fn try_open(
         Some(reason.clone())
     } else {
         cx.written.tried_follower = true;
+        let (events, passed) = (cx.written.events.len(), cx.written.passed.len());
         tx.prepare_cached("SAVEPOINT follower")?.execute([])?;
         let refused = match open(cx, parent, (origin, target), payload) {
             Ok(None) => {
@@ -174,6 +229,8 @@ fn try_open(
             Ok(refused) => refused,
             Err(fault) if fault.is_about_the_item() => {
                 tx.prepare_cached("ROLLBACK TO follower")?.execute([])?;
+                cx.written.events.truncate(events);
+                cx.written.passed.truncate(passed);
                 Some(fault.to_string())
             }
             Err(fault) => return Err(fault),
@@ -181,16 +238,24 @@ fn try_open(
         tx.prepare_cached("RELEASE follower")?.execute([])?;
         refused
     };
-    let Some(reason) = refused else { return Ok(None) };
-    let (run, (task_id, task), target) = (parent.run, parent.task, target.to_owned());
+    refused.map(|reason| refuse(cx, parent, (origin, target), reason)).transpose()
+}
+
+/// Records why a task does not follow.
+fn refuse(
+    cx: &mut Change<'_>,
+    parent: &Parent<'_>,
+    (origin, target): (Origin, &str),
+    reason: String,
+) -> Result<Event, Fault> {
+    let (run, task, target) = (parent.run, parent.task.1.to_owned(), target.to_owned());
     let detail = format!("the {origin} task {target:?} cannot run: {reason}");
     let kind = if origin == Origin::OnDead { "on_dead" } else { "not_followed" };
-    owners::record(tx, cx.now, kind, Some(task_id), Some(run), Some(&detail))?;
-    let task = task.to_owned();
-    Ok(Some(match origin {
+    owners::record(cx.tx, cx.now, kind, Some(parent.task.0), Some(run), Some(&detail))?;
+    Ok(match origin {
         Origin::OnDead => Event::OnDeadFailed { run, task, on_dead: target, reason },
         _ => Event::NotFollowed { run, task, origin, target, reason },
-    }))
+    })
 }
 
 const IS_OPENED: &str = "SELECT 1 FROM task_runs WHERE task_id = :task AND request_key = :key";
@@ -203,7 +268,7 @@ fn open(
     payload: &str,
 ) -> Result<Option<String>, Fault> {
     let (tx, now) = (cx.tx, cx.now);
-    let Some(link) = Link::after(parent.run, parent.key) else {
+    let Some(link) = Link::after(parent.run, parent.length) else {
         return Ok(Some(format!("{} runs have followed one after another, the most", chain::MAX_LENGTH)));
     };
     let Some(mut target) = tasks::by_name(tx, target)? else { return Ok(Some("there is no such task".to_owned())) };
@@ -213,7 +278,7 @@ fn open(
     }
     if target.definition.schedule_type == ScheduleKind::Delay {
         // Its schedule will wait for this run, so what is due is resolved first.
-        target = resolve_before_a_change(tx, cx.schedules, target, now)?;
+        target = resolve(cx, target, link.length)?;
     }
     if target.status == TaskStatus::Invalid {
         let reason = target.invalid_reason.unwrap_or_default();
@@ -221,6 +286,7 @@ fn open(
     }
     let request = Request { origin, payload: Some(payload), retry_of: None, key: Some(&key) };
     manual::open(tx, &target, request, now)?;
+    cx.written.followers += 1;
     Ok(None)
 }
 
@@ -251,11 +317,6 @@ fn describe(run: &Run, payload: &str) -> String {
         "output": run.output.as_ref().map(|output| excerpt_of_end(output, MAX_TEXT)),
         "result": run.result.as_deref().map(value),
     });
-    if run.status == RunStatus::Missed {
-        described["from"] = json!(run.scheduled_for.to_string());
-        described["to"] = json!(run.scheduled_for.to_string());
-        described["count"] = json!(run.occurrences);
-    }
     for long in ["payload", "result"] {
         if described.to_string().len() > MAX_DESCRIPTION {
             described[long] = Value::Null;
@@ -264,19 +325,53 @@ fn describe(run: &Run, payload: &str) -> String {
     described.to_string()
 }
 
-/// Resolves the due occurrences of a task that is about to be changed, under its old state. Returns the task after that.
+/// Returns the payload of a run that follows what was missed: a row of occurrences, or a run that has expired.
+fn describe_missed(parent: &Parent<'_>, (handler, origin): (&str, Origin), span: &Span, error: Option<&str>) -> String {
+    let described = json!({
+        "id": parent.run,
+        "task": parent.task.1,
+        "handler": handler,
+        "scheduled_for": span.first.to_string(),
+        "origin": origin.as_str(),
+        "status": RunStatus::Missed.as_str(),
+        "from": span.first.to_string(),
+        "to": span.last.to_string(),
+        "count": span.count,
+        "exact": span.exact,
+        "error": error.map(|error| excerpt(error, MAX_TEXT)),
+    });
+    described.to_string()
+}
+
+/// Resolves the due occurrences of a task that is about to be changed, under its old state, and opens what follows. Returns the task after
+/// that.
 pub(crate) fn resolve_before_a_change(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
     task: Task,
     now: Timestamp,
 ) -> Result<Task, Fault> {
+    let (id, mut written) = (task.id, Written { followed: any(tx)?, ..Written::default() });
+    let mut cx = Change { tx, now, schedules, written: &mut written };
+    let task = resolve(&mut cx, task, 0)?;
+    if cx.written.passed.is_empty() {
+        return Ok(task);
+    }
+    follow_all(&mut cx)?;
+    // What follows may be a run of this task.
+    Ok(tasks::by_id(tx, id)?.unwrap_or(task))
+}
+
+/// Resolves the due occurrences of a task that is about to be changed. What it passes over waits in the queue. `length`: how many runs have
+/// led to that.
+fn resolve(cx: &mut Change<'_>, task: Task, length: u32) -> Result<Task, Fault> {
+    let (tx, now) = (cx.tx, cx.now);
     let task = planned_again(tx, task, now)?;
     if task.status != TaskStatus::Active && !runs_again(&task) {
         return Ok(task);
     }
     if !task.planned {
-        match tasks::settle_plan(tx, schedules, task.id, now) {
+        match tasks::settle_plan(tx, cx.schedules, task.id, now) {
             Ok(None) => {}
             Ok(Some(_)) => return Ok(tasks::by_id(tx, task.id)?.unwrap_or(task)),
             // Its zone is unknown here, so when it is due is too. The change may correct the zone, so it must not fail.
@@ -284,16 +379,15 @@ pub(crate) fn resolve_before_a_change(
             Err(fault) => return Err(fault),
         }
     }
-    replan::plan_again(tx, schedules, &replan::zone_marks(tx)?, &[task.id])?;
-    let mut written = Written { followed: any(tx)?, ..Written::default() };
-    let due = due::due(tx, schedules, &[task.id], now)?;
-    let mut cx = Change { tx, now, schedules, written: &mut written };
+    replan::plan_again(tx, cx.schedules, &replan::zone_marks(tx)?, &[task.id])?;
+    let mut aside = Written { followed: cx.written.followed, ..Written::default() };
+    let due = due::due(tx, cx.schedules, &[task.id], now)?;
+    let mut inner = Change { tx, now, schedules: cx.schedules, written: &mut aside };
     for (_, due) in due {
-        open::resolve_due(&mut cx, &due?, None, Rest::Cut, None)?;
+        open::resolve_due(&mut inner, &due?, None, Rest::Cut, None)?;
     }
-    once::finish(&mut cx, None)?;
-    let passed = std::mem::take(&mut cx.written.passed);
-    passed.iter().try_for_each(|passed| follow_one(&mut cx, passed))?;
+    once::finish(&mut inner, None)?;
+    cx.written.include(aside, length);
     tasks::recall(tx, task.id)?;
     Ok(tasks::by_id(tx, task.id)?.unwrap_or(task))
 }
@@ -317,18 +411,25 @@ pub(crate) fn refuse_circles<'d>(
     tx: &Transaction<'_>,
     written: impl IntoIterator<Item = &'d Definition>,
 ) -> Result<(), Fault> {
-    for task in written.into_iter().filter(|task| task.leads_on()) {
-        let next = |name: &str| -> rusqlite::Result<Vec<String>> {
-            let read = |row: &Row<'_>| Ok([row::shown_if_any(row, 0)?, row::shown_if_any(row, 1)?]);
-            let found = tx.prepare_cached(LEADS_TO)?.query_row(named_params! { ":name": name }, read).optional()?;
-            let found = found.into_iter().flatten().flatten();
-            Ok(found.flat_map(|names| chain::names(&names).map(str::to_owned).collect::<Vec<_>>()).collect())
-        };
-        if let Some(circle) = chain::circle(&task.name, next)? {
-            let field = if task.on_success.is_some() { "on_success" } else { "on_end" };
-            let expected = "tasks whose on_success and on_end do not lead back to this one";
-            return Err(Error::invalid_task(field, circle.join(" -> "), expected).into());
-        }
-    }
-    Ok(())
+    find_circle(tx, written)?.map_or(Ok(()), |(_, error)| Err(error.into()))
+}
+
+/// Returns one of these tasks that `on_success` and `on_end` lead back to, and why it is refused.
+pub(crate) fn find_circle<'d>(
+    tx: &Transaction<'_>,
+    written: impl IntoIterator<Item = &'d Definition>,
+) -> Result<Option<(&'d Definition, Error)>, Fault> {
+    let leading: Vec<&Definition> = written.into_iter().filter(|task| task.leads_on()).collect();
+    let names: Vec<&str> = leading.iter().map(|task| task.name.as_str()).collect();
+    let next = |name: &str| -> rusqlite::Result<Vec<String>> {
+        let read = |row: &Row<'_>| Ok([row::shown_if_any(row, 0)?, row::shown_if_any(row, 1)?]);
+        let found = tx.prepare_cached(LEADS_TO)?.query_row(named_params! { ":name": name }, read).optional()?;
+        let found = found.into_iter().flatten().flatten();
+        Ok(found.flat_map(|names| chain::names(&names).map(str::to_owned).collect::<Vec<_>>()).collect())
+    };
+    let Some(circle) = chain::circle(&names, next)? else { return Ok(None) };
+    let Some(task) = leading.into_iter().find(|task| task.name == circle[0]) else { return Ok(None) };
+    let field = if task.on_success.is_some() { "on_success" } else { "on_end" };
+    let expected = "tasks whose on_success and on_end do not lead back to this one";
+    Ok(Some((task, Error::invalid_task(field, circle.join(" -> "), expected))))
 }

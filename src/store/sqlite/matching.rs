@@ -354,6 +354,7 @@ impl BulkChange<'_, '_> {
             Err(fault) if fault.is_about_the_item() => {
                 self.tx.prepare_cached("ROLLBACK TO item")?.execute([])?;
                 self.written.events.truncate(events);
+                self.written.passed.clear();
                 left(&fault)
             }
             Err(fault) => return Err(fault),
@@ -371,6 +372,7 @@ impl BulkChange<'_, '_> {
                 if !settle::cancel_waiting(&mut cx, id)? {
                     runs::ask_to_stop(tx, id)?;
                 }
+                followers::follow_all(&mut cx)?;
             }
             BulkAction::Retry => {
                 let Some(task) = tasks::by_id(tx, task)? else { return Ok(Some("its task is gone")) };

@@ -3,7 +3,7 @@
 //!
 //! A run that may start is opened and claimed in one statement if a worker is free. Otherwise it is queued.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::{Transaction, named_params};
@@ -80,19 +80,38 @@ pub(crate) struct Written {
     pub(crate) tried_follower: bool,
     pub(crate) follower_refused: Option<String>,
     /// What other runs may follow, for `followers::follow_one`.
-    pub(crate) passed: Vec<Passed>,
+    pub(crate) passed: VecDeque<Passed>,
+    /// How many runs were opened that follow others.
+    pub(crate) followers: usize,
 }
 
 /// What the resolution of a task has passed over or cancelled, and other runs may follow.
 #[derive(Debug)]
-pub(crate) enum Passed {
-    /// The id of the row, the id and the name of the task, and why nothing runs.
-    Missed { row: i64, task: i64, name: String, span: Span, reason: String },
+pub(crate) struct Passed {
+    pub(crate) what: PassedBy,
+    /// How many runs have led to the resolution, one after another. 0: it was due.
+    pub(crate) length: u32,
+}
+
+#[derive(Debug)]
+pub(crate) enum PassedBy {
+    /// The id of the row, the id, the name and the handler of the task, and why nothing runs.
+    Missed { row: i64, task: i64, name: String, handler: String, span: Span, reason: String },
     /// A run of which an attempt had begun.
     Cancelled { run: i64 },
 }
 
 impl Written {
+    /// Includes what the resolution of a task has written beside this. `length`: how many runs have led to it.
+    pub(crate) fn include(&mut self, aside: Written, length: u32) {
+        let Written { events, more, expired, blocked, passed, .. } = aside;
+        self.events.extend(events);
+        self.more |= more;
+        self.expired |= expired;
+        self.blocked |= blocked;
+        self.passed.extend(passed.into_iter().map(|passed| Passed { length, ..passed }));
+    }
+
     /// Returns whether a run that was renewed may have to be claimed before the others of the list.
     pub(crate) fn relists(&self) -> bool {
         self.renewed > self.listed
@@ -373,8 +392,9 @@ impl Opener<'_, '_> {
             return Ok(());
         };
         if notice == Notice::Missed && self.cx.written.followed {
-            let (task, name, reason) = (self.due.id, self.due.name.clone(), reason.to_owned());
-            self.cx.written.passed.push(Passed::Missed { row: run, task, name, span, reason });
+            let (task, name, handler) = (self.due.id, self.due.name.clone(), self.due.handler.clone());
+            let what = PassedBy::Missed { row: run, task, name, handler, span, reason: reason.to_owned() };
+            self.cx.written.passed.push_back(Passed { what, length: 0 });
         }
         self.notice(notice, run, &format!("{}: {reason}", described(&span)))
     }
@@ -432,7 +452,7 @@ impl Opener<'_, '_> {
                 let (task, handler) = (self.due.name.clone(), self.due.handler.clone());
                 self.cx.written.events.push(Event::Cancelled { run, task, handler, began });
                 if began && self.cx.written.followed {
-                    self.cx.written.passed.push(Passed::Cancelled { run });
+                    self.cx.written.passed.push_back(Passed { what: PassedBy::Cancelled { run }, length: 0 });
                 }
             }
         }

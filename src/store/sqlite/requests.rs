@@ -134,7 +134,9 @@ pub(super) fn cancel_in(
         return Ok(Cancelled { asked: 1, ..Cancelled::default() });
     }
     let mut written = Written { followed: followers::any(tx)?, ..Written::default() };
-    settle::cancel_waiting(&mut Change { tx, now, schedules, written: &mut written }, run)?;
+    let mut cx = Change { tx, now, schedules, written: &mut written };
+    settle::cancel_waiting(&mut cx, run)?;
+    followers::follow_all(&mut cx)?;
     Ok(Cancelled { events: written.events, ..Cancelled::default() })
 }
 

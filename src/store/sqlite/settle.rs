@@ -9,6 +9,7 @@ use crate::model::event::Event;
 use crate::model::finished::Finished;
 use crate::model::retry::{Retry, Verdict};
 use crate::model::run::{AttemptOutcome, Claim, Outcome, RunStatus};
+use crate::rules::chain::Ending;
 use crate::rules::notice::Notice;
 use crate::rules::streak::Streak;
 use crate::store::fault::Fault;
@@ -106,7 +107,7 @@ fn follow_up(cx: &mut Change<'_>, finished: &Finished, end: AttemptEnd, error: O
     let (mut follows, mut paused) = (Vec::new(), false);
     // Of an end that was stored before this turn, nothing else than a plain success follows.
     if status.is_final() && !finished.stored {
-        (follows, paused) = followers::follow(cx, claim, status, true)?;
+        (follows, paused) = followers::follow(cx, claim, Ending { status, origin: claim.origin, began: true })?;
     }
     let next_due = next_due.filter(|_| !paused);
     cx.written.events.push(end_event(finished, end, error, next_due));
@@ -421,7 +422,7 @@ pub(crate) fn recover(
     }
     let mut follows = Vec::new();
     if status.is_final() {
-        (follows, _) = followers::follow(cx, &claim, status, true)?;
+        (follows, _) = followers::follow(cx, &claim, Ending { status, origin: claim.origin, began: true })?;
     }
     let (run, task, handler, attempt) = (fence.run, claim.task, claim.handler, fence.attempt);
     cx.written.events.push(Event::Lost { run, task, handler, attempt, status, next_attempt });
@@ -497,7 +498,8 @@ pub(crate) fn cancel_waiting(cx: &mut Change<'_>, run: i64) -> Result<bool, Faul
     (cx.written.blocked, cx.written.delayed) = (true, true);
     after_the_end(tx, &claim, now, now, cx.written)?;
     runs::last_cancelled(tx, claim.task_id, run)?;
-    let (follows, _) = followers::follow(cx, &claim, RunStatus::Cancelled, began)?;
+    let ending = Ending { status: RunStatus::Cancelled, origin: claim.origin, began };
+    let (follows, _) = followers::follow(cx, &claim, ending)?;
     cx.written.events.push(Event::Cancelled { run, task: claim.task, handler: claim.handler, began });
     cx.written.events.extend(follows);
     Ok(true)
@@ -517,7 +519,8 @@ pub(crate) fn expire(cx: &mut Change<'_>, run: i64, seen: Option<Seen>) -> Resul
         after_the_end(tx, &claim, now, now, cx.written)?;
         let detail = format!("run {run} of {}: {}", claim.scheduled_for, runs::EXPIRED);
         owners::record(tx, now, Notice::Missed.kind(), Some(claim.task_id), Some(run), Some(&detail))?;
-        let (follows, _) = followers::follow(cx, &claim, RunStatus::Missed, false)?;
+        let ending = Ending { status: RunStatus::Missed, origin: claim.origin, began: false };
+        let (follows, _) = followers::follow(cx, &claim, ending)?;
         cx.written.events.push(Event::Expired { run, task: claim.task, handler: claim.handler });
         cx.written.events.extend(follows);
     }

@@ -255,7 +255,7 @@ impl<'a> Turning<'a> {
         let more_unplanned = unplanned.len() > self.budget;
         for task in unplanned.into_iter().take(self.budget) {
             // By itself: requested cancellations are applied even if the row cannot be used.
-            self.item(Item::Task(task), |turn| settle::cancel_asked(&mut turn.change(), task))?;
+            self.end_item(Item::Task(task), |turn| settle::cancel_asked(&mut turn.change(), task))?;
             self.task(task, |turn| turn.plan(task))?;
         }
         self.work_off(&marked)?;
@@ -371,8 +371,10 @@ impl<'a> Turning<'a> {
             let mut cx =
                 Change { tx: self.tx, now: self.work.now, schedules: self.schedules, written: &mut self.written };
             settle::settle_span(&mut cx, self.work.owner, span)?;
+            self.spend_on_followers();
         }
-        others.into_iter().try_for_each(|finished| self.settle(&mut success, finished))
+        others.into_iter().try_for_each(|finished| self.settle(&mut success, finished))?;
+        self.follow_passed()
     }
 
     /// Settles an outcome. If its text cannot be stored, the end of the attempt is stored without it.
@@ -501,7 +503,7 @@ impl<'a> Turning<'a> {
         // Behind runs that cannot be written, the others wait for the next poll.
         self.more |= runs.len() == most && runs.iter().any(|run| !self.rests(Item::Expiry(*run)));
         for run in runs {
-            self.item(Item::Expiry(run), |turn| {
+            self.end_item(Item::Expiry(run), |turn| {
                 let seen = turn.work.seen;
                 settle::expire(&mut turn.change(), run, seen)
             })?;
@@ -546,7 +548,11 @@ impl<'a> Turning<'a> {
         once::finish(&mut cx, claimer)?;
         self.follow_passed()?;
         // A run that was resolved too late to begin would count as claimable.
-        if std::mem::take(&mut self.written.expired) { self.expire() } else { Ok(()) }
+        if std::mem::take(&mut self.written.expired) {
+            self.expire()?;
+            self.follow_passed()?;
+        }
+        Ok(())
     }
 }
 

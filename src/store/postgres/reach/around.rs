@@ -36,14 +36,17 @@ pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Sheets, names: &[S]) -> Res
 /// The columns that name tasks which follow.
 const FOLLOWERS: [&str; 4] = ["on_dead", "on_success", "on_end", "on_missed"];
 
-/// Reads the tasks that may follow the tasks that were read, and what a run of them changes. Twice: what is due of a follower may be
-/// resolved, and others may follow from that.
+/// Reads the tasks that may follow the tasks that were read, and what a run of them changes. What is due of a delay task that follows is
+/// resolved, and others may follow from that, as far as a chain may get.
 pub(super) fn followers(bench: &mut Sheets) -> Result<(), Fault> {
-    for _ in 0..2 {
+    for _ in 0..chain::MAX_LENGTH {
         let before = numbers(bench, "scheduled_tasks", "id");
         read_named(bench, &FOLLOWERS, &[])?;
         let mut delays = tasks_with(bench, "schedule_type", "delay");
         delays.retain(|task| before.binary_search(task).is_err());
+        if delays.is_empty() {
+            break;
+        }
         before_a_change(bench, &delays)?;
     }
     Ok(())

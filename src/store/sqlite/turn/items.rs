@@ -16,7 +16,9 @@ impl Turning<'_> {
     ) -> Result<Option<Fault>, Fault> {
         self.budget = self.budget.saturating_sub(1);
         if self.mode == Mode::Together {
-            return item(self).map(|()| None);
+            item(self)?;
+            self.spend_on_followers();
+            return Ok(None);
         }
         let written = &self.written;
         let (claims, events, completed) = (written.claims.len(), written.events.len(), written.once.completed.len());
@@ -39,7 +41,13 @@ impl Turning<'_> {
             Err(fault) => return Err(fault),
         };
         self.tx.prepare_cached("RELEASE item")?.execute([])?;
+        self.spend_on_followers();
         Ok(failed)
+    }
+
+    /// Each run that was opened because it follows another is an item, too.
+    pub(super) fn spend_on_followers(&mut self) {
+        self.budget = self.budget.saturating_sub(std::mem::take(&mut self.written.followers));
     }
 
     /// Returns whether a fault is one of the item alone. That an item takes too long is shown if it is the only one of the turn, or was set
@@ -68,9 +76,9 @@ impl Turning<'_> {
     }
 
     /// Opens what follows from what was passed over, after all that is due is resolved: a task that follows may be due itself, and was read
-    /// before that.
+    /// before that. Each may add to the queue.
     pub(super) fn follow_passed(&mut self) -> Result<(), Fault> {
-        for passed in std::mem::take(&mut self.written.passed) {
+        while let Some(passed) = self.written.passed.pop_front() {
             if let Some(fault) = self.attempt_end(|turn| followers::follow_one(&mut turn.change(), &passed))? {
                 return Err(fault);
             }
@@ -82,6 +90,18 @@ impl Turning<'_> {
     fn write_elsewhere(&mut self, whose: Whose) -> Result<(), Fault> {
         let tx = self.tx;
         self.backing.as_mut().map_or(Ok(()), |backing| backing.write(tx, whose))
+    }
+
+    /// As [`Turning::item`], for an item in which runs end.
+    pub(super) fn end_item(
+        &mut self,
+        item: Item,
+        end: impl FnMut(&mut Self) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        if self.rests(item) {
+            return Ok(());
+        }
+        self.attempt_end(end)?.map_or(Ok(()), |fault| self.set_aside(item, &fault))
     }
 
     /// Writes one item, or sets it aside.
