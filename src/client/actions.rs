@@ -118,9 +118,9 @@ impl Actor {
     /// Removes a task as [`Client::remove`] does.
     ///
     /// # Errors
-    /// As [`Client::remove`].
+    /// As [`Client::remove`]; [`Error::Refused`] if the task was added by hand or by a manifest.
     pub fn remove(&self, name: &str) -> Result<()> {
-        let action = Action::Remove(name.to_owned());
+        let action = Action::Remove(self.target(name)?);
         while self.act(&action)?.is_part {
             self.client.rest(self.client.monotonic(), 1);
         }
@@ -148,7 +148,7 @@ impl Actor {
     /// Resumes a task as [`Client::resume`] does.
     ///
     /// # Errors
-    /// As [`Client::resume`].
+    /// As [`Client::resume`]; [`Error::Refused`] if a user, or duly, has paused it.
     pub fn resume(&self, name: &str) -> Result<()> {
         self.act(&Action::Resume(self.target(name)?)).map(|_| ())
     }
@@ -179,7 +179,7 @@ impl Actor {
     }
 }
 
-/// No store answers so.
+/// A store that performs an action always says what became of it: this stands for a fault of the store.
 fn unanswered(request: &str) -> Error {
     Error::Refused { request: request.to_owned(), reason: "the store gave no answer".to_owned() }
 }

@@ -13,7 +13,7 @@ pub(crate) enum Action {
     /// Adds this task. A stored task of its name keeps what it says of who added it.
     Add { task: Box<Definition>, existing: Existing },
     /// Removes this task with its history, or a part of it.
-    Remove(String),
+    Remove(Target),
     /// Opens a run of this task, with a payload of its own as JSON, or finds the run that the same key opened.
     Trigger { on: Target, payload: Option<String>, key: Option<String> },
     /// Pauses this task.

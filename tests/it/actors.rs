@@ -66,6 +66,11 @@ fn what_no_actor_added_is_not_replaced_by_one() {
     // The same task is no change, and does not become that of the actor.
     assert_eq!(anna.add(task("by-hand")).unwrap().change, Change::Unchanged);
     assert_eq!(client.task("by-hand").unwrap().unwrap().definition.managed_by, None);
+    let error = anna.remove("by-hand").unwrap_err();
+    assert_eq!(error.to_string(), "cannot remove task \"by-hand\": it was added by hand");
+    client.pause("by-hand").unwrap();
+    assert_eq!(anna.resume("by-hand").unwrap_err().to_string(), "cannot resume task \"by-hand\": user paused it");
+    client.resume("by-hand").unwrap();
     for name in ["anna", "mcp:", "mcp:a b", "page:anna", "mcp:a:b"] {
         assert!(matches!(client.actor(name, "1"), Err(Error::InvalidTask { field: "managed_by", .. })), "{name}");
     }

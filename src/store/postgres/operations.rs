@@ -518,7 +518,7 @@ impl Store for PostgresStore {
                 let (names, replaces) = (vec![task.name.clone()], *existing == Existing::Replace);
                 Request::Add { names, leading: leading([task.as_ref()]), replaces }
             }
-            Action::Remove(task) => Request::Remove { task: task.clone() },
+            Action::Remove(on) => Request::Remove { task: on.task.clone() },
             Action::Trigger { on, key, .. } => Request::Trigger { task: on.task.clone(), key: key.clone() },
             Action::Pause(on) | Action::Resume(on) => Request::Change { task: on.task.clone() },
             Action::Cancel(run) => Request::Cancel { run: *run },

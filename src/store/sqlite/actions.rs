@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::model::action::{ACTORS, Acted, Action, Target};
 use crate::model::request::{Added, Change, Existing};
-use crate::model::task::Definition;
+use crate::model::task::{Definition, TaskStatus};
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::add::{Adder, compare, create};
@@ -18,7 +18,7 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
     store.write("perform an action", |tx, schedules| {
         let mut acted = Acted::default();
         if let Some(on) = target(action) {
-            check_target(tx, action.verb(), on)?;
+            check_target(tx, (actor, action), on)?;
         }
         let Some((task, run)) = perform(tx, schedules, (actor, action), &mut acted, now)? else { return Ok(acted) };
         let mut detail = format!("{actor}: {}", action.verb());
@@ -38,8 +38,8 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
 /// The task that an action names by its id.
 fn target(action: &Action) -> Option<&Target> {
     match action {
-        Action::Trigger { on, .. } | Action::Pause(on) | Action::Resume(on) => Some(on),
-        Action::Add { .. } | Action::Remove(_) | Action::Cancel(_) | Action::Retry(_) => None,
+        Action::Trigger { on, .. } | Action::Pause(on) | Action::Resume(on) | Action::Remove(on) => Some(on),
+        Action::Add { .. } | Action::Cancel(_) | Action::Retry(_) => None,
     }
 }
 
@@ -60,7 +60,7 @@ fn perform(
             acted.added = Some(added);
             Ok(is_changed.then_some((name, None)))
         }
-        Action::Remove(task) => {
+        Action::Remove(Target { task, .. }) => {
             acted.is_part = !tasks::remove(tx, task, now)?;
             Ok((!acted.is_part).then(|| (task.clone(), None)))
         }
@@ -110,9 +110,8 @@ fn put(
     let manager = old.definition.managed_by.clone();
     let is_of_an_actor = manager.as_ref().is_some_and(|manager| manager.starts_with(ACTORS));
     if existing == Existing::Replace && !is_of_an_actor {
-        let by = manager.map_or_else(|| "by hand".to_owned(), |manager| format!("by {manager}"));
-        let (request, reason) = (format!("replace task {:?}", task.name), format!("it was added {by}"));
-        return Err(Error::Refused { request, reason }.into());
+        let request = format!("replace task {:?}", task.name);
+        return Err(Error::Refused { request, reason: added_by(manager) }.into());
     }
     let task = Definition { managed_by: manager, ..task.clone() };
     let (added, _) = compare(tx, schedules, &old, task, existing, now)?;
@@ -120,14 +119,33 @@ fn put(
     Ok(added)
 }
 
-/// Refuses an action on another task than the page showed, or on one that the request does not identify.
-fn check_target(tx: &Transaction<'_>, verb: &str, on: &Target) -> Result<(), Fault> {
-    let found = tasks::expect(tx, &on.task)?.id;
-    let reason = match on.id {
-        Some(id) if id == found => return Ok(()),
-        Some(_) => "the task that the page showed was removed, and another one has its name: load the page again",
-        None => "the form does not say which task its page showed (the field task): load the page again",
+/// Refuses an action on another task than was shown, on one that the request does not identify, and what an [`Actor`](crate::Actor) may
+/// not do: remove what no actor added, and resume what no actor paused.
+fn check_target(tx: &Transaction<'_>, (actor, action): (&str, &Action), on: &Target) -> Result<(), Fault> {
+    let found = tasks::expect(tx, &on.task)?;
+    let is_of_an_actor = |by: &Option<String>| by.as_ref().is_some_and(|by| by.starts_with(ACTORS));
+    let is_paused = found.status == TaskStatus::Paused;
+    let reason = match (action, on.id) {
+        (_, None) => {
+            "the form does not say which task its page showed (the field task): load the page again".to_owned()
+        }
+        (_, Some(id)) if id != found.id => match actor.starts_with(ACTORS) {
+            true => "it was removed, and another task has its name: look again".to_owned(),
+            false => "the task that the page showed was removed, and another one has its name: load the page again"
+                .to_owned(),
+        },
+        (Action::Remove(_), _) if actor.starts_with(ACTORS) && !is_of_an_actor(&found.definition.managed_by) => {
+            added_by(found.definition.managed_by)
+        }
+        (Action::Resume(_), _) if actor.starts_with(ACTORS) && is_paused && !is_of_an_actor(&found.paused_by) => {
+            format!("{} paused it", found.paused_by.unwrap_or_else(|| "a user".to_owned()))
+        }
+        _ => return Ok(()),
     };
-    let (request, reason) = (format!("{verb} task {:?}", on.task), reason.to_owned());
-    Err(Error::Refused { request, reason }.into())
+    Err(Error::Refused { request: format!("{} task {:?}", action.verb(), on.task), reason }.into())
+}
+
+/// Says who added a task that an actor may not change so.
+fn added_by(manager: Option<String>) -> String {
+    manager.map_or_else(|| "it was added by hand".to_owned(), |manager| format!("it was added by {manager}"))
 }

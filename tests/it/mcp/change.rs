@@ -133,7 +133,7 @@ fn a_template_runs_its_program_with_the_parameters_as_arguments() {
     let post = json!({"name": "agent:anna/post", "schedule": "in 0 s", "template": "post", "parameters": {"to": "anna", "text": text}});
     assert!(agent.refused("schedule_task", post.clone()).starts_with("schedule: expected"), "0 s");
     let mut post = post;
-    post["schedule"] = json!("2027-03-14T12:00:00Z");
+    post["schedule"] = json!("in 2 hours");
     post["dry_run"] = json!(true);
     agent.done("schedule_task", post.clone());
     post["dry_run"] = json!(false);
@@ -172,6 +172,7 @@ fn runs_are_triggered_cancelled_and_retried_and_tasks_paused_and_removed() {
     client.pause("agent:anna/a").unwrap();
     let reason = agent.refused("resume_task", json!({"name": "agent:anna/a"}));
     assert!(reason.ends_with("but by \"user\": the user decides"), "{reason}");
+    client.resume("agent:anna/a").unwrap();
     agent.done("cancel_task", json!({"name": "agent:anna/a", "dry_run": true}));
     agent.done("cancel_task", json!({"name": "agent:anna/a"}));
     assert!(client.tasks().unwrap().is_empty());
@@ -207,7 +208,7 @@ fn what_is_not_allowed_is_not_offered_and_not_done() {
 fn a_completed_task_of_an_agent_is_deleted_in_time_as_one_that_was_added_by_hand() {
     let (db, client) = home();
     let mut agent = Agent::start(&db, &ALL);
-    agent.done("schedule_task", reminder("agent:anna/old", "2027-03-14T12:00:00Z"));
+    agent.done("schedule_task", reminder("agent:anna/old", "in 2 hours"));
     let old = "status = 'completed', next_run = NULL, updated_at = 1000000000000, created_at = 1000000000000";
     db.execute(&format!("UPDATE scheduled_tasks SET {old}"));
     client.prune(duly::Retention::default()).unwrap();

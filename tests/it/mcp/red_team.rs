@@ -164,6 +164,12 @@ fn templates() -> Vec<Row> {
             json!({"name": "agent:anna/x", "schedule": "manual", "template": "post", "payload": {"argv": ["x"]}}),
             "payload: only a handler has one",
         ),
+        (
+            "schedule_task",
+            json!({"name": "agent:anna/x", "schedule": "manual", "template": "post", "parameters": {"text": "a", "to": "b"}, "max_attempts": 9}),
+            "max_attempts: the template decides it",
+        ),
+        ("trigger_task", json!({"name": "agent:anna/command", "key": "a\nb"}), "key: expected a text without control"),
     ]
 }
 
@@ -175,6 +181,15 @@ fn times() -> Vec<Row> {
             "limit --min-interval: expected at least 1m between two occurrences",
         ),
         ("schedule_task", task(json!({"schedule": "every 59s"})), "limit --min-interval"),
+        ("schedule_task", task(json!({"schedule": "after 1ms"})), "limit --min-interval"),
+        ("schedule_task", task(json!({"schedule": "after 1s"})), "limit --min-interval"),
+        ("schedule_task", task(json!({"schedule": "* * * 6 *"})), "limit --max-starts-per-day"),
+        (
+            "schedule_task",
+            task(json!({"schedule": "2001-09-10T02:00:00Z"})),
+            "schedule: expected a time to come, found 2001-09-10T02:00:00",
+        ),
+        ("schedule_task", task(json!({"schedule": "monday at 9"})), "schedule: expected"),
         ("schedule_task", task(json!({"schedule": "* * * * * *"})), "limit --min-interval"),
         ("schedule_task", task(json!({"schedule": "0,1 0 1 1 * *"})), "limit --min-interval"),
         ("schedule_task", task(json!({"schedule": "every minute"})), "limit --max-starts-per-day"),
@@ -257,7 +272,6 @@ fn ten_thousand_adds_leave_as_many_tasks_as_the_limit_and_do_not_hold_the_schedu
     assert!(
         refused[0].starts_with("limit --max-tasks: there are 20 tasks that are not completed, expected at most 20")
     );
-    assert!(refused.iter().any(|reason| reason.starts_with("expected at most 60 changes a minute")));
     // Two more servers beside it do not add more.
     for _ in 0..2 {
         let mut other = Agent::start(&db, &[&ALL[..], &["--max-tasks", "20"]].concat());
@@ -286,7 +300,7 @@ fn adding_running_and_removing_again_and_again_counts_as_starts() {
         assert_eq!(agent.call("cancel_task", json!({"name": name}))["isError"], false);
     };
     (0..3).for_each(|_| round(Ok(())));
-    round(Err("limit --max-starts-per-day: 3 runs started in the last 24 hours or wait"));
+    round(Err("limit --max-starts-per-day: expected at most 3 runs within 24 hours, found 4"));
     // A server that starts anew reads the trail.
     drop(agent);
     let mut agent = Agent::start(&db, &[&ALL[..], &["--max-starts-per-day", "3"]].concat());
@@ -302,9 +316,84 @@ fn several_tasks_share_the_starts_of_a_day() {
     agent.done("schedule_task", task(json!({"name": "agent:anna/b", "schedule": "after 1h"})));
     let reason = agent.refused("schedule_task", task(json!({"name": "agent:anna/c", "schedule": "every 6h"})));
     assert!(reason.starts_with("limit --max-starts-per-day: ") && reason.contains("expected at most 50"), "{reason}");
+    // A paused task can go on at any time.
+    agent.done("pause_task", json!({"name": "agent:anna/a"}));
+    let reason = agent.refused("schedule_task", task(json!({"name": "agent:anna/c", "schedule": "every 6h"})));
+    assert!(reason.starts_with("limit --max-starts-per-day: "), "{reason}");
+    // The same call again, and a rarer schedule, are never too many.
+    assert_eq!(
+        agent.done("schedule_task", task(json!({"name": "agent:anna/b", "schedule": "after 1h"})))["change"],
+        "unchanged"
+    );
+    let rarer = task(json!({"name": "agent:anna/b", "schedule": "after 90m", "replace": true}));
+    assert_eq!(agent.done("schedule_task", rarer)["change"], "replaced");
     // On another day than today: the first of January.
     let reason = agent.refused("schedule_task", task(json!({"name": "agent:anna/c", "schedule": "*/20 * 1 1 *"})));
     assert!(reason.starts_with("limit --max-starts-per-day: "), "{reason}");
+}
+
+#[test]
+fn two_schedules_that_are_dense_in_the_same_month_share_the_starts_of_a_day() {
+    let (db, _) = prepared();
+    let mut agent = Agent::start(&db, &ALL);
+    agent.done("schedule_task", task(json!({"name": "agent:anna/a", "schedule": "*/3 * * 12,6 *"})));
+    let reason = agent.refused("schedule_task", task(json!({"name": "agent:anna/b", "schedule": "*/3 * * 1,6 *"})));
+    assert!(reason.ends_with("found 960: those that started, wait or are planned, with this one"), "{reason}");
+}
+
+#[test]
+fn triggers_share_the_starts_of_a_day_with_what_is_planned() {
+    let (db, client) = prepared();
+    let mut agent = Agent::start(&db, &[&ALL[..], &["--max-starts-per-day", "5"]].concat());
+    agent.done("schedule_task", task(json!({"name": "agent:anna/a", "schedule": "every 8h"})));
+    let start = |key: &str| json!({"name": "agent:anna/command", "key": key});
+    for key in ["1", "2"] {
+        agent.done("trigger_task", start(key));
+    }
+    // Newer runs of the user do not hide those of the model.
+    for _ in 0..20 {
+        client.trigger("agent:anna/command").unwrap();
+    }
+    let reason = agent.refused("trigger_task", start("3"));
+    assert!(reason.starts_with("limit --max-starts-per-day: expected at most 5 runs within 24 hours"), "{reason}");
+    assert_eq!(agent.done("trigger_task", start("2"))["change"], "unchanged");
+}
+
+#[test]
+fn what_the_user_paused_rests_whatever_a_model_calls() {
+    let (db, client) = prepared();
+    let mut agent = Agent::start(&db, &ALL);
+    agent.done("schedule_task", task(json!({})));
+    let run = agent.done("trigger_task", json!({"name": "agent:anna/x"}))["run"].clone();
+    agent.done("cancel_run", json!({"run": run}));
+    client.pause("agent:anna/x").unwrap();
+    // Pausing it again does not make it a pause of the model.
+    assert_eq!(agent.done("pause_task", json!({"name": "agent:anna/x"}))["change"], "unchanged");
+    let before = rows(&db);
+    for (tool, arguments) in [
+        ("resume_task", json!({"name": "agent:anna/x"})),
+        ("trigger_task", json!({"name": "agent:anna/x"})),
+        ("retry_run", json!({"run": run})),
+        ("cancel_task", json!({"name": "agent:anna/x"})),
+        ("schedule_task", task(json!({"schedule": "every 2 hours", "replace": true}))),
+    ] {
+        let reason = agent.refused(tool, arguments);
+        assert!(reason.contains("was not paused by a client of duly mcp, but by \"user\""), "{tool}: {reason}");
+    }
+    assert_eq!(rows(&db), before);
+}
+
+#[test]
+fn removing_a_task_with_unfinished_runs_needs_cancel_and_leaves_a_trail() {
+    let (db, client) = prepared();
+    let mut agent = Agent::start(&db, &ALL);
+    agent.done("schedule_task", task(json!({})));
+    agent.done("trigger_task", json!({"name": "agent:anna/x"}));
+    let mut other = Agent::start(&db, &["--allow", "remove", "--scope", "agent:anna/"]);
+    let reason = other.refused("cancel_task", json!({"name": "agent:anna/x"}));
+    assert!(reason.ends_with("has unfinished runs, and cancel is not allowed: wait for their end"), "{reason}");
+    agent.done("cancel_task", json!({"name": "agent:anna/x"}));
+    assert!(client.task("agent:anna/x").unwrap().is_none());
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub(crate) mod payload_schema;
 #[cfg(test)]
 mod reference;
 #[cfg_attr(not(feature = "mcp"), allow(dead_code))]
+mod scripts;
 pub(crate) mod template;
 mod worker;
 

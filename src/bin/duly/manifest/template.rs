@@ -16,6 +16,7 @@ use crate::cli::values::truncated;
 use crate::exec::payload::Payload;
 use crate::manifest::entry::{Entry, POLICIES, SHARED_KEYS, check_keys, json_of, wrong_value};
 use crate::manifest::payload_schema::{PayloadSchema, regex};
+use crate::manifest::scripts::{is_script, is_wrapped};
 
 /// Keys of a template, besides those that it shares with tasks.
 pub(super) const KEYS: &[&str] = &["name", "description", "command", "stdin", "parameters"];
@@ -29,12 +30,6 @@ const MAX_TEMPLATES: usize = 100;
 /// Longest text of a parameter without `max_length`, and with it, in characters.
 const DEFAULT_LENGTH: u64 = 200;
 const MAX_LENGTH: u64 = 10_000;
-/// Programs that read one of their arguments as a script.
-const SHELLS: [&str; 13] =
-    ["sh", "bash", "dash", "zsh", "fish", "ksh", "ash", "csh", "tcsh", "cmd", "powershell", "pwsh", "busybox"];
-
-/// Options after which a program reads a script, in lower case.
-const SCRIPT_OPTIONS: [&str; 8] = ["-c", "-e", "-lc", "/c", "/k", "-command", "--eval", "--command"];
 
 /// A command with parameters.
 #[derive(Debug)]
@@ -142,6 +137,7 @@ impl Parameter {
             (Kind::Integer { least, most }, Json::Number(number)) => {
                 return match number.as_i64().filter(|number| (least..=most).contains(&number)) {
                     Some(number) if number >= 0 || self.hyphen => Ok(number.to_string()),
+                    Some(_) => wrong("a number that does not begin with a hyphen, as an option does".to_owned()),
                     _ => wrong(format!("a whole number from {least} to {most}")),
                 };
             }
@@ -220,21 +216,30 @@ fn template(entry: &Entry<'_>) -> Result<Template, String> {
 fn check_uses(arguments: &[Vec<Piece>], parameters: &mut BTreeMap<String, Parameter>) -> Result<(), String> {
     let mut end_of_options = false;
     let mut used: BTreeMap<&str, bool> = BTreeMap::new();
+    let literals: Vec<Option<&str>> = arguments.iter().map(|pieces| literal(pieces)).collect();
     for (at, pieces) in arguments.iter().enumerate() {
-        let begins_with_text = matches!(pieces.first(), Some(Piece::Text(_)));
+        let beginning = match pieces.first() {
+            Some(Piece::Text(text)) => text.as_str(),
+            _ => "",
+        };
         for piece in pieces {
             let Piece::Parameter(name) = piece else { continue };
             if at == 0 {
                 return Err(format!("command: the program must not have a parameter, found {{{name}}}"));
             }
-            if is_script(&arguments[..at]) {
+            if is_script(&literals[..at], beginning) {
                 let advice = "give it to the script as an argument of its own";
                 return Err(format!("command: {{{name}}} would be a part of a script: {advice}"));
             }
             let is_safe = used.entry(name).or_insert(true);
-            *is_safe = *is_safe && (end_of_options || begins_with_text);
+            *is_safe = *is_safe && (end_of_options || !beginning.is_empty());
         }
-        end_of_options = end_of_options || literal(pieces) == Some("--");
+        end_of_options = match literals[at] {
+            // That of a wrapper ends the options of the wrapper, and those of its program follow.
+            Some("--") => !is_wrapped(&literals[..at]),
+            Some(_) => false,
+            None => end_of_options,
+        };
     }
     for (name, is_safe) in &used {
         let unknown = || format!("command: {{{name}}} is not one of the parameters; {{{{ stands for a brace");
@@ -252,24 +257,6 @@ fn literal(pieces: &[Piece]) -> Option<&str> {
         [Piece::Text(text)] => Some(text),
         _ => None,
     }
-}
-
-/// Returns whether the argument after `before` is, or may be, a script that its program reads.
-fn is_script(before: &[Vec<Piece>]) -> bool {
-    let previous = before.last().and_then(|pieces| literal(pieces)).unwrap_or_default().to_ascii_lowercase();
-    if SCRIPT_OPTIONS.contains(&previous.as_str()) {
-        return true;
-    }
-    let shell = before.iter().position(|pieces| literal(pieces).is_some_and(is_shell));
-    let Some(shell) = shell else { return false };
-    // The first argument that is no option is the script; `-euc` is the option c as well.
-    let is_option = |pieces: &Vec<Piece>| literal(pieces).is_some_and(|text| text.starts_with(['-', '/', '+']));
-    before[shell + 1..].iter().all(is_option) || (previous.starts_with('-') && previous.ends_with('c'))
-}
-
-fn is_shell(program: &str) -> bool {
-    let name = program.rsplit(['/', '\\']).next().unwrap_or_default().to_ascii_lowercase();
-    SHELLS.contains(&name.strip_suffix(".exe").unwrap_or(&name))
 }
 
 /// Splits an argument at its parameters. `{{` and `}}` stand for braces.
@@ -475,6 +462,10 @@ mod tests {
             (r#"["p", "{x}"]"#, false),
             (r#"["p", "{x}{x}"]"#, false),
             (r#"["p", "--", "{x}"]"#, true),
+            (r#"["npm", "run", "post", "--", "{x}"]"#, false),
+            (r#"["env", "--", "touch", "{x}"]"#, false),
+            (r#"["sudo", "--", "p", "--", "{x}"]"#, false),
+            (r#"["p", "--", "q", "{x}"]"#, false),
             (r#"["p", "--x={x}"]"#, true),
             (r#"["p", "to:{x}"]"#, true),
             (r#"["p", "--x={x}", "{x}"]"#, false),
@@ -490,13 +481,6 @@ mod tests {
         let x = "parameters.x = {}";
         for (command, parameters, says) in [
             (r#"["{x}"]"#, x, "command: the program must not have a parameter, found {x}"),
-            (r#"["sh", "-c", "echo {x}"]"#, x, "command: {x} would be a part of a script"),
-            (r#"["/bin/bash", "-c", "{x}"]"#, x, "command: {x} would be a part of a script"),
-            (r#"["env", "bash", "-lc", "{x}"]"#, x, "command: {x} would be a part of a script"),
-            (r#"["bash", "-o", "pipefail", "-euc", "{x}"]"#, x, "command: {x} would be a part of a script"),
-            (r#"["sh", "{x}"]"#, x, "command: {x} would be a part of a script"),
-            (r#"["python3", "-c", "{x}"]"#, x, "command: {x} would be a part of a script"),
-            (r#"["node", "--eval", "{x}"]"#, x, "command: {x} would be a part of a script"),
             (r#"["p", "{y}"]"#, x, "command: {y} is not one of the parameters"),
             (r#"["p"]"#, x, "parameters.x: the command does not use it"),
             (r#"["p", "{x"]"#, x, "command: expected {parameter} or {{, found \"{x\""),
@@ -532,6 +516,32 @@ mod tests {
         ] {
             let error = declared(&template(command, parameters)).unwrap_err();
             assert!(error.starts_with(&format!("template \"post\": {says}")), "{command} {parameters}\n{error}");
+        }
+        let scripts = [
+            r#"["sh", "-c", "echo {x}"]"#,
+            r#"["/bin/bash", "-c", "{x}"]"#,
+            r#"["env", "bash", "-lc", "{x}"]"#,
+            r#"["bash", "-o", "pipefail", "-euc", "{x}"]"#,
+            r#"["sh", "{x}"]"#,
+            r#"["python3", "-c", "{x}"]"#,
+            r#"["node", "--eval", "{x}"]"#,
+            r#"["bash", "-ce", "{x}"]"#,
+            r#"["python3.12", "-c{x}"]"#,
+            r#"["node", "--eval={x}"]"#,
+            r#"["perl", "-ne", "{x}"]"#,
+            r#"["ruby", "-e{x}"]"#,
+            r#"["su", "postgres", "-c{x}"]"#,
+            r#"["php", "-r", "{x}"]"#,
+            r#"["node", "-p", "{x}"]"#,
+            r#"["env", "-S", "{x}"]"#,
+            r#"["ssh", "host", "{x}"]"#,
+            r#"["awk", "{x}"]"#,
+            r#"["deno", "eval", "{x}"]"#,
+            r#"["sqlite3", "a.db", "{x}"]"#,
+        ];
+        for command in scripts {
+            let error = declared(&template(command, x)).unwrap_err();
+            assert!(error.contains("command: {x} would be a part of a script"), "{command}\n{error}");
         }
         for command in [r#"["sh", "post.sh", "--to={x}"]"#, r#"["sh", "-c", "echo \"$1\"", "sh", "{x}"]"#] {
             assert!(declared(&template(command, x)).is_ok(), "{command}");

@@ -52,6 +52,12 @@ impl Answer {
         self.lines.push(escape::one_line(line.as_ref()));
     }
 
+    /// Adds what the model may not have meant.
+    pub(crate) fn remark(&mut self, remarks: &[String]) {
+        remarks.iter().for_each(|remark| self.line(format!("note: {remark}")));
+        self.field("remarks", remarks.to_vec());
+    }
+
     /// Adds what may be done next.
     pub(crate) fn next(&mut self, advice: impl Into<String>) {
         self.next.push(advice.into());

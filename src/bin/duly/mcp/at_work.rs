@@ -9,26 +9,39 @@ use crate::mcp::rpc::{BUSY, INVALID_REQUEST, Id, RpcError};
 /// Most requests at work.
 const MAX_REQUESTS: usize = 16;
 
+/// Whether a request goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    GoesOn,
+    /// The input has ended: what has begun is finished and answered, and nothing is waited for.
+    Ends,
+    Cancelled,
+}
+
 /// Whether a request was cancelled.
 #[derive(Debug, Default)]
 pub(crate) struct Cancellation {
-    is_cancelled: Mutex<bool>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Cancellation {
     pub(crate) fn is_cancelled(&self) -> bool {
-        *lock(&self.is_cancelled)
+        *lock(&self.state) == State::Cancelled
     }
 
-    /// Waits for `limit`, or until the request is cancelled. Returns whether it is.
+    /// Waits for `limit`, or until the request is not to wait any longer. Returns whether it is not.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
-        let waited = self.changed.wait_timeout_while(lock(&self.is_cancelled), limit, |is_cancelled| !*is_cancelled);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        let waited = self.changed.wait_timeout_while(lock(&self.state), limit, |state| *state == State::GoesOn);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 != State::GoesOn
     }
 
-    fn cancel(&self) {
-        *lock(&self.is_cancelled) = true;
+    fn change(&self, to: State) {
+        let mut state = lock(&self.state);
+        if *state == State::GoesOn {
+            *state = to;
+        }
         self.changed.notify_all();
     }
 }
@@ -61,13 +74,13 @@ impl AtWork {
     /// Cancels a request, if it is at work.
     pub(crate) fn cancel(&self, id: &Id) {
         if let Some(cancellation) = lock(&self.0).get(&id.key()) {
-            cancellation.cancel();
+            cancellation.change(State::Cancelled);
         }
     }
 
-    /// Cancels all requests.
-    pub(crate) fn cancel_all(&self) {
-        lock(&self.0).values().for_each(|cancellation| cancellation.cancel());
+    /// Ends what waits.
+    pub(crate) fn end_waits(&self) {
+        lock(&self.0).values().for_each(|cancellation| cancellation.change(State::Ends));
     }
 }
 

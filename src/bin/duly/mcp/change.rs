@@ -1,54 +1,87 @@
 //! Tools that change tasks. Each is confined by the scope, counted, and recorded with who made it; each has a dry run.
 
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duly::{Added, Change, NewRun, NewTask, RunFilter, RunStatus, Task, TaskStatus};
+use duly::{
+    Actor, Added, Change, NewRun, NewTask, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp,
+};
 use serde_json::{Map, Value};
 
 use crate::cli::mcp_args::Allow;
 use crate::mcp::answer::{Answer, ToolError};
 use crate::mcp::desk::{Call, Desk};
-use crate::mcp::grant::{is_of_a_client, shown};
+use crate::mcp::grant::{CLIENTS, is_of_a_client, shown};
 use crate::mcp::look::{understood, zone_of};
-use crate::mcp::{pace, shapes};
+use crate::mcp::pace::{self, Pace};
+use crate::mcp::shapes;
+use crate::mcp::words::Understood;
 
 /// How often `cancel_task` looks whether running runs have ended, and how many times.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOKS: usize = 100;
+/// Most runs of a task that are searched for a key, or cancelled with it.
+const KEYS: usize = 1000;
 /// Longest payload, in bytes of JSON.
 const MAX_PAYLOAD: usize = 32 * 1024;
 
-/// Calls `f` alone among the changes of this server, unless the call is not allowed, one too many, or cancelled.
-fn changing<T>(
-    desk: &Desk,
-    call: &Call<'_>,
-    kind: Allow,
-    f: impl FnOnce() -> Result<T, ToolError>,
-) -> Result<T, ToolError> {
+/// Waits until this call is alone among the changes of this server, unless it is not allowed or cancelled.
+fn alone<'d>(desk: &'d Desk, call: &Call<'_>, kind: Allow) -> Result<MutexGuard<'d, Vec<Timestamp>>, ToolError> {
     if !desk.grant.allows(kind) {
         return Err(ToolError::Refused("this change is not allowed: the user decides that with --allow".to_owned()));
     }
-    let mut changes = desk.changes.lock().unwrap_or_else(PoisonError::into_inner);
-    call.check()?;
-    pace::count_change(&mut changes, desk.client.now())?;
-    f()
+    let changes = desk.changes.lock().unwrap_or_else(PoisonError::into_inner);
+    call.check().map(|()| changes)
+}
+
+/// Makes a change alone. It counts among those of a minute if it is made.
+fn changing(
+    desk: &Desk,
+    call: &Call<'_>,
+    kind: Allow,
+    f: impl FnOnce() -> Result<Answer, ToolError>,
+) -> Result<Answer, ToolError> {
+    let mut changes = alone(desk, call, kind)?;
+    pace::check_changes(&mut changes, desk.client.now())?;
+    let answer = f()?;
+    if !call.flag("dry_run") {
+        changes.push(desk.client.now());
+    }
+    Ok(answer)
+}
+
+/// Refuses what would go around a pause: what a user, or duly, has paused rests until the user decides.
+fn check_not_held(task: &Task) -> Result<(), ToolError> {
+    match task.paused_by.as_ref().filter(|by| task.status == TaskStatus::Paused && !by.starts_with(CLIENTS)) {
+        None => Ok(()),
+        Some(by) => Err(ToolError::Refused(format!(
+            "task {:?} was not paused by a client of duly mcp, but by {by:?}: the user decides",
+            task.name()
+        ))),
+    }
 }
 
 pub(crate) fn schedule_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     changing(desk, call, Allow::Add, || {
         let name = call.required("name")?;
         desk.grant.check_new_name(name)?;
-        let task = new_task(desk, call, name)?;
+        let (task, pace) = new_task(desk, call, name)?;
         let old = desk.client.task(name)?;
         if old.as_ref().is_some_and(|old| !is_of_a_client(old)) {
             let reason = "a task of this name exists that no client of duly mcp added: choose another name";
             return Err(ToolError::Refused(format!("name: {reason}")));
         }
-        let remarks = pace::check_task(desk, &task, old.as_ref())?;
         let replaces = call.flag("replace");
+        let remarks = match &old {
+            // It is the same task, and nothing changes, or it is refused.
+            Some(_) if !replaces => Vec::new(),
+            old => {
+                old.as_ref().map_or(Ok(()), check_not_held)?;
+                pace::check_task(desk, (&task, &pace), old.as_ref())?
+            }
+        };
         if call.flag("dry_run") {
-            return would_add(desk, name, &task, old.as_ref(), replaces, &remarks);
+            return would_add(desk, (name, &task), (old.is_some(), replaces), &remarks);
         }
         let actor = desk.actor(call.caller, "")?;
         let added = if replaces { actor.replace(task) } else { actor.add(task) };
@@ -63,22 +96,35 @@ pub(crate) fn schedule_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, Tool
 }
 
 /// Reads the task of a call. Nothing of it can name another task, a key, a command or a program.
-fn new_task(desk: &Desk, call: &Call<'_>, name: &str) -> Result<NewTask, ToolError> {
+fn new_task(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(NewTask, Pace), ToolError> {
     let (now, zone) = (desk.client.now(), zone_of(desk, call)?);
-    let task = understood(call, &now, &zone)?.task(name, &zone);
-    let mut task = match (call.text("handler"), call.text("template")) {
-        (Some(handler), None) => with_handler(desk, call, task, handler)?,
-        (None, Some(template)) => with_template(desk, call, task, template)?,
+    let understood = understood(call, &now, &zone)?;
+    let (schedule, once) = match &understood {
+        Understood::In(after) => ((ScheduleKind::Once, "", zone.name()), Some(now.plus(*after))),
+        Understood::Schedule(kind, value) => {
+            let at = (*kind == ScheduleKind::Once).then(|| zone.instant(value).ok()).flatten();
+            ((*kind, value.as_str(), zone.name()), at)
+        }
+    };
+    let pace = Pace::of_new(desk, schedule, once);
+    let mut task = understood.task(name, &zone);
+    task = match (call.text("handler"), call.text("template"), call.number("max_attempts")) {
+        (Some(handler), None, attempts) => {
+            let task = with_handler(desk, call, task, handler)?;
+            let attempts = attempts.and_then(|attempts| u32::try_from(attempts).ok());
+            attempts.into_iter().fold(task, NewTask::max_attempts)
+        }
+        (None, Some(_), Some(_)) => {
+            return Err(ToolError::Refused("max_attempts: the template decides it, and no call".to_owned()));
+        }
+        (None, Some(template), None) => with_template(desk, call, task, template)?,
         _ => return Err(ToolError::Refused("expected one of handler and template: see duly://reference".to_owned())),
     };
-    if let Some(attempts) = call.number("max_attempts") {
-        task = task.max_attempts(u32::try_from(attempts).unwrap_or(1));
-    }
     if let Some(until) = call.text("ends_at") {
         let at = zone.instant(until);
         task = task.ends_at(at.map_err(|error| ToolError::Refused(format!("ends_at: {error}")))?);
     }
-    Ok(task)
+    Ok((task, pace))
 }
 
 fn with_handler(desk: &Desk, call: &Call<'_>, task: NewTask, handler: &str) -> Result<NewTask, ToolError> {
@@ -123,20 +169,18 @@ fn with_template(desk: &Desk, call: &Call<'_>, task: NewTask, name: &str) -> Res
     template.fill(task, given).map_err(ToolError::Refused)
 }
 
-/// Answers a dry run.
+/// Answers a dry run. Whether an existing task is the same is only compared when it is added.
 fn would_add(
     desk: &Desk,
-    name: &str,
-    task: &NewTask,
-    old: Option<&Task>,
-    replaces: bool,
+    (name, task): (&str, &NewTask),
+    (exists, replaces): (bool, bool),
     remarks: &[String],
 ) -> Result<Answer, ToolError> {
     let times = desk.times();
     let ahead = task.occurrences(times.now, 3).unwrap_or_default();
-    let mut answer = dry_run(match (old.is_some(), replaces) {
+    let mut answer = dry_run(match (exists, replaces) {
         (false, _) => format!("would add {name}"),
-        (true, true) => format!("would replace {name}"),
+        (true, true) => format!("would replace {name}, unless it is the same"),
         (true, false) => {
             format!("{name} exists: it would stay as it is if it is the same, and be refused if it differs")
         }
@@ -144,8 +188,7 @@ fn would_add(
     for at in &ahead {
         answer.line(format!("next {}", shapes::time_text(*at, &times.zone, &times)));
     }
-    remarks.iter().for_each(|remark| answer.line(format!("note: {remark}")));
-    answer.field("remarks", remarks.to_vec());
+    answer.remark(remarks);
     answer.field("next_runs", ahead.iter().map(|at| shapes::time(*at, &times.zone, &times)).collect::<Vec<_>>());
     Ok(answer)
 }
@@ -161,8 +204,7 @@ fn done(desk: &Desk, added: &Added, remarks: &[String]) -> Result<Answer, ToolEr
     answer.field("change", change);
     answer.line(format!("{change}: {}", added.name));
     describe(desk, &added.name, &mut answer)?;
-    remarks.iter().for_each(|remark| answer.line(format!("note: {remark}")));
-    answer.field("remarks", remarks.to_vec());
+    answer.remark(remarks);
     answer.next("tell the user when it runs, with the zone; history for its runs; cancel_task removes it");
     Ok(answer)
 }
@@ -190,6 +232,7 @@ pub(crate) fn trigger_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolE
     changing(desk, call, Allow::Trigger, || {
         let name = call.required("name")?;
         let task = desk.grant.own_task(&desk.client, name)?;
+        check_not_held(&task)?;
         let mut run = NewRun::of(name);
         if let Some(payload) = call.arguments.get("payload") {
             if task.definition.handler == "command" {
@@ -200,11 +243,17 @@ pub(crate) fn trigger_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolE
             run = run.payload(payload);
         }
         if let Some(key) = call.text("key") {
+            if key.is_empty() || key.contains(char::is_control) {
+                let reason = format!("expected a text without control characters, found {:?}", shown(key));
+                return Err(ToolError::Refused(format!("key: {reason}")));
+            }
             run = run.key(key);
         }
-        pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, 1)?;
+        if !has_key(desk, call, name)? {
+            pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, None, None)?;
+        }
         if call.flag("dry_run") {
-            return Ok(dry_run(format!("would start a run of {name} now")));
+            return Ok(dry_run(format!("would start a run of {name} now, unless one has this key")));
         }
         let triggered = desk.actor(call.caller, "")?.trigger_run(run)?;
         let mut answer = Answer::new();
@@ -212,16 +261,33 @@ pub(crate) fn trigger_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolE
         answer.field("run", triggered.run_id);
         let word = if triggered.is_new { "starts as soon as a scheduler takes it" } else { "had this key before" };
         answer.line(format!("run {} of {name} {word}", triggered.run_id));
+        answer.remark(&starts_now(triggered.is_new));
         answer.next(format!("run_output with run {} and wait_seconds for its end", triggered.run_id));
         Ok(answer)
     })
+}
+
+/// Whether one of the newest runs of a task has the key of the call: then nothing starts.
+fn has_key(desk: &Desk, call: &Call<'_>, name: &str) -> Result<bool, ToolError> {
+    let Some(key) = call.text("key") else { return Ok(false) };
+    let runs = desk.client.history(name, KEYS)?;
+    Ok(runs.iter().any(|run| run.request_key.as_deref() == Some(key)))
+}
+
+fn starts_now(is_new: bool) -> Vec<String> {
+    if is_new { vec!["it runs within a minute: now".to_owned()] } else { Vec::new() }
 }
 
 pub(crate) fn retry_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     changing(desk, call, Allow::Trigger, || {
         let id = call.number("run").unwrap_or_default();
         let run = desk.grant.own_run(&desk.client, id)?;
-        pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, 1)?;
+        if !matches!(run.status, RunStatus::Dead | RunStatus::Cancelled) {
+            let reason = format!("run {id} is {}: only a dead or cancelled run is retried", run.status);
+            return Err(ToolError::Refused(reason));
+        }
+        check_not_held(&desk.grant.own_task(&desk.client, &run.task)?)?;
+        pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, None, None)?;
         if call.flag("dry_run") {
             return Ok(dry_run(format!("would retry run {id} of {}, which is {}", run.task, run.status)));
         }
@@ -230,39 +296,41 @@ pub(crate) fn retry_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErro
         answer.field("change", "retried");
         answer.field("run", new);
         answer.line(format!("run {new} of {} retries run {id}", run.task));
+        answer.remark(&starts_now(true));
         answer.next(format!("run_output with run {new} and wait_seconds for its end"));
         Ok(answer)
     })
 }
 
+/// It is no change too many: to stop is always possible.
 pub(crate) fn pause_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    changing(desk, call, Allow::Pause, || {
-        let name = call.required("name")?;
-        desk.grant.own_task(&desk.client, name)?;
-        if call.flag("dry_run") {
-            return Ok(dry_run(format!("would pause {name}")));
-        }
-        desk.actor(call.caller, "")?.pause(name)?;
-        changed(desk, name, "paused", "resume_task lets it go on; what is due in the pause is not made up for")
-    })
+    let mut changes = alone(desk, call, Allow::Pause)?;
+    let name = call.required("name")?;
+    let task = desk.grant.own_task(&desk.client, name)?;
+    if matches!(task.status, TaskStatus::Paused | TaskStatus::Invalid) {
+        return changed(desk, name, "unchanged", "show_task says why it does not run");
+    }
+    if call.flag("dry_run") {
+        return Ok(dry_run(format!("would pause {name}")));
+    }
+    desk.actor(call.caller, "")?.pause(name)?;
+    changes.push(desk.client.now());
+    changed(desk, name, "paused", "resume_task lets it go on; what is due in the pause is not made up for")
 }
 
 pub(crate) fn resume_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     changing(desk, call, Allow::Pause, || {
         let name = call.required("name")?;
         let task = desk.grant.own_task(&desk.client, name)?;
-        if let Some(by) =
-            task.paused_by.as_ref().filter(|by| !by.starts_with("mcp:") && task.status == TaskStatus::Paused)
-        {
-            let reason =
-                format!("task {name:?} was not paused by a client of duly mcp, but by {by:?}: the user decides");
-            return Err(ToolError::Refused(reason));
-        }
+        check_not_held(&task)?;
         if call.flag("dry_run") {
             return Ok(dry_run(format!("would resume {name}")));
         }
         desk.actor(call.caller, "")?.resume(name)?;
-        changed(desk, name, "resumed", "show_task for its next runs")
+        let mut answer = changed(desk, name, "resumed", "show_task for its next runs")?;
+        let task = desk.grant.own_task(&desk.client, name)?;
+        answer.remark(&pace::remarks_of(desk, &task));
+        Ok(answer)
     })
 }
 
@@ -275,44 +343,89 @@ fn changed(desk: &Desk, name: &str, change: &str, next: &str) -> Result<Answer, 
     Ok(answer)
 }
 
+/// As [`pause_task`], it is no change too many.
 pub(crate) fn cancel_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    changing(desk, call, Allow::Cancel, || {
-        let id = call.number("run").unwrap_or_default();
-        let run = desk.grant.own_run(&desk.client, id)?;
-        if call.flag("dry_run") {
-            return Ok(dry_run(format!("would cancel run {id} of {}, which is {}", run.task, run.status)));
-        }
-        desk.actor(call.caller, "")?.cancel(id)?;
-        let mut answer = Answer::new();
-        answer.field("change", "cancelled");
-        answer.field("run", id);
-        answer.line(format!("run {id} of {} is cancelled, or asked to stop if it is running", run.task));
-        answer.next(format!("run_output with run {id} and wait_seconds for its end"));
-        Ok(answer)
-    })
+    let mut changes = alone(desk, call, Allow::Cancel)?;
+    let id = call.number("run").unwrap_or_default();
+    let run = desk.grant.own_run(&desk.client, id)?;
+    if run.status.is_final() {
+        return Err(ToolError::Refused(format!("run {id} is {}: it has ended", run.status)));
+    }
+    if call.flag("dry_run") {
+        return Ok(dry_run(format!("would cancel run {id} of {}, which is {}", run.task, run.status)));
+    }
+    let mut answer = Answer::new();
+    answer.field("run", id);
+    answer.next(format!("run_output with run {id} and wait_seconds for its end"));
+    if run.cancel_requested {
+        answer.field("change", "unchanged");
+        answer.line(format!("run {id} of {} was asked to stop before", run.task));
+        return Ok(answer);
+    }
+    desk.actor(call.caller, "")?.cancel(id)?;
+    changes.push(desk.client.now());
+    answer.field("change", "cancelled");
+    answer.line(format!("run {id} of {} is cancelled, or asked to stop if it is running", run.task));
+    Ok(answer)
 }
 
+/// As [`pause_task`], it is no change too many. Others change while this waits for the end of running runs.
 pub(crate) fn cancel_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    changing(desk, call, Allow::Remove, || {
-        let name = call.required("name")?;
-        let task = desk.grant.own_task(&desk.client, name)?;
-        if !is_of_a_client(&task) {
-            let reason = "no client of duly mcp added it: pause_task stops its schedule, the user removes it";
-            return Err(ToolError::Refused(format!("task {name:?}: {reason}")));
-        }
-        if call.flag("dry_run") {
-            return Ok(dry_run(format!("would cancel the unfinished runs of {name}, and remove it with its history")));
-        }
-        desk.client.cancel_all(name)?;
+    let mut changes = alone(desk, call, Allow::Remove)?;
+    let name = call.required("name")?;
+    let task = desk.grant.own_task(&desk.client, name)?;
+    if !is_of_a_client(&task) {
+        let reason = "no client of duly mcp added it: pause_task stops its schedule, the user removes it";
+        return Err(ToolError::Refused(format!("task {name:?}: {reason}")));
+    }
+    check_not_held(&task)?;
+    let unfinished = unfinished(desk, name)?;
+    if !unfinished.is_empty() && !desk.grant.allows(Allow::Cancel) {
+        let reason = format!("task {name:?} has unfinished runs, and cancel is not allowed: wait for their end");
+        return Err(ToolError::Refused(reason));
+    }
+    if call.flag("dry_run") {
+        return Ok(dry_run(format!("would cancel the unfinished runs of {name}, and remove it with its history")));
+    }
+    let actor = desk.actor(call.caller, "")?;
+    if !unfinished.is_empty() {
+        cancel_runs(&actor, &task, &unfinished)?;
+        drop(changes);
         wait_for_runs(desk, call, name)?;
-        let note = pace::note_of_removal(desk, &task)?;
-        desk.actor(call.caller, &note)?.remove(name)?;
-        let mut answer = Answer::new();
-        answer.field("change", "removed");
-        answer.line(format!("removed: {name}, with its history"));
-        answer.next("list_tasks for what is left");
-        Ok(answer)
-    })
+        changes = alone(desk, call, Allow::Remove)?;
+    }
+    let note = pace::note_of_removal(desk, &task)?;
+    desk.actor(call.caller, &note)?.remove(name)?;
+    changes.push(desk.client.now());
+    let mut answer = Answer::new();
+    answer.field("change", "removed");
+    answer.line(format!("removed: {name}, with its history"));
+    answer.next("list_tasks for what is left");
+    Ok(answer)
+}
+
+/// The runs of a task that wait or run.
+fn unfinished(desk: &Desk, name: &str) -> Result<Vec<Run>, ToolError> {
+    let mut unfinished = Vec::new();
+    for status in [RunStatus::Queued, RunStatus::Failed, RunStatus::Running] {
+        unfinished.extend(desk.client.runs(&RunFilter::newest(KEYS).of(name).status(status))?);
+    }
+    Ok(unfinished)
+}
+
+/// Cancels runs of a task whose schedule opens no more of them.
+fn cancel_runs(actor: &Actor, task: &Task, runs: &[Run]) -> Result<(), ToolError> {
+    if task.status == TaskStatus::Active {
+        actor.pause(task.name())?;
+    }
+    for run in runs.iter().filter(|run| !run.cancel_requested) {
+        match actor.cancel(run.id) {
+            // It has ended in the meantime.
+            Ok(()) | Err(duly::Error::Refused { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Waits until running runs of a task have ended that were asked to stop.
@@ -326,5 +439,7 @@ fn wait_for_runs(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(), ToolErr
             return Err(ToolError::Cancelled);
         }
     }
-    Err(ToolError::Refused(format!("a run of {name} was asked to stop, and has not ended: call cancel_task again")))
+    Err(ToolError::Refused(format!(
+        "task {name:?} is paused, and a run of it was asked to stop and has not ended: call cancel_task again"
+    )))
 }

@@ -23,9 +23,18 @@ pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Res
     let (from, until) = (at.minus(AROUND), at.plus(AROUND));
     let runs = desk.client.runs(&RunFilter::newest(SEARCHED).of(task.name()).since(from))?;
     let covers = |run: &&Run| run.scheduled_for <= until && run.last_scheduled_for.unwrap_or(run.scheduled_for) >= from;
-    let runs: Vec<&Run> = runs.iter().filter(covers).collect();
+    let mut runs: Vec<&Run> = runs.iter().filter(covers).collect();
     let is_own = desk.grant.contains(task.name());
     let events = if is_own { desk.client.events(&EventFilter::newest(SEARCHED).of(task.name()))? } else { Vec::new() };
+    let occurrence = nearest(task, at);
+    let is_of_it = |run: &&Run| {
+        let (first, last) = (run.scheduled_for, run.last_scheduled_for.unwrap_or(run.scheduled_for));
+        occurrence.is_some_and(|occurrence| first <= occurrence && occurrence <= last)
+    };
+    // Runs of other occurrences say nothing of one that has its own run, or that fell into a pause.
+    if runs.iter().any(|run| is_of_it(run)) || occurrence.is_some_and(|at| pause_at(&events, at).is_some()) {
+        runs.retain(|run| is_of_it(run) || !run.origin.is_scheduled());
+    }
     let mut answer = Answer::new();
     let reasons = if runs.is_empty() {
         without_a_run(task, &events, (at, from, until), &zone, times)
@@ -87,7 +96,10 @@ fn without_a_run(
     if task.created_at > until {
         return vec![format!("the task did not exist: it was added at {}", text(task.created_at))];
     }
-    if let Some(pause) = pause_at(events, at) {
+    let planned =
+        task.upcoming(from.minus(Duration::from_millis(1)), 1).ok().and_then(|ahead| ahead.first().map(|one| one.at));
+    let occurrence = nearest(task, at).unwrap_or(at);
+    if let Some(pause) = pause_at(events, occurrence).filter(|_| planned.is_none_or(|planned| planned <= until)) {
         let by = pause.detail.as_deref().unwrap_or("a user");
         let now = match task.status {
             TaskStatus::Paused => "it is still paused: resume_task lets its schedule go on".to_owned(),
@@ -95,8 +107,6 @@ fn without_a_run(
         };
         return vec![format!("nothing ran because the task was paused at {} by {by}; {now}", text(pause.at))];
     }
-    let planned =
-        task.upcoming(from.minus(Duration::from_millis(1)), 1).ok().and_then(|ahead| ahead.first().map(|one| one.at));
     let edited = events.iter().find(|event| event.kind == "edited" && event.at > from);
     match planned {
         Some(planned) if planned > until => {
@@ -121,6 +131,14 @@ fn without_a_run(
             vec![format!("an occurrence was due at {}, and there is no record of it: {reason}", text(planned))]
         }
     }
+}
+
+/// Returns the occurrence around a time that is nearest to it.
+fn nearest(task: &Task, at: Timestamp) -> Option<Timestamp> {
+    let (from, until) = (at.minus(AROUND), at.plus(AROUND));
+    let ahead = task.upcoming(from.minus(Duration::from_millis(1)), SEARCHED).unwrap_or_default();
+    let distance = |other: &Timestamp| if *other > at { other.since(at) } else { at.since(*other) };
+    ahead.into_iter().map(|one| one.at).filter(|other| *other <= until).min_by_key(distance)
 }
 
 /// Returns the pause that held at a time.

@@ -144,7 +144,7 @@ pub(crate) fn zone_of(desk: &Desk, call: &Call<'_>) -> Result<Zone, ToolError> {
         "local" => {
             Err(ToolError::Refused("time_zone: expected an IANA name such as Europe/Rome, found \"local\"".into()))
         }
-        name => zone::from_option(name).map_err(|failure| ToolError::Refused(format!("time_zone: {failure}"))),
+        name => Zone::named(name).map_err(|error| ToolError::Refused(format!("time_zone: {error}"))),
     }
 }
 
@@ -253,6 +253,8 @@ pub(crate) fn run_output(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
         answer.next("the run has not ended: run_output with wait_seconds waits for its end");
     } else if run.status == RunStatus::Dead {
         answer.next("the run is dead after its attempts: retry_run, if it is allowed");
+    } else {
+        answer.next("tell the user the result; history for other runs of the task");
     }
     Ok(answer)
 }
@@ -307,12 +309,13 @@ pub(crate) fn check(desk: &Desk, _: &Call<'_>) -> Result<Answer, ToolError> {
         let text = |key: &str| problem[key]["text"].as_str().or(problem[key].as_str()).unwrap_or_default();
         answer.line(format!("{}: {}: {}", text("kind"), quoted(text("found")), text("advice")));
     }
-    let is_empty = problems.is_empty();
+    let next = match problems.is_empty() {
+        true => "list_tasks for the tasks and their next runs",
+        false => "show_task or run_output for what is named; tell the user what only they can repair",
+    };
     answer.field("problems", problems);
     answer.has_untrusted();
-    if !is_empty {
-        answer.next("show_task or run_output for what is named; tell the user what only they can repair");
-    }
+    answer.next(next);
     Ok(answer)
 }
 

@@ -1,8 +1,11 @@
 //! Limits of what clients of `duly mcp` may add and start: tasks, runs in 24 hours, the time between two occurrences, changes a minute.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use duly::{EventFilter, NewTask, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp, parse_duration};
+use duly::{
+    EventFilter, NewTask, Origin, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp, parse_duration,
+};
 
 use crate::mcp::answer::ToolError;
 use crate::mcp::desk::Desk;
@@ -13,29 +16,106 @@ use crate::mcp::look::refused_schedule;
 const MAX_CHANGES: usize = 60;
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Occurrences of a task that are looked at, at least; so many that one task alone can exceed the limit.
+/// Occurrences of a new task that are looked at for the time between two.
 const LOOKED_AT: usize = 500;
 /// Most events of a day that are looked through.
 const MAX_EVENTS: usize = 5_000;
+/// Runs of a task that are read at once.
+const PAGE: usize = 200;
 /// How a removal records the starts of the task, whose runs go with it.
 const STARTS: &str = " starts of 24 hours removed";
 
-/// Counts a change, unless there were too many within the last minute.
-pub(crate) fn count_change(changes: &mut Vec<Timestamp>, now: Timestamp) -> Result<(), ToolError> {
+/// A schedule as the limits see it.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    pub(crate) kind: ScheduleKind,
+    value: String,
+    zone: String,
+    /// The most occurrences within 24 hours, of any day. Those of one-time tasks are counted by their time.
+    a_day: usize,
+    /// The instant of a one-time task.
+    once: Option<Timestamp>,
+}
+
+impl Pace {
+    /// The pace of a new task. `kind`, `value` and `zone` are its schedule.
+    pub(crate) fn of_new(
+        desk: &Desk,
+        (kind, value, zone): (ScheduleKind, &str, &str),
+        once: Option<Timestamp>,
+    ) -> Self {
+        Pace { kind, value: value.to_owned(), zone: zone.to_owned(), a_day: a_day(desk, kind, value), once }
+    }
+
+    fn of(desk: &Desk, task: &Task) -> Self {
+        let definition = &task.definition;
+        let schedule = (definition.schedule_type, definition.schedule_value.as_str(), definition.time_zone.as_str());
+        let is_once = definition.schedule_type == ScheduleKind::Once && task.status != TaskStatus::Completed;
+        let mut pace = Pace::of_new(desk, schedule, is_once.then(|| task.next_run.unwrap_or(desk.client.now())));
+        if task.status == TaskStatus::Completed {
+            pace.a_day = 0;
+        }
+        pace
+    }
+
+    /// Whether a task that had the pace `old` starts no more runs in any 24 hours than before. Of two times of day that is not known:
+    /// the runs of the morning were, and those of the afternoon come.
+    fn is_within(&self, old: &Pace) -> bool {
+        let is_even = |pace: &Pace| matches!(pace.kind, ScheduleKind::Interval | ScheduleKind::Delay);
+        let is_same = self.kind == old.kind && self.value == old.value && self.zone == old.zone;
+        is_same || (is_even(self) && is_even(old) && self.a_day <= old.a_day)
+    }
+}
+
+/// The most occurrences of a schedule within 24 hours, whichever days it has. An hour that a clock repeats is not counted twice.
+fn a_day(desk: &Desk, kind: ScheduleKind, value: &str) -> usize {
+    let most = desk.max_starts + 1;
+    match kind {
+        ScheduleKind::Manual | ScheduleKind::Once => 0,
+        ScheduleKind::Interval | ScheduleKind::Delay => {
+            let every = parse_duration(value).unwrap_or(MINUTE).as_millis().max(1);
+            usize::try_from(DAY.as_millis().div_ceil(every)).unwrap_or(most)
+        }
+        ScheduleKind::Calendar => value.rsplit(" at ").next().unwrap_or_default().split(',').count(),
+        _ => times_of_day(value, most),
+    }
+}
+
+/// How many times of day a cron expression has: each of its days has the same.
+fn times_of_day(line: &str, most: usize) -> usize {
+    let mut fields: Vec<&str> = line.split_whitespace().collect();
+    if let Some(days) = fields.len().checked_sub(3).filter(|_| !line.starts_with('@')) {
+        fields[days..].fill("*");
+    }
+    let daily = NewTask::cron("daily", fields.join(" ")).time_zone("UTC").handler("daily");
+    let times = daily.occurrences("2027-01-01T00:00:00Z".parse().unwrap_or(Timestamp::MIN), most).unwrap_or_default();
+    times.iter().filter(|at| at.since(times[0]) < DAY).count()
+}
+
+/// Refuses a change beyond those of a minute.
+pub(crate) fn check_changes(changes: &mut Vec<Timestamp>, now: Timestamp) -> Result<(), ToolError> {
     changes.retain(|at| now.since(*at) < MINUTE && *at <= now);
     if changes.len() >= MAX_CHANGES {
         let reason = format!("expected at most {MAX_CHANGES} changes a minute: wait for a minute");
         return Err(ToolError::Refused(reason));
     }
-    changes.push(now);
     Ok(())
 }
 
-/// Refuses a task that would exceed a limit. `old`: the task of its name. Returns what is to be said of its times.
-pub(crate) fn check_task(desk: &Desk, task: &NewTask, old: Option<&Task>) -> Result<Vec<String>, ToolError> {
+/// Refuses a task that would exceed a limit. `old`: the task of its name, which it replaces. Returns what is to be said of its times.
+pub(crate) fn check_task(
+    desk: &Desk,
+    (task, pace): (&NewTask, &Pace),
+    old: Option<&Task>,
+) -> Result<Vec<String>, ToolError> {
     let now = desk.client.now();
-    let ahead: Vec<Timestamp> = task.occurrences(now, looked_at(desk)).map_err(|error| refused_schedule(&error))?;
-    let shortest = ahead.windows(2).map(|pair| pair[1].since(pair[0])).min();
+    if let Some(at) = pace.once.filter(|at| at.plus(MINUTE) < now) {
+        let (zone, times) = (&desk.zone, desk.times());
+        let reason = format!("expected a time to come, found {} ({})", zone.text_at(at), times.relative(at));
+        return Err(ToolError::Refused(format!("schedule: {reason}")));
+    }
+    let ahead = task.occurrences(now, LOOKED_AT).map_err(|error| refused_schedule(&error))?;
+    let shortest = shortest(pace, &ahead);
     if let Some(shortest) = shortest.filter(|shortest| *shortest < desk.min_interval) {
         let least = duly::duration_text(desk.min_interval);
         let found = duly::duration_text(shortest);
@@ -45,45 +125,57 @@ pub(crate) fn check_task(desk: &Desk, task: &NewTask, old: Option<&Task>) -> Res
         ));
     }
     let tasks = desk.grant.own_tasks(&desk.client)?;
-    let is_other = |task: &&Task| old.is_none_or(|old| old.id != task.id);
-    let others: Vec<&Task> = tasks.iter().filter(|task| is_of_a_client(task)).filter(is_other).collect();
-    let count = others.iter().filter(|task| task.status != TaskStatus::Completed).count();
-    if count >= desk.max_tasks {
+    let is_counted = |task: &&Task| is_of_a_client(task) && task.status != TaskStatus::Completed;
+    let count = tasks.iter().filter(is_counted).filter(|task| old.is_none_or(|old| old.id != task.id)).count();
+    if count >= desk.max_tasks && old.is_none_or(|old| old.status == TaskStatus::Completed) {
         let reason = format!("there are {count} tasks that are not completed, expected at most {}", desk.max_tasks);
         return Err(limit("--max-tasks", &reason));
     }
-    let soon = ahead.iter().filter(|at| at.since(now) < DAY).count();
-    check_starts(desk, &tasks, soon)?;
-    let mut planned = ahead.clone();
-    for other in others.iter().filter(|task| task.status == TaskStatus::Active) {
-        planned.extend(planned_of(other, now, looked_at(desk)));
-    }
-    if let Some((most, from)) = busiest_day(&mut planned).filter(|(most, _)| *most > desk.max_starts) {
-        let max = desk.max_starts;
-        return Err(limit(
-            "--max-starts-per-day",
-            &format!("{most} runs would start within 24 hours from {from}, expected at most {max}"),
-        ));
+    let is_within = pace.kind == ScheduleKind::Manual || old.is_some_and(|old| pace.is_within(&Pace::of(desk, old)));
+    if !is_within {
+        check_starts(desk, &tasks, old, Some(pace))?;
     }
     Ok(remarks(&ahead, shortest, now))
 }
 
-/// Refuses more runs than may start within 24 hours. `more`: the number of runs that are about to be added to those of the last day.
-pub(crate) fn check_starts(desk: &Desk, tasks: &[Task], more: usize) -> Result<(), ToolError> {
+/// The shortest time between two occurrences. That of a delay is between the end of a run and the next one.
+fn shortest(pace: &Pace, ahead: &[Timestamp]) -> Option<Duration> {
+    match pace.kind {
+        ScheduleKind::Interval | ScheduleKind::Delay => parse_duration(&pace.value).ok(),
+        _ => ahead.windows(2).map(|pair| pair[1].since(pair[0])).min(),
+    }
+}
+
+/// Refuses more runs than may start within 24 hours: those that started or wait, the most that is planned for a day, and one more, or
+/// those of a new task. What `old` has started counts beside the task that replaces it.
+pub(crate) fn check_starts(
+    desk: &Desk,
+    tasks: &[Task],
+    old: Option<&Task>,
+    new: Option<&Pace>,
+) -> Result<(), ToolError> {
     let since = desk.client.now().minus(DAY);
-    let mut count = removed_starts(desk, since)?;
-    for task in tasks.iter().filter(|task| task.updated_at >= since || task.last_finished.is_none_or(|at| at >= since))
-    {
-        count += starts_of(desk, task, since)?;
-        if count + more > desk.max_starts {
+    let trail = Trail::read(desk, since)?;
+    let mut once: Vec<Timestamp> = new.and_then(|new| new.once).into_iter().collect();
+    let mut count = trail.removed + new.map_or(1, |new| new.a_day);
+    for task in tasks {
+        let is_old = task.status == TaskStatus::Completed && task.last_finished.is_some_and(|at| at < since);
+        if is_old || !is_of_a_client(task) {
+            count += trail.triggered.get(task.name()).copied().unwrap_or_default();
+            continue;
+        }
+        let (scheduled, others) = starts_of(desk, task.name(), since)?;
+        let (is_replaced, pace) = (old.is_some_and(|old| old.id == task.id), Pace::of(desk, task));
+        count += others + if is_replaced { scheduled } else { scheduled.max(pace.a_day) };
+        once.extend(pace.once.filter(|_| !is_replaced));
+        if count > desk.max_starts {
             break;
         }
     }
-    if count + more > desk.max_starts {
-        let reason = format!(
-            "{count} runs started in the last 24 hours or wait; with {more} more there would be more than {}",
-            desk.max_starts
-        );
+    count += busiest_day(&mut once);
+    if count > desk.max_starts {
+        let found = format!("found {count}: those that started, wait or are planned, with this one");
+        let reason = format!("expected at most {} runs within 24 hours, {found}", desk.max_starts);
         return Err(limit("--max-starts-per-day", &reason));
     }
     Ok(())
@@ -91,35 +183,66 @@ pub(crate) fn check_starts(desk: &Desk, tasks: &[Task], more: usize) -> Result<(
 
 /// What a removal of a task is to record beside the session, so that adding and removing it again and again counts.
 pub(crate) fn note_of_removal(desk: &Desk, task: &Task) -> Result<String, ToolError> {
-    let starts = starts_of(desk, task, desk.client.now().minus(DAY))?;
+    let (scheduled, others) = starts_of(desk, task.name(), desk.client.now().minus(DAY))?;
+    let starts = scheduled + others;
     Ok(if starts == 0 { String::new() } else { format!(", {starts}{STARTS}") })
 }
 
-/// How many runs of a task have started since then, or wait: those of the tasks of clients, and those that clients triggered.
-fn starts_of(desk: &Desk, task: &Task, since: Timestamp) -> Result<usize, ToolError> {
-    let is_all = is_of_a_client(task);
-    let runs = desk.client.runs(&RunFilter::newest(desk.max_starts + 1).of(task.name()).since(since))?;
-    let counts = |run: &&duly::Run| {
+/// How many runs of a task have started since then, or wait: those of its schedule, and all others.
+fn starts_of(desk: &Desk, name: &str, since: Timestamp) -> Result<(usize, usize), ToolError> {
+    let counts = |run: &&Run| {
+        let times = [Some(run.scheduled_for), run.started_at, run.finished_at];
         let is_start = !matches!(run.status, RunStatus::Skipped | RunStatus::Missed);
-        is_start && (is_all || run.origin == duly::Origin::Manual)
+        is_start && (!run.status.is_final() || times.into_iter().flatten().any(|at| at >= since))
     };
-    Ok(runs.iter().filter(counts).count())
+    let (mut scheduled, mut others, mut filter) = (0, 0, RunFilter::newest(PAGE).of(name));
+    loop {
+        let runs = desk.client.runs(&filter)?;
+        let counted: Vec<&Run> = runs.iter().filter(counts).collect();
+        let of_schedule = counted.iter().filter(|run| Origin::is_scheduled(run.origin)).count();
+        scheduled += of_schedule;
+        others += counted.len() - of_schedule;
+        // Runs are opened in the order of their ids: before a page of old ones there are only older ones.
+        match runs.last().filter(|_| runs.len() == PAGE && !counted.is_empty()) {
+            Some(last) if scheduled + others <= desk.max_starts => filter = filter.before(last.id),
+            _ => return Ok((scheduled, others)),
+        }
+    }
 }
 
-/// How many runs since then went with the tasks that clients removed, by the events of the removals.
-fn removed_starts(desk: &Desk, since: Timestamp) -> Result<usize, ToolError> {
-    let (mut before, mut count, mut looked_at) = (None, 0, 0);
-    loop {
-        let filter = EventFilter::newest(200).kind("action");
-        let events = desk.client.events(&before.map_or(filter.clone(), |id| filter.before(id)))?;
-        let Some(last) = events.last() else { return Ok(count) };
-        before = Some(last.id);
-        for event in events.iter().filter(|event| event.at >= since) {
-            count += removed_by(event.detail.as_deref().unwrap_or_default(), desk.grant.scope().unwrap_or_default());
-        }
-        looked_at += events.len();
-        if last.at < since || looked_at >= MAX_EVENTS {
-            return Ok(count);
+/// What clients did within the last 24 hours, by the events.
+#[derive(Debug, Default)]
+struct Trail {
+    /// The starts of tasks that clients removed, whose runs went with them.
+    removed: usize,
+    /// The runs that clients triggered and retried, by task.
+    triggered: BTreeMap<String, usize>,
+}
+
+impl Trail {
+    fn read(desk: &Desk, since: Timestamp) -> Result<Trail, ToolError> {
+        let (mut trail, mut looked_at, mut filter) = (Trail::default(), 0, EventFilter::newest(PAGE).kind("action"));
+        loop {
+            let events = desk.client.events(&filter)?;
+            for event in events.iter().filter(|event| event.at >= since) {
+                let detail = event.detail.as_deref().unwrap_or_default();
+                trail.removed += removed_by(detail, desk.grant.scope().unwrap_or_default());
+                let is_start = detail.ends_with(": trigger") || detail.ends_with(": retry");
+                if let Some(task) = event.task.as_ref().filter(|_| is_start && detail.starts_with(CLIENTS)) {
+                    *trail.triggered.entry(task.clone()).or_default() += 1;
+                }
+            }
+            looked_at += events.len();
+            match events.last().filter(|last| events.len() == PAGE && last.at >= since) {
+                None => return Ok(trail),
+                // What is further back is not known, and could be as much as the limit.
+                Some(_) if looked_at >= MAX_EVENTS => {
+                    let reason =
+                        format!("there were more than {MAX_EVENTS} recorded changes in 24 hours: try again later");
+                    return Err(limit("--max-starts-per-day", &reason));
+                }
+                Some(last) => filter = filter.before(last.id),
+            }
         }
     }
 }
@@ -134,36 +257,18 @@ fn removed_by(detail: &str, scope: &str) -> usize {
     starts().unwrap_or_default()
 }
 
-/// The next occurrences of a task. Those of a delay follow its runs: as many as there can be.
-fn planned_of(task: &Task, now: Timestamp, most: usize) -> Vec<Timestamp> {
-    if task.definition.schedule_type == ScheduleKind::Delay {
-        let after = parse_duration(&task.definition.schedule_value).unwrap_or(MINUTE);
-        let times = 1..=u32::try_from(most).unwrap_or(u32::MAX);
-        return times.map(|times| now.plus(after.saturating_mul(times))).collect();
-    }
-    let ahead = task.upcoming(now, most).unwrap_or_default();
-    ahead.into_iter().map(|upcoming| upcoming.at).collect()
-}
-
-fn looked_at(desk: &Desk) -> usize {
-    LOOKED_AT.max(desk.max_starts + 1)
-}
-
-/// The most occurrences within 24 hours, and when these begin.
-fn busiest_day(planned: &mut [Timestamp]) -> Option<(usize, Timestamp)> {
+/// The most instants within 24 hours.
+fn busiest_day(planned: &mut [Timestamp]) -> usize {
     planned.sort_unstable();
-    let mut first = 0;
-    let mut most = None;
-    for (last, at) in planned.iter().enumerate() {
-        while at.since(planned[first]) >= DAY {
-            first += 1;
-        }
-        let count = last - first + 1;
-        if most.is_none_or(|(other, _)| count > other) {
-            most = Some((count, planned[first]));
-        }
-    }
-    most
+    let within = |first: usize| planned[first..].iter().take_while(|at| at.since(planned[first]) < DAY).count();
+    (0..planned.len()).map(within).max().unwrap_or_default()
+}
+
+/// What is to be said of a task that goes on.
+pub(crate) fn remarks_of(desk: &Desk, task: &Task) -> Vec<String> {
+    let now = desk.client.now();
+    let ahead: Vec<Timestamp> = task.upcoming(now, 2).unwrap_or_default().iter().map(|one| one.at).collect();
+    remarks(&ahead, shortest(&Pace::of(desk, task), &ahead), now)
 }
 
 /// What a model may not have meant: it says so to its user.
@@ -187,7 +292,7 @@ fn limit(option: &str, reason: &str) -> ToolError {
 mod tests {
     use std::time::Duration;
 
-    use super::{busiest_day, count_change, removed_by};
+    use super::{busiest_day, check_changes, removed_by, times_of_day};
     use duly::Timestamp;
 
     fn at(hours: u64) -> Timestamp {
@@ -197,18 +302,34 @@ mod tests {
     #[test]
     fn the_busiest_day_is_any_24_hours() {
         let mut planned: Vec<Timestamp> = [0, 10, 20, 30, 31, 32, 54].map(at).to_vec();
-        assert_eq!(busiest_day(&mut planned), Some((5, at(10))));
-        assert_eq!(busiest_day(&mut []), None);
+        assert_eq!(busiest_day(&mut planned), 5);
+        assert_eq!(busiest_day(&mut []), 0);
+    }
+
+    #[test]
+    fn a_cron_expression_is_bounded_by_the_times_of_any_of_its_days() {
+        for (line, times) in [
+            ("*/3 * * 12,6 *", 480),
+            ("*/20 * 1 1 *", 72),
+            ("0 7,19 * * 1-5", 2),
+            ("0 0 9 * * MON", 1),
+            ("* * * 29 2 *", 501),
+            ("@weekly", 1),
+            ("@hourly", 24),
+        ] {
+            assert_eq!(times_of_day(line, 501), times, "{line}");
+        }
     }
 
     #[test]
     fn changes_are_counted_for_a_minute() {
         let mut changes = Vec::new();
         let now = at(1);
-        (0..60).for_each(|_| count_change(&mut changes, now).unwrap());
-        assert!(count_change(&mut changes, now.plus(Duration::from_secs(59))).is_err());
-        assert!(count_change(&mut changes, now.plus(Duration::from_secs(60))).is_ok());
-        assert_eq!(changes.len(), 1);
+        (0..59).for_each(|_| changes.push(now));
+        assert!(check_changes(&mut changes, now).is_ok());
+        changes.push(now);
+        assert!(check_changes(&mut changes, now.plus(Duration::from_secs(59))).is_err());
+        assert!(check_changes(&mut changes, now.plus(Duration::from_secs(60))).is_ok() && changes.is_empty());
     }
 
     #[test]

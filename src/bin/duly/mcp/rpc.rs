@@ -76,7 +76,7 @@ impl Id {
 pub(crate) fn parse(line: &[u8]) -> Result<Message, (Option<Id>, RpcError)> {
     let value: Value = serde_json::from_slice(line).map_err(|error| {
         let message = format!("expected one JSON object a line: {error}");
-        (None, RpcError::new(PARSE_ERROR, message))
+        (recovered_id(line), RpcError::new(PARSE_ERROR, message))
     })?;
     let invalid = |id: Option<Id>, message: &str| Err((id, RpcError::new(INVALID_REQUEST, message)));
     let Value::Object(mut fields) = value else { return invalid(None, "expected a JSON object") };
@@ -98,6 +98,43 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, (Option<Id>, RpcError)> {
         (true, Some(id)) => Ok(Message::Request { id, method, params }),
         (true, None) => invalid(None, "id: expected a string of at most 200 bytes or a whole number"),
     }
+}
+
+/// Returns the id of a request that is no JSON as a whole, so that its client does not wait for an answer: the value of the first key
+/// `id` of the outermost object.
+pub(crate) fn recovered_id(line: &[u8]) -> Option<Id> {
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < line.len() {
+        match line[at] {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let end = end_of_string(line, at)?;
+                let value = line[end..].trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start);
+                if let Some(value) = value.filter(|_| depth == 1 && &line[at..end] == br#""id""#) {
+                    let length = match value.first() {
+                        Some(b'"') => end_of_string(value, 0)?,
+                        _ => value.iter().position(|byte| !(byte.is_ascii_digit() || *byte == b'-'))?,
+                    };
+                    return Id::of(&serde_json::from_slice(&value[..length]).ok()?);
+                }
+                at = end;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Returns the place after a string that begins at `at`.
+fn end_of_string(text: &[u8], at: usize) -> Option<usize> {
+    let mut end = at + 1;
+    while *text.get(end)? != b'"' {
+        end += if text[end] == b'\\' { 2 } else { 1 };
+    }
+    Some(end + 1)
 }
 
 /// Returns the line of a result.
@@ -129,6 +166,10 @@ mod tests {
             ("", PARSE_ERROR, None),
             ("{", PARSE_ERROR, None),
             ("\u{0}", PARSE_ERROR, None),
+            (r#"{"jsonrpc": "2.0", "id": 7, "method": "\ud800"}"#, PARSE_ERROR, Some("7")),
+            (r#"{"params": {"id": 8, "a": "\"id\": 8"}, "id" : "a", "method": x"#, PARSE_ERROR, Some("\"a\"")),
+            (r#"{"params": {"id": 8}, "id": {}, x"#, PARSE_ERROR, None),
+            (r#"{"id": "a"#, PARSE_ERROR, None),
             ("[]", INVALID_REQUEST, None),
             ("7", INVALID_REQUEST, None),
             (r#"{"id": 7, "method": "ping"}"#, INVALID_REQUEST, Some("7")),

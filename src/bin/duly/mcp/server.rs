@@ -48,8 +48,8 @@ pub(crate) fn serve<W: Write + Send>(desk: &Desk, input: &mut impl BufRead, outp
                 Err(error) => break Err(error),
             }
         };
-        // Changes that have begun are committed; what waits ends.
-        server.at_work.cancel_all();
+        // What has begun is finished and answered; what waits ends.
+        server.at_work.end_waits();
         read
     })
 }
@@ -67,9 +67,9 @@ impl<W: Write + Send> Server<'_, W> {
         let line = match line {
             Line::Whole(line) if line.trim_ascii().is_empty() => return,
             Line::Whole(line) => line,
-            Line::TooLong => {
-                let message = format!("expected a line of at most {MAX_LINE} bytes");
-                return self.output.write(&error_line(None, &RpcError::new(PARSE_ERROR, message)));
+            Line::TooLong(beginning) => {
+                let error = RpcError::new(PARSE_ERROR, format!("expected a line of at most {MAX_LINE} bytes"));
+                return self.output.write(&error_line(rpc::recovered_id(&beginning).as_ref(), &error));
             }
         };
         match rpc::parse(&line) {
@@ -173,8 +173,8 @@ impl<W: Write + Send> Server<'_, W> {
                 match (tool.run)(self.desk, &Call { arguments, caller, cancellation }) {
                     Ok(answer) => answer.into_result(),
                     Err(ToolError::Refused(reason)) => refusal(&reason),
-                    // Nobody reads it.
-                    Err(ToolError::Cancelled) => refusal("cancelled"),
+                    // It is answered if the input has ended, and not if the client has cancelled it.
+                    Err(ToolError::Cancelled) => refusal("the input has ended: nothing is waited for any longer"),
                 }
             }
             (Ok(()), _) => refusal("arguments: expected an object"),

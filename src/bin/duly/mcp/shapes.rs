@@ -23,7 +23,8 @@ pub(crate) fn time_text(at: Timestamp, zone: &Zone, times: &Times) -> String {
 
 /// The zone of a task, or that of the answers if it is not known here.
 pub(crate) fn zone_of(task: &Task, times: &Times) -> Zone {
-    let has_zone = matches!(task.definition.schedule_type, ScheduleKind::Cron | ScheduleKind::Once);
+    let elapsed = [ScheduleKind::Interval, ScheduleKind::Delay, ScheduleKind::Manual];
+    let has_zone = !elapsed.contains(&task.definition.schedule_type);
     let zone = has_zone.then(|| Zone::named(&task.definition.time_zone).ok()).flatten();
     zone.unwrap_or_else(|| times.zone.clone())
 }

@@ -6,12 +6,15 @@ use std::sync::{Mutex, PoisonError};
 /// Longest line that is read, in bytes. What is too large for a tool is refused by its schema, as long as it is read.
 pub(crate) const MAX_LINE: usize = 2 * 1024 * 1024;
 
+/// What is kept of a longer line, to find its id.
+const BEGINNING: usize = 4096;
+
 /// A line of the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Whole(Vec<u8>),
-    /// It was longer than [`MAX_LINE`], and is dropped.
-    TooLong,
+    /// It was longer than [`MAX_LINE`], and is dropped but for its beginning.
+    TooLong(Vec<u8>),
 }
 
 /// Reads a line without its end. `None`: the stream has ended; what is left without an end of line is dropped.
@@ -30,14 +33,14 @@ pub(crate) fn read_line(stream: &mut impl BufRead) -> io::Result<Option<Line>> {
         let part = &available[..end.unwrap_or(available.len())];
         is_too_long = is_too_long || line.len() + part.len() > MAX_LINE;
         if is_too_long {
-            line = Vec::new();
+            line.truncate(BEGINNING);
         } else {
             line.extend_from_slice(part);
         }
         let read = part.len() + usize::from(end.is_some());
         stream.consume(read);
         if end.is_some() {
-            return Ok(Some(if is_too_long { Line::TooLong } else { Line::Whole(line) }));
+            return Ok(Some(if is_too_long { Line::TooLong(line) } else { Line::Whole(line) }));
         }
     }
 }
@@ -69,7 +72,7 @@ mod tests {
         bytes.extend(vec![b'y'; MAX_LINE]);
         bytes.extend_from_slice(b"\nrest");
         let mut stream = BufReader::with_capacity(1000, bytes.as_slice());
-        assert_eq!(read_line(&mut stream).unwrap(), Some(Line::TooLong));
+        assert_eq!(read_line(&mut stream).unwrap(), Some(Line::TooLong(vec![b'x'; 4096])));
         assert_eq!(read_line(&mut stream).unwrap(), Some(Line::Whole(b"{}".to_vec())));
         assert_eq!(read_line(&mut stream).unwrap(), Some(Line::Whole(vec![b'y'; MAX_LINE])));
         assert_eq!(read_line(&mut stream).unwrap(), None);

@@ -42,7 +42,12 @@ impl Handshake {
             return Err(RpcError::new(INVALID_PARAMS, "protocolVersion: expected a string"));
         };
         let version = WITH_HANDSHAKE.into_iter().find(|version| *version == asked).unwrap_or(WITH_HANDSHAKE[0]);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(name_of(params.get("clientInfo")));
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_some() {
+            // The trail would name two clients for one.
+            return Err(RpcError::new(INVALID_REQUEST, "initialize was answered before"));
+        }
+        *known = Some(name_of(params.get("clientInfo")));
         Ok(json!({
             "protocolVersion": version,
             "capabilities": capabilities(),
@@ -127,7 +132,7 @@ fn name_of(info: Option<&Value>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Caller, Handshake, complete};
-    use crate::mcp::rpc::{INVALID_PARAMS, UNSUPPORTED_VERSION};
+    use crate::mcp::rpc::{INVALID_PARAMS, INVALID_REQUEST, UNSUPPORTED_VERSION};
     use serde_json::{Map, Value, json};
 
     fn params(value: Value) -> Map<String, Value> {
@@ -153,8 +158,12 @@ mod tests {
             [("2025-11-25", "2025-11-25"), ("2025-06-18", "2025-06-18"), ("2024-11-05", "2025-11-25")]
         {
             let asked = json!({"protocolVersion": asked, "capabilities": {}, "clientInfo": {"name": "x"}});
-            assert_eq!(handshake.initialize(&params(asked), "").unwrap()["protocolVersion"], answered);
+            let handshake = Handshake::default();
+            assert_eq!(handshake.initialize(&params(asked.clone()), "").unwrap()["protocolVersion"], answered);
+            assert_eq!(handshake.initialize(&params(asked), "").unwrap_err().code, INVALID_REQUEST, "again");
         }
+        let asked = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x"}});
+        handshake.initialize(&params(asked), "").unwrap();
         let before = handshake.caller(&Map::new()).unwrap();
         assert_eq!(complete(json!({}), &before, Some(0)), json!({}), "{before:?}");
     }

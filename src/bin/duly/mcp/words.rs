@@ -54,6 +54,9 @@ impl Understood {
             Understood::Schedule(ScheduleKind::Interval, every) => {
                 format!("every {every}, counted from when it is added, whatever local time is")
             }
+            Understood::Schedule(ScheduleKind::Calendar, value) => {
+                format!("at the times of the calendar {value:?}, in local time of {}", zone.name())
+            }
             Understood::Schedule(ScheduleKind::Delay, after) => format!("{after} after the end of each run"),
             Understood::Schedule(ScheduleKind::Once, at) => format!("once, at {at} ({})", zone.name()),
             Understood::Schedule(..) => "only when it is triggered".to_owned(),
@@ -85,7 +88,7 @@ pub(crate) fn understand(text: &str, now: Timestamp, zone: &Zone) -> Result<Unde
         ["today", rest @ ..] => on_day(0, rest, now, zone),
         ["tomorrow", rest @ ..] => on_day(1, rest, now, zone),
         ["next", day, rest @ ..] => next_day(day, rest, now, zone),
-        words => repeated(words),
+        words => repeated(words).or_else(|| calendar(text, now, zone)),
     };
     understood.ok_or_else(refused)
 }
@@ -111,6 +114,12 @@ fn length(words: &[&str]) -> Option<String> {
     duration(words).map(duly::duration_text)
 }
 
+/// A calendar interval, as the library reads it.
+fn calendar(text: &str, now: Timestamp, zone: &Zone) -> Option<Understood> {
+    let task = NewTask::calendar("calendar", text).time_zone(zone.name()).handler("calendar");
+    task.occurrences(now, 1).is_ok().then(|| Understood::Schedule(ScheduleKind::Calendar, text.to_owned()))
+}
+
 /// What repeats: an interval, or days with a time.
 fn repeated(words: &[&str]) -> Option<Understood> {
     let cron = |line: String| Some(Understood::Schedule(ScheduleKind::Cron, line));
@@ -122,24 +131,26 @@ fn repeated(words: &[&str]) -> Option<Understood> {
         }
         _ => {}
     }
-    let (days, at) = match words.iter().position(|word| *word == "at") {
-        Some(place) => (&words[..place], time(&words[place + 1..])?),
-        None => (words, NaiveTime::MIN),
-    };
+    // Without a time of day it would be midnight, which few mean.
+    let place = words.iter().position(|word| *word == "at")?;
+    let (days, at) = (&words[..place], time(&words[place + 1..])?);
     let (hour, minute) = (at.format("%-H"), at.format("%-M"));
     if let Some(day) = day_of_month(days) {
         return cron(format!("{minute} {hour} {day} * *"));
     }
-    let days = days.strip_prefix(&["every"]).or_else(|| days.strip_prefix(&["on"])).unwrap_or(days);
     let of_week = match days {
-        ["day"] | ["daily"] => "*".to_owned(),
-        ["weekday"] | ["weekdays"] => "1-5".to_owned(),
-        ["weekend"] | ["weekends"] => "0,6".to_owned(),
-        [] => return None,
+        ["every", "day"] | ["daily"] => "*".to_owned(),
+        ["every", "weekday"] | ["weekdays"] | ["on", "weekdays"] => "1-5".to_owned(),
+        ["every", "weekend"] | ["weekends"] | ["on", "weekends"] => "0,6".to_owned(),
+        // `monday at 9` may mean the next one only.
+        days if !days.contains(&"every") && !days.iter().any(|word| word.ends_with("days")) => return None,
         days => {
             let numbers = days.iter().filter(|word| !["and", "on", "every"].contains(word)).map(|word| weekday(word));
             let numbers: Vec<String> =
                 numbers.map(|day| day.map(|day| day.num_days_from_sunday().to_string())).collect::<Option<_>>()?;
+            if numbers.is_empty() {
+                return None;
+            }
             numbers.join(",")
         }
     };
@@ -201,7 +212,11 @@ fn once(time: NaiveTime, now: Timestamp, zone: &Zone) -> Option<Understood> {
 
 fn on_day(days: u64, rest: &[&str], now: Timestamp, zone: &Zone) -> Option<Understood> {
     let ["at", rest @ ..] = rest else { return None };
-    instant(zone.local_at(now)?.date().checked_add_days(Days::new(days))?, time(rest)?)
+    let (today, time) = (zone.local_at(now)?, time(rest)?);
+    if days == 0 && time <= today.time() {
+        return None;
+    }
+    instant(today.date().checked_add_days(Days::new(days))?, time)
 }
 
 fn next_day(day: &str, rest: &[&str], now: Timestamp, zone: &Zone) -> Option<Understood> {
@@ -236,7 +251,7 @@ mod tests {
             ("daily at 12 am", "cron 0 0 * * *"),
             ("every weekday at 7", "cron 0 7 * * 1-5"),
             ("Mondays, Wednesdays and fri at noon", "cron 0 12 * * 1,3,5"),
-            ("on sunday at 8:05", "cron 5 8 * * 0"),
+            ("on sundays at 8:05", "cron 5 8 * * 0"),
             ("on the 1st of every month at 9", "cron 0 9 1 * *"),
             ("monthly on the 15th at 9", "cron 0 9 15 * *"),
             ("tomorrow at 9", "once 2027-03-15T09:00"),
@@ -247,6 +262,7 @@ mod tests {
             ("next monday at 9", "once 2027-03-15T09:00"),
             ("2027-03-14T12:00:00Z", "once 2027-03-14T12:00:00Z"),
             ("manual", "manual "),
+            ("every 2 weeks on mon at 09:00", "calendar every 2 weeks on mon at 09:00"),
         ] {
             let Understood::Schedule(kind, value) = understand(text, now, &rome).unwrap() else { panic!("{text}") };
             let kind = if kind == ScheduleKind::Interval { "every".to_owned() } else { kind.to_string() };
@@ -270,6 +286,13 @@ mod tests {
             "every monday at 9; rm -rf /",
             "a\nb",
             "every ms",
+            "today at 9",
+            "monday at 9",
+            "on sunday at 9",
+            "every friday",
+            "daily",
+            "and at 9",
+            "every and at 9",
         ] {
             assert!(understand(text, now, &rome).unwrap_err().starts_with("schedule: expected a cron"), "{text:?}");
         }
