@@ -32,7 +32,7 @@ pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Res
         occurrence.is_some_and(|occurrence| first <= occurrence && occurrence <= last)
     };
     // Runs of other occurrences say nothing of one that has its own run, or that fell into a pause.
-    if runs.iter().any(|run| is_of_it(run)) || occurrence.is_some_and(|at| pause_at(&events, at).is_some()) {
+    if runs.iter().any(is_of_it) || occurrence.is_some_and(|at| pause_at(&events, at).is_some()) {
         runs.retain(|run| is_of_it(run) || !run.origin.is_scheduled());
     }
     let mut answer = Answer::new();
