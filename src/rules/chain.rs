@@ -172,7 +172,7 @@ mod tests {
             (found, looked_up)
         };
         assert_eq!(search(None), (None, 300));
-        assert_eq!(search(Some(298)).0.as_deref(), Some("t298 t299 t298"));
+        assert_eq!(search(Some(298)).0.as_deref(), Some("t299 t298 t299"), "it begins at the first given task");
     }
 
     #[test]
