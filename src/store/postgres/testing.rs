@@ -121,7 +121,7 @@ impl TestServer {
     pub(crate) fn up(&mut self) {
         let script = r#"
             PATH="$0:$PATH"
-            pg_ctl -w -s -D "$1/data" -l "$1/log" start </dev/null >/dev/null 2>&1 && echo up
+            pg_ctl -w -s -D "$1/data" -l "$1/log" start </dev/null >/dev/null 2>&1 && echo up || { echo down; exit; }
             read -r mode
             pg_ctl -w -s -D "$1/data" -m "${mode:-immediate}" stop </dev/null >/dev/null 2>&1
             [ -n "$mode" ] || rm -rf "$1"/*"#;
