@@ -179,20 +179,21 @@ impl Client {
         if let Some((path, log_bytes)) = &file {
             found.extend(of_the_file(path, *log_bytes, any_alive));
         }
-        self.name_actors(&mut found)?;
+        self.name_actors(&mut found);
         Ok(found)
     }
 
     /// Adds to the problem of a task that an [actor](Client::actor) has added who that was.
-    fn name_actors(&self, found: &mut [Problem]) -> Result<()> {
+    fn name_actors(&self, found: &mut [Problem]) {
         for problem in found {
             let Some(name) = &problem.task else { continue };
-            let manager = self.task(name)?.and_then(|task| task.definition.managed_by);
+            // Who added it is not known of a row that cannot be read.
+            let Ok(task) = self.task(name) else { continue };
+            let manager = task.and_then(|task| task.definition.managed_by);
             if let Some(actor) = manager.filter(|manager| manager.starts_with(ACTORS)) {
                 problem.found = format!("{} (added by {actor})", problem.found);
             }
         }
-        Ok(())
     }
 }
 

@@ -72,7 +72,7 @@ impl NewTask {
     ///
     /// ```
     /// use duly::NewTask;
-    /// let now = "2027-03-01T00:00:00Z".parse()?;
+    /// let now = "2027-03-01T12:00:00Z".parse()?;
     /// let sprint = NewTask::calendar("sprint", "every 2 weeks on mon at 09:00").time_zone("America/New_York").handler("sprint");
     /// // Across the change to daylight saving, on the 14th: at nine by the clock.
     /// let first = ["2027-03-01T14:00:00Z".parse()?, "2027-03-15T13:00:00Z".parse()?];

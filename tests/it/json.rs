@@ -282,7 +282,10 @@ fn a_new_task_is_read_from_json() {
 fn a_new_task_from_json_is_refused_if_a_key_is_wrong() {
     let refused = |task: Value| serde_json::from_value::<NewTask>(task).expect_err("a wrong key").to_string();
     for (task, reason) in [
-        (json!({"name": "a", "handler": "a"}), "invalid schedule_type: expected cron, calendar, interval, delay, once or manual"),
+        (
+            json!({"name": "a", "handler": "a"}),
+            "invalid schedule_type: expected cron, calendar, interval, delay, once or manual",
+        ),
         (json!({"schedule_type": "weekly"}), "unknown variant `weekly`"),
         (json!({"schedule_type": "manual", "retries": 3}), "unknown field `retries`"),
         (json!({"schedule_type": "manual", "overlap": "Skip"}), "unknown variant `Skip`"),

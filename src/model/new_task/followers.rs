@@ -96,7 +96,7 @@ impl NewTask {
     }
 
     /// Sets the task to run when nothing ran: a run of this task expired, or its occurrences were missed under
-    /// [`Misfire::Skip`]. One run is opened for each row of missed occurrences, with `from`, `to` (RFC 3339) and `count` in its payload;
+    /// [`Misfire::Skip`](crate::Misfire::Skip). One run is opened for each row of missed occurrences, with `from`, `to` (RFC 3339) and `count` in its payload;
     /// `exact` is false if `count` is the least that it can be. Under the other policies a run stands for what was missed, and none is opened.
     ///
     /// ```
