@@ -67,7 +67,7 @@ impl NewTask {
         NewTask::new(Some(name.into()), ScheduleKind::Cron, expression.into())
     }
 
-    /// Returns a task with a calendar interval: every so many days, weeks (on days of the week) or months (on days of the month), at local
+    /// Returns a task with a calendar interval: every N days, weeks (on days of the week) or months (on days of the month), at local
     /// times. They are counted from the day of [`NewTask::starts_at`], else from that on which the task is added. Weeks begin on Monday.
     ///
     /// ```

@@ -1,7 +1,6 @@
 //! Pure decisions: how a due task is resolved, which waiting run may start, which occurrences follow, what retention removes
-//! and when, when failures pause a task, what is told of
-//! occurrences without a run, what a step of the clock means, how long the lock
-//! of a file is used and when it is left to others.
+//! and when, when failures pause a task, which runs follow another one, which occurrences without a run are reported, what a step of
+//! the clock means, how long the lock of a file is used and when it is left to others.
 
 pub(crate) mod alarm_pace;
 pub(crate) mod chain;

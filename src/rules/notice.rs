@@ -1,9 +1,9 @@
-//! What a user is told of occurrences that got no run. It is recorded as an event in the transaction that passes over them, so that
-//! alarms and `check` find it however soon a later run succeeds.
+//! Which occurrences without a run are reported. An event records them in the transaction that passes over them, so that alarms and
+//! `check` find it however soon a later run succeeds.
 
 use crate::model::task::Misfire;
 
-/// A task is told of when this number of its occurrences in a row were skipped.
+/// A task is reported when this number of its occurrences in a row were skipped.
 const SKIPPED_IN_A_ROW: u64 = 5;
 
 /// The kinds of events.
@@ -27,7 +27,7 @@ impl Notice {
         }
     }
 
-    /// Returns what is told of occurrences that a misfire policy has passed over. Only `skip` runs nothing in their place.
+    /// Returns the event for occurrences that a misfire policy has passed over. Only `skip` runs nothing in their place.
     pub(crate) fn of_misfire(policy: Misfire) -> Notice {
         match policy {
             Misfire::Skip => Notice::Missed,
@@ -35,8 +35,8 @@ impl Notice {
         }
     }
 
-    /// Returns what is told when the number of occurrences that were skipped in a row grows: at the fifth, and whenever it has doubled since,
-    /// so that a long row is told of a few times.
+    /// Returns the event when the number of occurrences that were skipped in a row grows: at the fifth, and whenever it has doubled since,
+    /// so that a long row has few events.
     ///
     /// `Notice::of_skips(4, 6)` is `Some(Notice::Skipped)`, `Notice::of_skips(5, 9)` is `None`.
     pub(crate) fn of_skips(before: u64, after: u64) -> Option<Notice> {

@@ -51,7 +51,7 @@ pub use crate::schedule::zone::{ClockNote, Zone};
 pub enum ScheduleKind {
     /// A cron expression in the task's time zone.
     Cron,
-    /// Every so many days, weeks or months, on certain days at certain times, in the task's time zone.
+    /// Every N days, weeks or months, on certain days at certain times, in the task's time zone.
     Calendar,
     /// A fixed grid of elapsed time, independent of daylight saving.
     Interval,

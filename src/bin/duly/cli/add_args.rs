@@ -30,7 +30,7 @@ pub(crate) struct Add {
     /// Run at the times of a cron expression: "0 7 * * *", "@daily".
     #[arg(long, value_name = "EXPR", group = "when", help_heading = WHEN)]
     pub(crate) cron: Option<String>,
-    /// Run every so many days, weeks or months: "every 2 weeks on mon at 09:00", "every month on 1, last fri at 06:00". They are
+    /// Run every N days, weeks or months: "every 2 weeks on mon at 09:00", "every month on 1, last fri at 06:00". They are
     /// counted from --starts-at, else from now.
     #[arg(long, value_name = "TEXT", group = "when", help_heading = WHEN)]
     pub(crate) on: Option<String>,

@@ -12,7 +12,7 @@ use crate::store::sqlite::row;
 use crate::store::sqlite::sql::sql;
 use crate::text::escape;
 
-/// `:other`: a further kind of events, or the same again. A row of skips that grows is told of again: its alarm has begun already. A row
+/// `:other`: a further kind of events, or the same again. A row of skips that grows has further events, and its alarm has begun already. A row
 /// that retention has deleted counts as one occurrence.
 // NOT INDEXED: by id, from the last that was examined. Statistics of an empty file would make SQLite read all events.
 const PASSED_OVER: &str = "
