@@ -214,10 +214,11 @@ CREATE TABLE task_attempts (
     run_id           INTEGER NOT NULL REFERENCES task_runs (id),
     attempt          INTEGER NOT NULL,
     -- lost: its owner died. released: returned to the queue before it started. snoozed: its handler postponed the run.
+    -- skipped: there was nothing to do.
     -- superseded: it ended after another owner had taken the run; nothing is discarded.
     outcome          TEXT NOT NULL CHECK (outcome = 'failed' OR outcome = 'panicked' OR outcome = 'timed_out'
                                           OR outcome = 'lost' OR outcome = 'cancelled' OR outcome = 'released'
-                                          OR outcome = 'snoozed' OR outcome = 'superseded'),
+                                          OR outcome = 'snoozed' OR outcome = 'skipped' OR outcome = 'superseded'),
     error            TEXT,
     -- What a command printed; the result of an attempt that succeeded too late.
     output           TEXT,

@@ -371,7 +371,7 @@ impl Event {
             | Event::WorkerEnded { .. }
             | Event::Stopped { .. }
             | Event::NewerSchema { .. } => log::Level::Error,
-            Event::Finished { error: Some(_), .. } => log::Level::Warn,
+            Event::Finished { error: Some(_), status, .. } if *status != RunStatus::Skipped => log::Level::Warn,
             Event::Finished { .. } | Event::PassedOver { status: RunStatus::Skipped, .. } => log::Level::Info,
             _ => log::Level::Warn,
         }
@@ -395,6 +395,10 @@ impl fmt::Display for Event {
                     return f.write_str("was released before it started; queued again");
                 }
                 write!(f, "{status} after {}", humantime::format_duration(coarse(*took)))?;
+                if *status == RunStatus::Skipped {
+                    let reason = error.as_deref().unwrap_or_default();
+                    return write!(f, ": {}", OneLine(reason));
+                }
                 if let Some(error) = error {
                     let (attempt, of) = (claim.counted(), claim.retry.max_attempts);
                     write!(f, " (attempt {attempt} of {of}): {}", OneLine(error))?;

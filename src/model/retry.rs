@@ -63,6 +63,8 @@ pub enum Retry {
     Snooze(Duration),
     /// Do not retry: the work is not needed any more. The run is cancelled, not dead.
     Cancel,
+    /// Do not retry: there was nothing to do this time. The run is skipped, and the attempt does not count.
+    Skip,
     /// Nothing was started, for want of files, descriptors, memory or processes: the run returns to the queue, the attempt does not
     /// count, also of a run with `max_attempts` 1, and the scheduler waits before it starts anything more.
     NotStarted,
@@ -93,6 +95,7 @@ pub(crate) enum Verdict {
     /// As `TryAgainIn`; the attempt is forgiven.
     Forgive(Duration),
     Cancel,
+    Skip,
     Dead,
 }
 
@@ -107,6 +110,7 @@ impl RetryPolicy {
         };
         match advice {
             Retry::Cancel => Verdict::Cancel,
+            Retry::Skip => Verdict::Skip,
             Retry::GiveUp => Verdict::Dead,
             Retry::Snooze(wait) if may_start_again => Verdict::Forgive(wait.max(SHORTEST_SNOOZE)),
             _ if may_start_again && (1..=FORGIVEN_INTERRUPTIONS).contains(&interrupted) => {
@@ -140,7 +144,7 @@ mod tests {
             &mut fastrand::Rng::with_seed(seed),
         ) {
             Verdict::TryAgainIn(wait) | Verdict::Forgive(wait) => Some(u64::try_from(wait.as_millis()).unwrap()),
-            Verdict::Cancel | Verdict::Dead => None,
+            Verdict::Cancel | Verdict::Skip | Verdict::Dead => None,
         }
     }
 
@@ -210,6 +214,16 @@ mod tests {
         assert!(matches!(judge(2, 1), Verdict::Forgive(wait) if (5..=10).contains(&wait.as_secs())));
         assert!(matches!(judge(2, 2), Verdict::Forgive(wait) if (10..=20).contains(&wait.as_secs())));
         assert_eq!(judge(1, 1), Verdict::Dead);
+    }
+
+    #[test]
+    fn a_skip_is_no_failure_also_of_a_run_that_may_start_only_once() {
+        for max_attempts in [1, 5] {
+            let policy = RetryPolicy { max_attempts, ..RetryPolicy::default() };
+            let tally = Tally { counted: 1, interrupted: 0, unannounced: false };
+            let verdict = policy.judge(tally, Retry::Skip, &mut fastrand::Rng::new());
+            assert_eq!(verdict, Verdict::Skip);
+        }
     }
 
     #[test]

@@ -136,6 +136,8 @@ text_enum! {
         Released = "released",
         /// Its handler postponed the run; the attempt does not count.
         Snoozed = "snoozed",
+        /// Its handler or its gate found nothing to do, and skipped the run; the attempt does not count.
+        Skipped = "skipped",
         /// It ended after another owner had claimed the run.
         Superseded = "superseded",
     }

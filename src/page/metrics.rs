@@ -23,10 +23,10 @@ pub(super) const OTHER: &str = "other";
 const COPIED: usize = 256;
 
 /// The ends of a run, as in the tables.
-pub(super) const RUN_OUTCOMES: [&str; 4] = ["succeeded", "dead", "cancelled", "missed"];
+pub(super) const RUN_OUTCOMES: [&str; 5] = ["succeeded", "dead", "cancelled", "skipped", "missed"];
 /// The ends of an attempt.
-pub(super) const ATTEMPT_OUTCOMES: [&str; 8] =
-    ["succeeded", "failed", "cancelled", "snoozed", "interrupted", "released", "lost", "superseded"];
+pub(super) const ATTEMPT_OUTCOMES: [&str; 9] =
+    ["succeeded", "failed", "cancelled", "snoozed", "skipped", "interrupted", "released", "lost", "superseded"];
 
 /// The upper bounds of the buckets of all histograms, in milliseconds: 5 ms to a day.
 pub(super) const BOUNDS: [u64; 15] =
@@ -139,6 +139,7 @@ impl Observer for Metrics {
                 let outcome = match status {
                     RunStatus::Succeeded => "succeeded",
                     RunStatus::Cancelled => "cancelled",
+                    RunStatus::Skipped => "skipped",
                     RunStatus::Queued => "released",
                     _ => "failed",
                 };

@@ -132,6 +132,7 @@ mod tests {
             (RunStatus::Missed, OnEnd, false, &[OnMissed]),
             (RunStatus::Missed, OnMissed, false, &[]),
             (RunStatus::Skipped, Schedule, false, &[]),
+            (RunStatus::Skipped, Schedule, true, &[]),
             (RunStatus::Failed, Schedule, true, &[]),
             (RunStatus::Queued, Schedule, true, &[]),
         ];

@@ -15,6 +15,7 @@ use crate::model::retry::Retry;
 /// | [`retry_after`](Failure::retry_after) | is retried, or dead after its last attempt | yes | only if it is dead |
 /// | [`snooze`](Failure::snooze) | is retried | no | no |
 /// | [`cancel`](Failure::cancel) | is cancelled | yes | no |
+/// | [`skip`](Failure::skip) | is skipped | no | no |
 /// | [`interrupted`](Failure::interrupted) | is retried | from the fourth in a row on | only if it is dead |
 /// | [`not_started`](Failure::not_started) | returns to the queue | no | no |
 ///
@@ -155,6 +156,28 @@ impl Failure {
     /// ```
     pub fn cancel(reason: impl Into<BoxError>) -> Self {
         Failure { retry: Retry::Cancel, source: reason.into() }
+    }
+
+    /// There is nothing to do this time: the run ends as skipped, with this reason as its error, and the attempt does not count. It is
+    /// not retried, its task has no failure more, and no task follows it: neither `on_dead` nor `on_end`. Decide it first, before any
+    /// other work: what was done before is not undone.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{Context, Failure, NewTask, RunStatus};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let digest = |_: &Context| Err::<(), _>(Failure::skip("no new mail"));
+    /// let mut stepper = Stepper::builder(&file, noon).handler("digest", digest).start()?;
+    /// stepper.client().add(NewTask::once("digest", noon).handler("digest").max_attempts(1))?;
+    /// stepper.run_until(noon)?;
+    /// let run = &stepper.client().history("digest", 1)?[0];
+    /// assert_eq!((run.status, run.error.as_deref()), (RunStatus::Skipped, Some("no new mail")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn skip(reason: impl Into<BoxError>) -> Self {
+        Failure { retry: Retry::Skip, source: reason.into() }
     }
 
     /// Returns what follows.

@@ -42,6 +42,7 @@ impl AttemptSpan {
             Outcome::Failed { how, error, retry } => {
                 let outcome = match (how, retry) {
                     (FailureKind::Failed, Retry::Cancel) => "cancelled",
+                    (FailureKind::Failed, Retry::Skip) => "skipped",
                     (FailureKind::Failed, Retry::Snooze(_)) if claim.retry.max_attempts > 1 => "snoozed",
                     _ => how.as_str(),
                 };

@@ -401,3 +401,51 @@ fn what_the_closures_of_effect_and_finish_answer_is_the_answer_of_the_handler() 
     assert_eq!(attempts(&db, "subject"), "snoozed,cancelled");
     db.assert_sound();
 }
+
+#[test]
+fn a_skipped_run_is_no_failure_and_nothing_follows_it() {
+    let db = TestDb::new();
+    let handler = |run: &Context| match run.scheduled_for() {
+        noon if noon == at(NOON) => Err(Failure::skip("nothing new").into()),
+        _ => Ok(()),
+    };
+    let mut stepper = stepper(&db, |task| task.max_attempts(1).on_end("alarm"), handler);
+    assert_eq!(run(&db, "subject"), "skipped|1|1|nothing new|12:00:00");
+    assert_eq!(
+        (attempts(&db, "subject"), task_row(&db, "subject")),
+        ("skipped".into(), "active|skipped|nothing new|0".into())
+    );
+    // The twin has died: its task is paused, and followed twice. Nothing follows the skip.
+    assert_eq!(task_row(&db, "twin"), "paused|dead|no luck|1");
+    assert_eq!(
+        db.ask(
+            "SELECT group_concat(DISTINCT json_extract(payload, '$.task')) FROM task_runs WHERE payload IS NOT NULL"
+        ),
+        "twin"
+    );
+    // The occurrences that are passed over behind a run have a row of their own: a skip of the handler stands for one.
+    stepper.run_until(at(NOON) + minutes(60)).unwrap();
+    assert_eq!(run(&db, "subject"), "succeeded|1|0|-|13:00:00");
+    assert_eq!(task_row(&db, "subject"), "active|succeeded|-|0");
+    db.assert_sound();
+}
+
+/// Occurrences that are skipped behind a run do not join the row of a run that its handler skipped.
+#[test]
+fn a_skip_of_a_handler_stands_for_one_occurrence() {
+    let db = TestDb::new();
+    let mut stepper = db.builder("2027-03-14T11:59:30Z").accept("work").start().unwrap();
+    stepper.client().add(NewTask::cron("subject", "* * * * *").handler("work")).unwrap();
+    let first = claim_after(&mut stepper, seconds(30));
+    let outcome = Outcome::Failed { how: FailureKind::Failed, error: "nothing new".into(), retry: Retry::Skip };
+    stepper.finish(&first, outcome);
+    stepper.step().unwrap();
+    stepper.client().trigger("subject").unwrap();
+    claim(&mut stepper);
+    for _ in 0..2 {
+        assert!(advance_and_step(&mut stepper, minutes(1)).is_empty(), "the run by hand goes on");
+    }
+    let rows =
+        db.rows("SELECT status, occurrences, attempt FROM task_runs WHERE origin = 'schedule' ORDER BY scheduled_for");
+    assert_eq!(rows, ["skipped|1|1", "skipped|2|0"]);
+}

@@ -98,6 +98,8 @@ mod folders;
 mod followers;
 /// Text that is not UTF-8 or holds NUL.
 mod garbled;
+/// Gates and exit codes of commands.
+mod gates;
 /// The guard process of `duly run` ends the commands of a scheduler that was killed, and no other process.
 #[cfg(feature = "cli")]
 mod guard;

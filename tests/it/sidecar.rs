@@ -38,7 +38,7 @@ impl Sidecar {
         Self::spawn(db, options).until_guarded(db)
     }
 
-    fn until_guarded(mut self, db: &TestDb) -> Self {
+    pub(crate) fn until_guarded(mut self, db: &TestDb) -> Self {
         let registered = format!("SELECT count(*) FROM scheduler_instances WHERE pid = {}", self.pid());
         eventually("the sidecar is registered", || db.ask(&registered) == "1");
         eventually("the sidecar is guarded", || guard_of(self.pid()).is_some() || self.has_ended());

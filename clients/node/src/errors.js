@@ -10,6 +10,18 @@ export class GiveUp extends Error {
   }
 }
 
+/** Ends a run as skipped: there is nothing to do this time. It is no failure. */
+export class Skip extends Error {
+  /**
+   * @param {string} reason
+   * @param {ErrorOptions} [options]
+   */
+  constructor(reason, options) {
+    super(reason, options);
+    this.name = "Skip";
+  }
+}
+
 /** Fails an attempt, and sets when the next one begins. */
 export class RetryAfter extends Error {
   /**

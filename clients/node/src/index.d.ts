@@ -67,6 +67,11 @@ export class GiveUp extends Error {
   constructor(reason: string, options?: { cause?: unknown });
 }
 
+/** Ends a run as skipped: there is nothing to do this time. It is no failure. */
+export class Skip extends Error {
+  constructor(reason: string, options?: { cause?: unknown });
+}
+
 /** Fails an attempt; the next one begins after the delay: milliseconds, or a text such as "30s" or "1h 30m". */
 export class RetryAfter extends Error {
   constructor(delay: number | string, reason?: string, options?: { cause?: unknown });

@@ -6,4 +6,4 @@ export { add, trigger } from "./tables.js";
 export { Client, client } from "./client.js";
 export { start } from "./start.js";
 export { open } from "./database.js";
-export { DatabaseError, GiveUp, RetryAfter } from "./errors.js";
+export { DatabaseError, GiveUp, RetryAfter, Skip } from "./errors.js";

@@ -63,7 +63,7 @@ function described(thrown) {
       parts.push(typeof error === "string" ? error : plain(error));
       break;
     }
-    const named = error.name === "Error" || error.name === "GiveUp" || error.name === "RetryAfter";
+    const named = ["Error", "GiveUp", "RetryAfter", "Skip"].includes(error.name);
     const text = named && error.message !== "" ? error.message : `${error.name}: ${error.message}`;
     parts.push(error instanceof AggregateError ? `${text} (${inner(error)})` : text);
     error = error.cause;

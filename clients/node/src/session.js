@@ -1,4 +1,4 @@
-import { GiveUp, RetryAfter } from "./errors.js";
+import { GiveUp, RetryAfter, Skip } from "./errors.js";
 import { describe, encode, encodeText, isTooLong } from "./json.js";
 import { Lines } from "./lines.js";
 import { parseMessage } from "./messages.js";
@@ -248,6 +248,7 @@ export class Session {
     }
     let retry = "true";
     if (error instanceof GiveUp) retry = "false";
+    else if (error instanceof Skip) retry = `"skip"`;
     else if (error instanceof RetryAfter) retry = `"${error.delayMs}ms"`;
     else if (error instanceof Error && error.stack !== undefined) run.log.debug(error.stack);
     const cancelled = run._reason !== undefined && error === run._reason;

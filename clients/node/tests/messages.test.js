@@ -41,6 +41,7 @@ test("what a handler throws is reported, synchronous or not", async () => {
     [`throw undefined`, "the handler threw undefined", true],
     [`throw { code: 7 }`, '{"code":7}', true],
     [`throw new GiveUp("no such user")`, "no such user", false],
+    [`throw new Skip("no new mail")`, "no new mail", "skip"],
     [`throw new RetryAfter("1m 30s", "busy")`, "busy", "90000ms"],
     [`throw new RetryAfter(1500)`, "the handler asked for a later attempt", "1500ms"],
     [`throw new Error("half \\ud800 of a pair")`, "half \ufffd of a pair", true],

@@ -14,7 +14,7 @@ import unittest
 SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
 SECONDS = 30
 sys.path.insert(0, SOURCES)
-HEAD = "import asyncio, json, os, sys, threading\nimport duly\nfrom duly import GiveUp, Performed, RetryAfter, Worker\n"
+HEAD = "import asyncio, json, os, sys, threading\nimport duly\nfrom duly import GiveUp, Performed, RetryAfter, Skip, Worker\n"
 
 
 def environment(**more):

@@ -273,9 +273,10 @@ class Errors(WorkerTest):
         self.assertEqual([line["type"] for line in lines], ["begin", "log", "failed"])
         self.assertIn("Traceback", lines[1]["text"])
 
-    def test_give_up_and_retry_after(self):
+    def test_give_up_skip_and_retry_after(self):
         self.assertEqual(self.error("raise GiveUp('no such user')", retry=False), "no such user")
         self.assertEqual(self.error("raise RetryAfter('90s', 'busy')", retry="1m 30s"), "busy")
+        self.assertEqual(self.error("raise Skip('no new mail')", retry="skip"), "no new mail")
         delay = "import datetime; raise RetryAfter(datetime.timedelta(hours=25, milliseconds=7))"
         self.assertEqual(self.error(delay, retry="1d 1h 7ms"), "to be retried after 1d 1h 7ms")
         for wrong in ("'soon'", "''", "'30'", "'0s'", "'11000d'", "'1s,'"):

@@ -263,7 +263,9 @@ fn shown_attempts(found: &RunView) -> Vec<Shown<'_>> {
 
 fn recorded(attempt: &Attempt) -> Shown<'_> {
     let tone = match attempt.outcome {
-        AttemptOutcome::Released | AttemptOutcome::Snoozed | AttemptOutcome::Cancelled => Tone::Idle,
+        AttemptOutcome::Released | AttemptOutcome::Snoozed | AttemptOutcome::Skipped | AttemptOutcome::Cancelled => {
+            Tone::Idle
+        }
         AttemptOutcome::Lost | AttemptOutcome::Superseded => Tone::Warn,
         _ => Tone::Bad,
     };

@@ -178,15 +178,17 @@ fn work(definition: &Definition) -> Vec<(&'static str, Markup)> {
     let payload = || html! { details { summary { "Show" } (parts::block(&definition.payload, MAX_PAYLOAD)) } };
     let parsed = (definition.handler == "command").then(|| serde_json::from_str::<Value>(&definition.payload).ok());
     let Some(command) = parsed.flatten() else { return vec![("Payload", payload())] };
-    let words = command["argv"].as_array().map(|argv| argv.iter().map(|word| word.as_str().map(escape::shell_word)));
-    let Some(words) = words.and_then(Iterator::collect::<Option<Vec<String>>>) else {
-        return vec![("Payload", payload())];
+    let row = |key: &str, name| {
+        let words = command[key].as_array()?.iter().map(|word| word.as_str().map(escape::shell_word));
+        let words = words.collect::<Option<Vec<String>>>()?;
+        Some((name, html! { code { (show(&words.join(" "), MAX_COMMAND)) } }))
     };
-    let mut rows = vec![("Command", html! { code { (show(&words.join(" "), MAX_COMMAND)) } })];
+    let Some(argv) = row("argv", "Command") else { return vec![("Payload", payload())] };
+    let mut rows: Vec<_> = [argv].into_iter().chain(row("only_if", "Only if")).collect();
     for (key, name) in [("cwd", "Folder"), ("user", "User")] {
         rows.extend(command[key].as_str().map(|text| (name, html! { code { (show(text, MAX_CELL)) } })));
     }
-    if ["env", "env_from", "stdin"].iter().any(|key| !command[key].is_null()) {
+    if ["env", "env_from", "stdin", "give_up_exit_codes", "skip_exit_codes"].iter().any(|key| !command[key].is_null()) {
         rows.push(("Environment", payload()));
     }
     rows

@@ -82,7 +82,7 @@ const KEEP_ATTEMPT: &str = sql! {"
     INSERT INTO task_attempts ({attempt_columns}, final)
     SELECT id, :attempt, :outcome, :error, ifnull(:output, iif(attempt = :attempt, output, NULL)),
            iif(attempt = :attempt, exit_code, NULL), :owner, ifnull(:started, started_at), :finished, :duration,
-           (status = 'dead' OR status = 'cancelled') AND :outcome <> 'superseded'
+           (status = 'dead' OR status = 'cancelled' OR status = 'skipped') AND :outcome <> 'superseded'
       FROM task_runs WHERE id = :run"};
 
 /// Stores an attempt that did not simply succeed, with the output and exit code that its run stores. `output`: that of an

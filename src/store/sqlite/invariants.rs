@@ -106,7 +106,7 @@ const REOPENED: &str = "
            CASE WHEN was_final THEN 'was final after attempt ' || final || ', and is ' || status || ' at attempt ' || attempt
                 WHEN has_end THEN 'is queued, with the end of an earlier attempt'
                 ELSE 'is ' || status || ' at attempt ' || attempt || ', ended attempts on record: ' || kept END
-      FROM (SELECT *, final IS NOT NULL AND (attempt > final OR (status <> 'dead' AND status <> 'cancelled')) AS was_final
+      FROM (SELECT *, final IS NOT NULL AND (attempt > final OR (status <> 'dead' AND status <> 'cancelled' AND status <> 'skipped')) AS was_final
               FROM (SELECT r.id, r.status, r.attempt,
                            ifnull((SELECT t.name FROM scheduled_tasks t WHERE t.id = r.task_id), '') AS name,
                            r.status = 'queued'

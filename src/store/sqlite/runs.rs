@@ -118,14 +118,14 @@ const PASS_OVER: &str = "
     VALUES (:task, :handler, :first, 'schedule', :status, :first, :priority, :now, :error, :count, :last)
     ON CONFLICT DO NOTHING";
 
-/// Extends the newest scheduled run of a task if it is a skip.
+/// Extends the newest scheduled run of a task if it is a skip, and not of a handler or a gate.
 const GROW_SKIP: &str = sql! {"
     UPDATE task_runs
        SET occurrences = occurrences + :count, last_scheduled_for = :last, finished_at = :now
      WHERE id = (SELECT id FROM task_runs
                   WHERE task_id = :task AND {unscheduled_id} = 0
                   ORDER BY scheduled_for DESC LIMIT 1)
-       AND status = 'skipped' AND ifnull(last_scheduled_for, scheduled_for) < :first
+       AND status = 'skipped' AND attempt = 0 AND ifnull(last_scheduled_for, scheduled_for) < :first
     RETURNING id, occurrences"};
 
 /// Occurrences of a task that are not run.
@@ -346,33 +346,39 @@ pub(crate) fn set_dead(
         .map(judged)
 }
 
-/// running -> cancelled: a stop was requested, or the handler cancels its run; the attempt did not succeed.
-const CANCEL_RUNNING: &str = sql! {"
+/// running -> cancelled, because a stop was requested or the handler cancels its run; running -> skipped, and the attempt is forgiven,
+/// because there was nothing to do.
+const END_WITHOUT_FAILURE: &str = sql! {"
     UPDATE task_runs
-       SET status = 'cancelled', started_at = ifnull(:started, started_at), finished_at = :finished, duration_ms = :duration,
-           error = :error,
+       SET status = :status, forgiven = forgiven + (:status = 'skipped'), started_at = ifnull(:started, started_at),
+           finished_at = :finished, duration_ms = :duration, error = :error,
            locked_by = NULL, locked_until = NULL, process = NULL
      WHERE {fenced} AND cancel_requested >= :requested"};
 
-/// The source of the cancellation of a running run.
+/// Why a running run ends that did not succeed and did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CancelledBy {
-    /// A stop was requested before: otherwise nothing is written.
+pub(crate) enum EndedBy {
+    /// A stop was requested before, which cancels it: otherwise nothing is written.
     Request,
-    Handler,
+    /// Its handler has ended it with this status.
+    Handler(RunStatus),
 }
 
-pub(crate) fn cancel_running(
+pub(crate) fn end_without_failure(
     tx: &Transaction<'_>,
     fence: &Fence<'_>,
     end: &End<'_>,
-    by: CancelledBy,
+    by: EndedBy,
 ) -> rusqlite::Result<Wrote> {
-    tx.prepare_cached(CANCEL_RUNNING)?
+    let (status, requested) = match by {
+        EndedBy::Request => (RunStatus::Cancelled, true),
+        EndedBy::Handler(status) => (status, false),
+    };
+    tx.prepare_cached(END_WITHOUT_FAILURE)?
         .execute(named_params! {
             ":run": fence.run, ":owner": fence.owner, ":attempt": fence.attempt,
             ":started": end.started, ":finished": end.finished, ":duration": end.duration.map(millis), ":error": end.error,
-            ":requested": by == CancelledBy::Request,
+            ":status": status, ":requested": requested,
         })
         .map(judged)
 }

@@ -26,7 +26,8 @@ const WATCH: &str = "
               OR OLD.status = 'queued' AND NEW.status = 'queued' AND NEW.attempt = OLD.attempt
               OR OLD.status = 'running' AND NEW.status = 'queued' AND NEW.forgiven = OLD.forgiven + 1
               OR OLD.status = 'running' AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'dead'
-                                             OR NEW.status = 'cancelled'))
+                                             OR NEW.status = 'cancelled')
+              OR OLD.status = 'running' AND NEW.status = 'skipped' AND NEW.forgiven = OLD.forgiven + 1)
       OR NEW.attempt < OLD.attempt
     BEGIN
         SELECT RAISE(ABORT, 'a run has no such transition');

@@ -15,7 +15,7 @@ use crate::rules::streak::Streak;
 use crate::store::fault::Fault;
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::open::{Change, Written};
-use crate::store::sqlite::runs::{self, Again, CancelledBy, End, Fence, Success, Wrote};
+use crate::store::sqlite::runs::{self, Again, End, EndedBy, Fence, Success, Wrote};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{attempts, blocked, delays, followers, owners, row};
 use crate::store::turn_io::Seen;
@@ -241,7 +241,7 @@ impl From<RunStatus> for AttemptEnd {
     }
 }
 
-/// running -> failed, dead or cancelled. Returns `None` if the claim no longer holds.
+/// running -> failed, dead, cancelled or skipped. Returns `None` if the claim no longer holds.
 fn end_unsuccessfully(
     cx: &Change<'_>,
     fence: &Fence<'_>,
@@ -250,8 +250,9 @@ fn end_unsuccessfully(
     random: &mut fastrand::Rng,
 ) -> Result<Option<AttemptEnd>, Fault> {
     let (tx, &Failure { how, retry, is_interrupted, unannounced, ref end }) = (cx.tx, failure);
-    let by = if retry == Retry::Cancel { CancelledBy::Handler } else { CancelledBy::Request };
-    let (wrote, status, next_attempt) = if runs::cancel_running(tx, fence, end, by)? == Wrote::Done {
+    // A request to stop comes before what the handler says, except that it cancels the run too.
+    let by = if retry == Retry::Cancel { EndedBy::Handler(RunStatus::Cancelled) } else { EndedBy::Request };
+    let (wrote, status, next_attempt) = if runs::end_without_failure(tx, fence, end, by)? == Wrote::Done {
         (Wrote::Done, RunStatus::Cancelled, None)
     } else {
         let tally = claim.tally(is_interrupted, unannounced);
@@ -264,6 +265,10 @@ fn end_unsuccessfully(
                 let again = Again { run_at: at, is_forgiven, interrupted: tally.interrupted };
                 (runs::fail(tx, fence, end, again)?, RunStatus::Failed, Some(at))
             }
+            Verdict::Skip => {
+                let status = RunStatus::Skipped;
+                (runs::end_without_failure(tx, fence, end, EndedBy::Handler(status))?, status, None)
+            }
             Verdict::Dead => (runs::set_dead(tx, fence, end, tally.interrupted)?, RunStatus::Dead, None),
             // It would have been written above.
             Verdict::Cancel => return Ok(None),
@@ -274,6 +279,7 @@ fn end_unsuccessfully(
     }
     let outcome = match (how, status) {
         (AttemptOutcome::Failed, RunStatus::Cancelled) => AttemptOutcome::Cancelled,
+        (AttemptOutcome::Failed, RunStatus::Skipped) => AttemptOutcome::Skipped,
         (AttemptOutcome::Failed, RunStatus::Failed) if matches!(retry, Retry::Snooze(_)) => AttemptOutcome::Snoozed,
         _ => how,
     };

@@ -40,7 +40,8 @@ pub(crate) fn draw_call(rng: &mut fastrand::Rng, claim: &Arc<Claim>) -> HandlerC
     let limit = claim.timeout.filter(|limit| !limit.is_zero()).unwrap_or(Duration::from_secs(60));
     let (takes, outcome) = match rng.u32(..100) {
         0..40 => (short, succeeded(claim)),
-        40..58 => (long, succeeded(claim)),
+        40..57 => (long, succeeded(claim)),
+        57..58 => (short, failed(FailureKind::Failed, "nothing to do", Retry::Skip)),
         58..72 => (short, failed(FailureKind::Failed, "it failed", Retry::Backoff)),
         72..77 => (long, failed(FailureKind::Failed, "it failed late", Retry::Backoff)),
         77..82 => (short, failed(FailureKind::Failed, "no use", Retry::GiveUp)),

@@ -377,6 +377,9 @@ fn expected_end(
     if cancel || retry == Retry::Cancel {
         return end(RunStatus::Cancelled, said("cancelled"));
     }
+    if retry == Retry::Skip {
+        return AttemptEnd { forgiven: true, ..end(RunStatus::Skipped, said("skipped")) };
+    }
     let kept = Some(how.as_str());
     let interrupted = if retry == Retry::Interrupted { interrupted + 1 } else { 0 };
     let end = |status, kept| AttemptEnd { interrupted: Some(interrupted), ..end(status, kept) };

@@ -15,7 +15,7 @@ export class FakeDuly {
 
   /** @param {string} source the worker's program, without the import of the client */
   constructor(source) {
-    const program = `import { worker, GiveUp, RetryAfter } from ${JSON.stringify(CLIENT)};\n${source}`;
+    const program = `import { worker, GiveUp, RetryAfter, Skip } from ${JSON.stringify(CLIENT)};\n${source}`;
     this.process = spawn(process.execPath, ["--input-type=module", "-e", program], { stdio: ["pipe", "pipe", "pipe"] });
     this.process.stdout.setEncoding("utf8").on("data", (text) => this.#take(text));
     this.process.stderr.setEncoding("utf8").on("data", (text) => {

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from . import _messages
 from ._loop import Loop
 from ._output import Output
-from .errors import Cancelled, GiveUp, ProtocolError, RetryAfter
+from .errors import Cancelled, GiveUp, ProtocolError, RetryAfter, Skip
 from .run import Run, calling
 
 _CHUNK = 256 * 1024
@@ -249,7 +249,7 @@ class Session:
     def _failed(self, run: Run, error: BaseException) -> None:
         """Sends `failed`, and the stack of an unexpected exception to the log. Not flushed."""
         keys: Dict[str, object] = {"run": run.run_id, "attempt": run.attempt}
-        if isinstance(error, (GiveUp, RetryAfter, Cancelled)):
+        if isinstance(error, (GiveUp, RetryAfter, Skip, Cancelled)):
             text = _messages.message_of(error) + _messages.caused_by(error)
         else:
             text = _messages.describe(error)
@@ -259,6 +259,8 @@ class Session:
                 self._output.add(log)
         if isinstance(error, GiveUp):
             keys["retry"] = False
+        elif isinstance(error, Skip):
+            keys["retry"] = "skip"
         elif isinstance(error, RetryAfter):
             keys["retry"] = error.text
         self._end(run, _messages.line("failed", error=_messages.text(text), **keys))

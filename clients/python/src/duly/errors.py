@@ -18,6 +18,10 @@ class GiveUp(Error):
     """Raised by a handler: the run is dead, and is not retried. The text becomes its error."""
 
 
+class Skip(Error):
+    """Raised by a handler: there is nothing to do this time, and the run is skipped. It is no failure. The text is the reason."""
+
+
 class RetryAfter(Error):
     """Raised by a handler: the attempt has failed, and the run is retried after `delay`, not the backoff of its task.
 

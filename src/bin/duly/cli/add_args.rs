@@ -9,7 +9,7 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy};
 use serde_json::value::RawValue;
 
 use crate::cli::help_examples;
-use crate::cli::values::{duration, expiry, json_or_input, schedule_duration, variable, variable_name};
+use crate::cli::values::{MAX_EXIT_CODE, duration, expiry, json_or_input, schedule_duration, variable, variable_name};
 
 const WHEN: &str = "Schedule (exactly one)";
 const WHAT: &str = "What to run (exactly one, or -- ARGV)";
@@ -94,6 +94,20 @@ pub(crate) struct Add {
     /// Text that the command reads from its standard input.
     #[arg(long, value_name = "TEXT", conflicts_with = "handler", help_heading = COMMAND)]
     pub(crate) stdin: Option<String>,
+
+    /// Gate: a command that decides whether a run is worth starting, split into words as a shell does, without a shell. It is executed
+    /// before the first attempt of a run, for 30 s at most. Exit code 0: the run goes on. 1: it is skipped, and the last line that the gate
+    /// printed is the reason. Any other: the attempt has failed. duly trigger and retry do not ask it.
+    #[arg(long, value_name = "ARGV", conflicts_with = "handler", help_heading = COMMAND)]
+    pub(crate) only_if: Option<String>,
+    /// Exit codes after which the run is dead at once, beside 78; several with commas. Any other is retried.
+    #[arg(long, value_name = "CODES", conflicts_with = "handler", help_heading = COMMAND, value_delimiter = ',',
+          value_parser = clap::value_parser!(i32).range(1..=i64::from(MAX_EXIT_CODE)))]
+    pub(crate) give_up_exit_codes: Vec<i32>,
+    /// Exit codes after which the run is skipped, which is no failure; several with commas.
+    #[arg(long, value_name = "CODES", conflicts_with = "handler", help_heading = COMMAND, value_delimiter = ',',
+          value_parser = clap::value_parser!(i32).range(1..=i64::from(MAX_EXIT_CODE)))]
+    pub(crate) skip_exit_codes: Vec<i32>,
 
     #[command(flatten)]
     pub(crate) policies: Policies,

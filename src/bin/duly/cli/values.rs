@@ -12,6 +12,9 @@ use serde_json::value::RawValue;
 /// Shortest time after which a run may expire.
 const SHORTEST_EXPIRY: Duration = Duration::from_secs(1);
 
+/// The highest exit code of a program on Unix.
+pub(crate) const MAX_EXIT_CODE: i32 = 255;
+
 /// The form of a line of the log: time, level and message as text or as one JSON object; or, for the systemd journal, which has its own
 /// times, the level as `<N>` and the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -7,6 +7,7 @@ use duly::{Added, Change, Client, NewTask, ScheduleKind, Task, Timestamp, Zone};
 use serde::Serialize;
 
 use crate::cli::add_args::{Add, Policies};
+use crate::cli::command_line::words;
 use crate::cli::failure::Failure;
 use crate::cli::values::reason;
 use crate::cli::zone;
@@ -151,8 +152,18 @@ fn new_task(add: &Add) -> Result<NewTask, Failure> {
         env: add.env.iter().cloned().collect(),
         env_from: add.env_from.clone(),
         stdin: add.stdin.clone().unwrap_or_default(),
+        only_if: add.only_if.as_deref().map(gate).transpose()?.unwrap_or_default(),
+        give_up_exit_codes: add.give_up_exit_codes.clone(),
+        skip_exit_codes: add.skip_exit_codes.clone(),
     };
-    Ok(task.handler("command").payload(payload))
+    Ok(task.handler("command").payload(payload.checked().map_err(Failure::Refused)?))
+}
+
+/// Returns the program and the arguments of a gate.
+fn gate(line: &str) -> Result<Vec<String>, Failure> {
+    let argv = words(line)
+        .and_then(|argv| if argv.is_empty() { Err("expected a command, found none".to_owned()) } else { Ok(argv) });
+    argv.map_err(|reason| Failure::Refused(format!("--only-if: {reason}")))
 }
 
 /// Returns the absolute working directory of the command: the scheduler has another one.

@@ -21,7 +21,7 @@ pub(crate) fn find(client: &Client, which: &str) -> Result<i64, Failure> {
         return Ok(id);
     }
     let newest = client.history(which, SEARCHED)?;
-    let has_output = |run: &&Run| !matches!(run.status, RunStatus::Skipped | RunStatus::Missed);
+    let has_output = |run: &&Run| run.attempt > 0 || !matches!(run.status, RunStatus::Skipped | RunStatus::Missed);
     let run = newest.iter().find(has_output).or(newest.first());
     run.map(|run| run.id).ok_or_else(|| Failure::Refused(format!("{which} has no run yet")))
 }

@@ -7,6 +7,7 @@ use crate::commands::add::occurrence_table;
 use crate::commands::history;
 use crate::commands::limit::{is_reached, use_of};
 use crate::commands::list::{next, recent_tone, schedule, task_tone};
+use crate::exec::payload::Payload;
 use crate::output::escape::shell_word;
 use crate::output::printer::Printer;
 use crate::output::sparkline::spark;
@@ -110,19 +111,18 @@ fn action(task: &Task) -> Vec<(&'static str, String)> {
     if definition.handler != "command" {
         return payload;
     }
-    let Ok(command) = serde_json::from_str::<serde_json::Value>(&definition.payload) else { return payload };
-    let Some(argv) = command["argv"].as_array() else { return payload };
-    let words: Option<Vec<String>> = argv.iter().map(|word| word.as_str().map(shell_word)).collect();
-    let Some(words) = words else { return payload };
-    let mut rows = vec![("command", words.join(" "))];
-    rows.extend(command["cwd"].as_str().map(|folder| ("cwd", folder.to_owned())));
-    rows.extend(command["user"].as_str().map(|name| ("user", name.to_owned())));
-    for (key, value) in command["env"].as_object().into_iter().flatten() {
-        rows.push(("env", format!("{key}={}", shell_word(value.as_str().unwrap_or_default()))));
+    let Ok(command) = Payload::parse(&definition.payload) else { return payload };
+    let quoted = |argv: &[String]| argv.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
+    let mut rows = vec![("command", quoted(&command.argv))];
+    rows.extend((!command.only_if.is_empty()).then(|| ("only if", quoted(&command.only_if))));
+    rows.extend(command.cwd.map(|folder| ("cwd", folder)));
+    rows.extend(command.user.map(|name| ("user", name)));
+    rows.extend(command.env.iter().map(|(key, value)| ("env", format!("{key}={}", shell_word(value)))));
+    rows.extend(command.env_from.into_iter().map(|name| ("env from", name)));
+    rows.extend((!command.stdin.is_empty()).then_some(("stdin", command.stdin)));
+    for (name, codes) in [("give up after", &command.give_up_exit_codes), ("skip after", &command.skip_exit_codes)] {
+        let codes = codes.iter().map(i32::to_string).collect::<Vec<_>>();
+        rows.extend((!codes.is_empty()).then(|| (name, format!("exit code {}", codes.join(", ")))));
     }
-    for name in command["env_from"].as_array().into_iter().flatten() {
-        rows.push(("env from", name.as_str().unwrap_or_default().to_owned()));
-    }
-    rows.extend(command["stdin"].as_str().map(|text| ("stdin", text.to_owned())));
     rows
 }

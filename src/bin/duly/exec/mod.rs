@@ -16,14 +16,14 @@ pub(crate) mod user;
 
 use std::io::{self, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use duly::command::{CommandContext, Orphan, name_of_attempt};
-use duly::{BoxError, Clock, Context, Failure, Handler, StopReason, SystemClock};
+use duly::{BoxError, Clock, Context, Failure, Handler, Origin, Retry, StopReason, SystemClock};
 
 use crate::exec::environment::Environment;
 use crate::exec::guard::process::since_boot;
@@ -42,6 +42,10 @@ const LEFTOVER: Duration = Duration::from_secs(2);
 const PIPES: Duration = Duration::from_millis(500);
 /// Interval at which the output of a running command is reported. A command that ends earlier costs no write for it.
 const REPORT: Duration = Duration::from_secs(1);
+/// Longest time that a gate may take.
+const GATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The effect that records that the gate has said yes.
+const GATE: &str = "only_if";
 /// First and longest poll interval for the end of a command, which may not coincide with the end of its pipes.
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
@@ -86,12 +90,14 @@ impl Commands {
     fn wait_for_end(
         &self,
         context: &Context,
+        part: Part,
         group: &mut Group,
         drains: &[Drain; 2],
         closed: &Receiver<()>,
         watched: Option<&Watched>,
     ) -> Option<StopReason> {
         let command = CommandContext::of(context);
+        let until = (part == Part::Gate).then(|| self.now() + GATE_TIMEOUT);
         let (mut report_at, mut reported) = (self.now() + REPORT, 0);
         let mut stage = Stage::Running;
         let mut reason = None;
@@ -101,9 +107,10 @@ impl Commands {
         loop {
             // Read before the state of the command: a command that ended while this process was stopped or the machine was
             // suspended has ended by itself, even if its timeout has passed when that is noticed.
-            let stop = context.stop_reason();
+            let is_late = until.is_some_and(|until| self.now() >= until);
+            let stop = context.stop_reason().or(is_late.then_some(StopReason::TimeUp));
             let ended = group.has_ended();
-            if ended {
+            if ended && part == Part::Command {
                 let cause = cause(reason, context.stop_reason());
                 match earlier_end(self.now().saturating_sub(seen), watched) {
                     Some(ago) => command.record_earlier_end(cause, ago),
@@ -116,7 +123,7 @@ impl Commands {
                 return reason;
             }
             let now = self.now();
-            if now >= report_at {
+            if now >= report_at && part == Part::Command {
                 report_at = now + REPORT;
                 let total = drains.iter().map(Drain::total).sum();
                 if total != reported {
@@ -218,35 +225,25 @@ impl Handler for Commands {
             return Err(self.stopped(reason, "it was not started"));
         }
         let _running = Running::begin(&self.running);
-        let (sender, closed) = channel();
-        // Before the process: one that cannot be read would be killed in the middle of its work.
-        let of_stdout = self.drain(context, Stream::Stdout, &sender)?;
-        let of_stderr = self.drain(context, Stream::Stderr, &sender)?;
-        let command = CommandContext::of(context);
-        let variables = identity(context).map(|(name, value)| format!("{name}={value}"));
-        let name = name_of_attempt(context.run_id(), context.attempt());
-        let watched = self.guard.announce(Some(name), variables.into(), TERM);
-        let started = start(context, &payload, self.environment);
-        let mut group = started.inspect_err(|_| watched.iter().for_each(Watched::end))?;
-        // Before the process is recorded: the guard knows every recorded command.
-        watched.iter().for_each(|watched| watched.identify(group.id()));
-        command.record_guarded_process(group.id(), watched.as_ref().and_then(Watched::group));
-        let drains = match group.pipes() {
-            (Some(stdout), Some(stderr)) => [of_stdout.read(stdout), of_stderr.read(stderr)],
-            _ => return Err("the command has no pipes".into()),
-        };
-        let stopped = self.wait_for_end(context, &mut group, &drains, &closed, watched.as_ref());
-        let output = self.collect_output(drains, &closed);
-        if !output.is_empty() {
-            command.record_output(output);
+        if !payload.only_if.is_empty() && context.origin() != Origin::Manual {
+            // What it said is kept for the further attempts. In doubt it is asked again: a gate has no effect.
+            context.effect_or(GATE, || Ok(None), || self.ask_gate(context, &payload))?;
         }
-        let status = group.end()?;
+        let Ended { stopped, output, status } = self.run_to_end(context, &payload, Part::Command)?;
+        let command = CommandContext::of(context);
+        if !output.is_empty() {
+            command.record_output(&output);
+        }
         if let Some(code) = status.code() {
             command.record_exit_code(code);
         }
         match (stopped, system::failure(status)) {
             (Some(reason), how) => Err(self.stopped(reason, how.as_deref().unwrap_or("exit code 0"))),
-            (None, Some(how)) => Err(how.into()),
+            (None, Some(how)) => match status.code().map(|code| payload.after_exit(code)) {
+                Some(Retry::Skip) => Err(Failure::skip(text::with_last_line(&how, &output)).into()),
+                Some(Retry::GiveUp) => Err(Failure::give_up(how).into()),
+                _ => Err(how.into()),
+            },
             (None, None) => Ok(None),
         }
     }
@@ -261,6 +258,56 @@ impl Handler for Commands {
 }
 
 impl Commands {
+    /// Asks the gate whether the run is worth starting. An error says what follows if it does not say yes.
+    fn ask_gate(&self, context: &Context, payload: &Payload) -> Result<(), BoxError> {
+        let gate = Payload { argv: payload.only_if.clone(), ..payload.clone() };
+        let Ended { stopped, output, status } = self.run_to_end(context, &gate, Part::Gate)?;
+        let how = match (stopped, system::failure(status)) {
+            (None, None) => return Ok(()),
+            (_, how) => how.unwrap_or_else(|| "exit code 0".to_owned()),
+        };
+        let command = CommandContext::of(context);
+        command.record_output(&output);
+        if let Some(code) = status.code() {
+            command.record_exit_code(code);
+        }
+        match (stopped, status.code()) {
+            (Some(StopReason::TimeUp), _) if context.stop_reason().is_none() => {
+                let limit = humantime::format_duration(GATE_TIMEOUT);
+                Err(format!("the gate took longer than {limit}: {how}").into())
+            }
+            (Some(reason), _) => Err(self.stopped(reason, &format!("gate: {how}"))),
+            (None, Some(1)) => Err(Failure::skip(text::with_last_line("gate", &output)).into()),
+            (None, _) => Err(format!("the gate failed: {how}").into()),
+        }
+    }
+
+    /// Starts a gate or a command, and waits for its end.
+    fn run_to_end(&self, context: &Context, payload: &Payload, part: Part) -> Result<Ended, BoxError> {
+        let (sender, closed) = channel();
+        // Before the process: one that cannot be read would be killed in the middle of its work.
+        let of_stdout = self.drain(context, Stream::Stdout, &sender)?;
+        let of_stderr = self.drain(context, Stream::Stderr, &sender)?;
+        let command = CommandContext::of(context);
+        let variables = identity(context).map(|(name, value)| format!("{name}={value}"));
+        let name = format!("{}{}", name_of_attempt(context.run_id(), context.attempt()), part.suffix());
+        let watched = self.guard.announce(Some(name), variables.into(), TERM);
+        let started = start(context, payload, self.environment);
+        let mut group = started.inspect_err(|_| watched.iter().for_each(Watched::end))?;
+        // Before the process is recorded: the guard knows every recorded command.
+        watched.iter().for_each(|watched| watched.identify(group.id()));
+        if part == Part::Command {
+            command.record_guarded_process(group.id(), watched.as_ref().and_then(Watched::group));
+        }
+        let drains = match group.pipes() {
+            (Some(stdout), Some(stderr)) => [of_stdout.read(stdout), of_stderr.read(stderr)],
+            _ => return Err("the command has no pipes".into()),
+        };
+        let stopped = self.wait_for_end(context, part, &mut group, &drains, &closed, watched.as_ref());
+        let output = self.collect_output(drains, &closed);
+        Ok(Ended { stopped, output, status: group.end()? })
+    }
+
     /// Prepares to read a stream of the command.
     fn drain<R: Read + Send + 'static>(
         &self,
@@ -288,6 +335,32 @@ impl Commands {
             _ => format!("it was asked to stop: {how}").into(),
         }
     }
+}
+
+/// What of an attempt a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// It is not recorded with the run: a record would describe it, and not the command that follows.
+    Gate,
+    Command,
+}
+
+impl Part {
+    /// Distinguishes its process group from the other part's, for the guard.
+    fn suffix(self) -> &'static str {
+        match self {
+            Part::Gate => "-gate",
+            Part::Command => "",
+        }
+    }
+}
+
+/// The end of a gate or a command.
+struct Ended {
+    /// The request to stop that has ended it.
+    stopped: Option<StopReason>,
+    output: String,
+    status: ExitStatus,
 }
 
 /// Counts a running command until it is dropped.

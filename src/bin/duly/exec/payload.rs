@@ -6,10 +6,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::cli::values::truncated;
+use duly::Retry;
+
+use crate::cli::values::{MAX_EXIT_CODE, truncated};
 
 /// A valid payload. As JSON it contains the given fields in this order, so that the same command always has the same text.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Payload {
     /// The program and its arguments; never empty.
     pub(crate) argv: Vec<String>,
@@ -28,10 +30,23 @@ pub(crate) struct Payload {
     /// The standard input.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) stdin: String,
+    /// The gate: a program and its arguments, which decide whether a run is worth starting; empty: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) only_if: Vec<String>,
+    /// Exit codes of the command after which the run is dead.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) give_up_exit_codes: Vec<i32>,
+    /// Exit codes of the command after which the run is skipped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) skip_exit_codes: Vec<i32>,
 }
 
 /// The names of all fields.
-const FIELDS: [&str; 6] = ["argv", "cwd", "user", "env", "env_from", "stdin"];
+const FIELDS: [&str; 9] =
+    ["argv", "cwd", "user", "env", "env_from", "stdin", "only_if", "give_up_exit_codes", "skip_exit_codes"];
+/// The exit code of a program that is not configured: it would fail again. Its name in sysexits.h; `EX_TEMPFAIL`, 75, is a failure that is
+/// retried, as all others.
+const EX_CONFIG: i32 = 78;
 
 impl Payload {
     /// Parses a payload. An error names the field, and what is expected and found.
@@ -58,9 +73,18 @@ impl Payload {
                 Some(Value::String(text)) => text.clone(),
                 Some(other) => return Err(format!("stdin: expected a string, found {}", kind(other))),
             },
+            only_if: texts(&fields, "only_if")?,
+            give_up_exit_codes: exit_codes(&fields, "give_up_exit_codes")?,
+            skip_exit_codes: exit_codes(&fields, "skip_exit_codes")?,
         };
         if payload.argv.first().is_none_or(String::is_empty) {
             return Err("argv: expected a program and its arguments, found none".to_owned());
+        }
+        if payload.only_if.first().is_some_and(String::is_empty) {
+            return Err("only_if: expected a program and its arguments, found an empty program".to_owned());
+        }
+        if let Some(code) = payload.skip_exit_codes.iter().find(|code| payload.give_up_exit_codes.contains(code)) {
+            return Err(format!("skip_exit_codes: {code} is one of give_up_exit_codes too: name it in one of them"));
         }
         if payload.cwd.as_ref().is_some_and(String::is_empty) {
             return Err("cwd: expected a folder, found an empty string".to_owned());
@@ -82,6 +106,15 @@ impl Payload {
         let json = serde_json::value::to_raw_value(self).map_err(|error| error.to_string())?;
         Payload::parse(json.get())?;
         Ok(json)
+    }
+
+    /// Returns what follows an exit code of the command that is not 0.
+    pub(crate) fn after_exit(&self, code: i32) -> Retry {
+        if self.skip_exit_codes.contains(&code) {
+            return Retry::Skip;
+        }
+        let gives_up = code == EX_CONFIG || self.give_up_exit_codes.contains(&code);
+        if gives_up { Retry::GiveUp } else { Retry::Backoff }
     }
 
     /// Returns the first variable of `env_from` that is not set.
@@ -144,6 +177,21 @@ fn pairs(fields: &Map<String, Value>, name: &str) -> Result<BTreeMap<String, Str
     }
 }
 
+fn exit_codes(fields: &Map<String, Value>, name: &str) -> Result<Vec<i32>, String> {
+    let code = |value: &Value| match value.as_i64().and_then(|code| i32::try_from(code).ok()) {
+        Some(code @ 1..=MAX_EXIT_CODE) => Ok(code),
+        _ => Err(format!(
+            "{name}: expected an exit code from 1 to {MAX_EXIT_CODE}, found {}",
+            truncated(&value.to_string())
+        )),
+    };
+    match field(fields, name) {
+        None => Ok(Vec::new()),
+        Some(Value::Array(values)) => values.iter().map(code).collect(),
+        Some(other) => Err(format!("{name}: expected an array of exit codes, found {}", kind(other))),
+    }
+}
+
 /// Returns a string that is valid as an argument, a directory or a variable.
 fn string(value: &Value, field: &str) -> Result<String, String> {
     match value {
@@ -169,6 +217,7 @@ fn kind(value: &Value) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::{Payload, dead_run};
+    use duly::Retry;
 
     #[test]
     fn all_fields_are_parsed() {
@@ -181,6 +230,24 @@ mod tests {
         assert_eq!(payload.missing_variable(|name| name == "HOME"), None);
         let least = Payload::parse(r#"{"argv": ["true"], "cwd": null}"#).unwrap();
         assert!(least.cwd.is_none() && least.user.is_none() && least.env.is_empty() && least.stdin.is_empty());
+    }
+
+    #[test]
+    fn an_exit_code_says_what_follows() {
+        let json = r#"{"argv": ["x"], "give_up_exit_codes": [3, 75], "skip_exit_codes": [4, 78]}"#;
+        let listed = Payload::parse(json).unwrap();
+        let plain = Payload::parse(r#"{"argv": ["x"]}"#).unwrap();
+        let cases = [
+            (1, Retry::Backoff, Retry::Backoff),
+            (3, Retry::Backoff, Retry::GiveUp),
+            (4, Retry::Backoff, Retry::Skip),
+            (75, Retry::Backoff, Retry::GiveUp),
+            // The list comes before what the code means elsewhere.
+            (78, Retry::GiveUp, Retry::Skip),
+        ];
+        for (code, without, with) in cases {
+            assert_eq!((plain.after_exit(code), listed.after_exit(code)), (without, with), "{code}");
+        }
     }
 
     #[test]
@@ -215,6 +282,18 @@ mod tests {
             (r#"{"argv": ["ls"], "env": {"A=B": ""}}"#, "env: expected the name of a variable"),
             (r#"{"argv": ["ls"], "env_from": [""]}"#, "env_from: expected the name of a variable"),
             (r#"{"argv": ["ls"], "stdin": {}}"#, "stdin: expected a string, found an object"),
+            (r#"{"argv": ["ls"], "only_if": "test"}"#, "only_if: expected an array of strings, found a string"),
+            (r#"{"argv": ["ls"], "only_if": ["", "x"]}"#, "only_if: expected a program"),
+            (
+                r#"{"argv": ["ls"], "skip_exit_codes": [0]}"#,
+                "skip_exit_codes: expected an exit code from 1 to 255, found 0",
+            ),
+            (r#"{"argv": ["ls"], "give_up_exit_codes": [1.5]}"#, "give_up_exit_codes: expected an exit code"),
+            (r#"{"argv": ["ls"], "give_up_exit_codes": 3}"#, "expected an array of exit codes, found a number"),
+            (
+                r#"{"argv": ["ls"], "give_up_exit_codes": [3], "skip_exit_codes": [2, 3]}"#,
+                "3 is one of give_up_exit_codes",
+            ),
             (r#"{"argv": ["ls"], "comand": "x"}"#, "no field \"comand\""),
         ] {
             let error = Payload::parse(json).unwrap_err();

@@ -16,6 +16,17 @@ pub(crate) fn join(stdout: String, stderr: &str) -> String {
     format!("{stdout}{line}{STDERR}{stderr}")
 }
 
+/// Longest part of a line that [`with_last_line`] adds, in characters.
+const MAX_LINE: usize = 500;
+
+/// `how: the last line`, of the streams together.
+pub(crate) fn with_last_line(how: &str, output: &str) -> String {
+    match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+        Some(line) => format!("{how}: {}", line.chars().take(MAX_LINE).collect::<String>()),
+        None => how.to_owned(),
+    }
+}
+
 /// Joins the beginning and the end of a stream of `total` bytes.
 pub(crate) fn cut(head: &str, total: u64, tail: &str) -> String {
     let (begin, end) = CUT;

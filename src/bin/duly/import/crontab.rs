@@ -248,8 +248,8 @@ impl Variables {
             cwd: self.env.get("HOME").filter(|home| !home.is_empty()).or(home).cloned(),
             user,
             env: self.env.clone(),
-            env_from: Vec::new(),
             stdin: entry.input,
+            ..Payload::default()
         }
     }
 }

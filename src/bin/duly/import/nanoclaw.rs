@@ -134,10 +134,8 @@ impl Target<'_> {
                 let payload = Payload {
                     argv: argv.to_vec(),
                     cwd: Some((*cwd).to_owned()),
-                    user: None,
-                    env: Default::default(),
-                    env_from: Vec::new(),
                     stdin: format!("{}\n", Value::Object(input)),
+                    ..Payload::default()
                 };
                 Ok(task.handler("command").payload(payload.checked()?))
             }

@@ -163,11 +163,8 @@ impl Variables {
         let shell = self.env.get("SHELL").map_or("/bin/sh", String::as_str);
         Payload {
             argv: vec![shell.to_owned(), "-c".to_owned(), command.to_owned()],
-            cwd: None,
-            user: None,
             env: self.env.clone(),
-            env_from: Vec::new(),
-            stdin: String::new(),
+            ..Payload::default()
         }
     }
 }

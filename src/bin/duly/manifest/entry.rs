@@ -16,6 +16,9 @@ use crate::exec::system;
 
 /// Keys of a task and of `[defaults]`, beside [`POLICIES`].
 pub(crate) const SHARED_KEYS: &[&str] = &["time_zone", "cwd", "user", "env", "env_from", "at_most_once"];
+/// Keys that only the task of a command may have.
+const OF_COMMANDS: &[&str] =
+    &["cwd", "user", "env", "env_from", "stdin", "only_if", "give_up_exit_codes", "skip_exit_codes"];
 /// Most characters of an unknown key that are compared and printed.
 const MAX_KEY: usize = 80;
 
@@ -69,7 +72,7 @@ impl Entry<'_> {
                 task.handler("command").payload(payload.checked()?)
             }
             (None, Some(handler)) => {
-                self.reject_keys(&["cwd", "user", "env", "env_from", "stdin"], "a handler")?;
+                self.reject_keys(OF_COMMANDS, "a handler")?;
                 let payload = self.table.get("payload").map(json_of).transpose()?;
                 let payload = payload.unwrap_or_default();
                 if handler == "command" {
@@ -155,7 +158,10 @@ impl Entry<'_> {
         let env_from = self.list("env_from")?.unwrap_or_default();
         let stdin = self.text("stdin")?.unwrap_or_default();
         let user = self.text("user")?;
-        Ok(Some(Payload { argv, cwd: Some(cwd), user, env: self.env()?, env_from, stdin }))
+        let only_if = self.list("only_if")?.unwrap_or_default();
+        let [give_up_exit_codes, skip_exit_codes] = [self.codes("give_up_exit_codes")?, self.codes("skip_exit_codes")?];
+        let (cwd, env) = (Some(cwd), self.env()?);
+        Ok(Some(Payload { argv, cwd, user, env, env_from, stdin, only_if, give_up_exit_codes, skip_exit_codes }))
     }
 
     pub(super) fn env(&self) -> Result<BTreeMap<String, String>, String> {
@@ -221,6 +227,13 @@ impl Entry<'_> {
     fn word<T>(&self, key: &str, parse: fn(&str) -> Option<T>, expected: &str) -> Result<Option<T>, String> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {:?}", truncated(&text)))
+    }
+
+    fn codes(&self, key: &str) -> Result<Vec<i32>, String> {
+        let Some(given) = self.get(key) else { return Ok(Vec::new()) };
+        let code = |value: &Value| value.as_integer().and_then(|code| i32::try_from(code).ok());
+        let codes = given.as_array().and_then(|values| values.iter().map(code).collect());
+        codes.ok_or_else(|| wrong_value(key, "a list of exit codes", given))
     }
 
     pub(super) fn list(&self, key: &str) -> Result<Option<Vec<String>>, String> {

@@ -63,6 +63,9 @@ const TASK_KEYS: &[&str] = &[
     "handler",
     "payload",
     "stdin",
+    "only_if",
+    "give_up_exit_codes",
+    "skip_exit_codes",
     "starts_at",
     "ends_at",
 ];

@@ -104,9 +104,7 @@ impl Template {
             Piece::Parameter(name) => texts.get(name.as_str()).cloned().unwrap_or_default(),
         };
         let argv = self.arguments.iter().map(|pieces| pieces.iter().map(text).collect()).collect();
-        let Payload { cwd, user, env, env_from, stdin, .. } = &self.payload;
-        let (cwd, user, env) = (cwd.clone(), user.clone(), env.clone());
-        Ok(Payload { argv, cwd, user, env, env_from: env_from.clone(), stdin: stdin.clone() })
+        Ok(Payload { argv, ..self.payload.clone() })
     }
 }
 

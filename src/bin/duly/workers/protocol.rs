@@ -72,6 +72,8 @@ pub(crate) enum Step<'a> {
 pub(crate) enum WorkerRetry {
     Yes,
     No,
+    /// The run is skipped.
+    Skip,
     After(Duration),
 }
 
@@ -175,7 +177,7 @@ impl<'a> Line<'a> {
     }
 
     fn retry(&self) -> Result<WorkerRetry, String> {
-        const EXPECTED: &str = "true, false or a duration such as \"30s\"";
+        const EXPECTED: &str = "true, false, \"skip\" or a duration such as \"30s\"";
         let Some(raw) = optional(self.retry) else { return Ok(WorkerRetry::Yes) };
         match raw.get() {
             "true" => return Ok(WorkerRetry::Yes),
@@ -183,6 +185,9 @@ impl<'a> Line<'a> {
             _ => {}
         }
         let text: String = value("failed", "retry", Some(raw), EXPECTED)?;
+        if text == "skip" {
+            return Ok(WorkerRetry::Skip);
+        }
         duly::parse_duration(&text)
             .map(WorkerRetry::After)
             .map_err(|_| format!("failed: retry: expected {EXPECTED}, found {}", quoted(raw.get())))
@@ -401,6 +406,7 @@ mod tests {
         assert_eq!(step(r#""type":"failed","error":"no""#), failed(WorkerRetry::Yes));
         assert_eq!(step(r#""type":"failed","error":"no","retry":true"#), failed(WorkerRetry::Yes));
         assert_eq!(step(r#""type":"failed","error":"no","retry":false"#), failed(WorkerRetry::No));
+        assert_eq!(step(r#""type":"failed","error":"no","retry":"skip""#), failed(WorkerRetry::Skip));
         let after = failed(WorkerRetry::After(Duration::from_secs(5400)));
         assert_eq!(step(r#""type":"failed","error":"no","retry":"1h 30m""#), after);
         assert_eq!(step(r#""type":"effect_begin","key":"k""#), Step::EffectBegin("k".to_owned()));
@@ -426,7 +432,10 @@ mod tests {
             (r#"{"type":"done","run":1,"attempt":-1}"#, "attempt: expected an integer from 1, found -1"),
             (r#"{"type":"failed","run":1,"attempt":1}"#, "failed: the key \"error\" is missing"),
             (r#"{"type":"failed","run":1,"attempt":1,"error":null}"#, "error: expected a text, found null"),
-            (r#"{"type":"failed","run":1,"attempt":1,"error":"","retry":5}"#, "retry: expected true, false or"),
+            (
+                r#"{"type":"failed","run":1,"attempt":1,"error":"","retry":5}"#,
+                "retry: expected true, false, \"skip\" or",
+            ),
             (r#"{"type":"failed","run":1,"attempt":1,"error":"","retry":"soon"}"#, "found \"soon\""),
             (r#"{"type":"effect_done","run":1,"attempt":1,"key":"k"}"#, "effect_done: the key \"value\" is missing"),
             (r#"{"type":"log","level":"loud","text":""}"#, "log: level: expected error, warn, info"),

@@ -330,14 +330,16 @@ impl Worker {
     }
 
     fn failed(&self, attempt: Attempt, error: String, retry: WorkerRetry) {
-        let returned = if retry == WorkerRetry::No { Some(attempt) } else { self.attempts.take_back(attempt, &error) };
+        let is_decided = matches!(retry, WorkerRetry::No | WorkerRetry::Skip);
+        let returned = if is_decided { Some(attempt) } else { self.attempts.take_back(attempt, &error) };
         let Some(attempt) = returned else { return };
         let Some(delegated) = attempt.delegated else { return };
-        if attempt.stop == Some(StopReason::Shutdown) && retry != WorkerRetry::No {
+        if attempt.stop == Some(StopReason::Shutdown) && !is_decided {
             self.hub.cut_short();
         }
         let failure: BoxError = match retry {
             WorkerRetry::No => Failure::give_up(error).into(),
+            WorkerRetry::Skip => Failure::skip(error).into(),
             WorkerRetry::After(wait) => Failure::retry_after(wait, error).into(),
             WorkerRetry::Yes => error.into(),
         };
