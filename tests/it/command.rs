@@ -221,7 +221,7 @@ fn a_dead_run_reaches_a_command_and_so_does_a_retry_of_its_alarm() {
     client.add(shell("job", "echo 'disk full' >&2; exit 28").at_most_once().on_dead("alarm")).unwrap();
     let mut sidecar = Sidecar::start(&db, &[]);
     let job = wait_for_status(&client, "job", RunStatus::Dead);
-    let expected = format!("job, {}, dead, exit code 28\n", job.id);
+    let expected = format!("job, {}, dead, exit code 28: disk full\n", job.id);
     let alarm = wait_for_status(&client, "alarm", RunStatus::Dead);
     assert_eq!((alarm.output.as_deref(), alarm.error.as_deref()), (Some(&*expected), Some("exit code 1")));
     std::fs::write(db.home().join("mended"), "").unwrap();

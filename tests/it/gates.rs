@@ -50,7 +50,7 @@ fn a_gate_says_yes_or_no_or_fails() {
     assert_eq!(no.output.as_deref(), Some("looked\nno new mail\n\n"));
     assert_eq!(outcomes(&client, no.id), [AttemptOutcome::Skipped]);
     let broken = wait_for_status(&client, "broken", RunStatus::Dead);
-    assert_eq!((broken.error.as_deref(), broken.exit_code), (Some("the gate failed: exit code 2"), Some(2)));
+    assert_eq!((broken.error.as_deref(), broken.exit_code), (Some("the gate failed: exit code 2: what"), Some(2)));
     assert_eq!(lines(&db, "started"), 0, "no command was started");
     // A death is followed; a skip is not.
     eventually("the follower", || !client.history("after", 9).unwrap().is_empty());

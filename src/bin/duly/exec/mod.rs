@@ -241,8 +241,8 @@ impl Handler for Commands {
             (Some(reason), how) => Err(self.stopped(reason, how.as_deref().unwrap_or("exit code 0"))),
             (None, Some(how)) => match status.code().map(|code| payload.after_exit(code)) {
                 Some(Retry::Skip) => Err(Failure::skip(text::with_last_line(&how, &output)).into()),
-                Some(Retry::GiveUp) => Err(Failure::give_up(how).into()),
-                _ => Err(how.into()),
+                Some(Retry::GiveUp) => Err(Failure::give_up(text::with_last_error(&how, &output)).into()),
+                _ => Err(text::with_last_error(&how, &output).into()),
             },
             (None, None) => Ok(None),
         }
@@ -278,7 +278,7 @@ impl Commands {
             }
             (Some(reason), _) => Err(self.stopped(reason, &format!("gate: {how}"))),
             (None, Some(1)) => Err(Failure::skip(text::with_last_line("gate", &output)).into()),
-            (None, _) => Err(format!("the gate failed: {how}").into()),
+            (None, _) => Err(format!("the gate failed: {}", text::with_last_error(&how, &output)).into()),
         }
     }
 

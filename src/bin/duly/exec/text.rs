@@ -19,9 +19,15 @@ pub(crate) fn join(stdout: String, stderr: &str) -> String {
 /// Longest part of a line that [`with_last_line`] adds, in characters.
 const MAX_LINE: usize = 500;
 
-/// `how: the last line`, of the streams together.
-pub(crate) fn with_last_line(how: &str, output: &str) -> String {
-    match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+/// `how: the last line of stderr`, if it has one.
+pub(crate) fn with_last_error(how: &str, output: &str) -> String {
+    let [_, stderr] = parse(output);
+    with_last_line(how, stderr.cut.map_or(stderr.head, |(_, tail)| tail))
+}
+
+/// `how: the last line`, of a stream or of both.
+pub(crate) fn with_last_line(how: &str, printed: &str) -> String {
+    match printed.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
         Some(line) => format!("{how}: {}", line.chars().take(MAX_LINE).collect::<String>()),
         None => how.to_owned(),
     }
@@ -127,7 +133,7 @@ fn skip(text: &str, bytes: u64) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{News, Place, join, parse};
+    use super::{News, Place, cut, join, parse, with_last_error, with_last_line};
 
     #[test]
     fn stderr_has_a_heading() {
@@ -155,6 +161,17 @@ mod tests {
         assert_eq!(next(&mut places, "a\n", "x\n"), ["", "x\n"]);
         assert_eq!(next(&mut places, "a\n", "x\ny\n"), ["", "y\n"]);
         assert_eq!(next(&mut places, "a\nb\n", "x\ny\n"), ["b", ""]);
+    }
+
+    #[test]
+    fn the_last_line_says_why() {
+        assert_eq!(with_last_line("gate", "one\n two \n\n"), "gate: two");
+        assert_eq!(with_last_line("gate", "\n"), "gate");
+        assert_eq!(with_last_error("exit code 1", "only stdout\n"), "exit code 1");
+        let long = cut("first\n", 1_000_000, "more\nno space left on device\n");
+        let output = join("stdout".to_owned(), &long);
+        assert_eq!(with_last_error("exit code 1", &output).lines().count(), 1);
+        assert_eq!(with_last_line("x", &"ä".repeat(600)).chars().count(), "x: ".len() + 500);
     }
 
     #[test]
