@@ -142,8 +142,7 @@ impl Client {
     /// [idempotency key](crate::Context::idempotency_key) of the old run: to other systems it is the same work. It consumes no
     /// occurrence, and all attempts of the retry policy are available to it.
     ///
-    /// A skipped or missed row may stand for many occurrences, and none of them was given to a handler: use
-    /// [`Client::trigger`] for those.
+    /// A skipped or missed row may stand for many occurrences, or for a run that had nothing to do: use [`Client::trigger`] for those.
     ///
     /// ```
     /// use duly::{Client, Error, NewTask};

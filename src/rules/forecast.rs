@@ -210,6 +210,12 @@ impl Task {
         noted(&self.definition, &plan, ahead)
     }
 
+    /// Returns in words what was understood of a calendar interval; `None` for other schedules, and for one that is not valid.
+    #[doc(hidden)]
+    pub fn understood(&self) -> Option<String> {
+        self.definition.check(self.created_at, &mut Schedules::default()).ok()?.understood()
+    }
+
     /// Projects what would happen to the occurrences if no scheduler ran from `since` until `until`, and no run of the task
     /// was unfinished at `until`.
     ///

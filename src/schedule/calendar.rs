@@ -2,7 +2,9 @@
 //!
 //! All times here are naive local times. This module knows no time zone.
 
-use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, Weekday};
+use std::fmt;
+
+use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, Timelike, Weekday};
 
 /// Longest interval: beyond, an occurrence may be later than any that is computed.
 const MAX_EVERY: i32 = 1000;
@@ -13,6 +15,7 @@ const LAST_OF_ALL: u32 = 28;
 const GRAMMAR: &str = "expected a text such as \"every 3 days at 09:00\", \"every 2 weeks on mon, thu at 09:00, 18:30\" or \
                        \"every month on 1, last fri at 06:00\"";
 const TIME: &str = "expected a time of 24 hours such as 09:00 or 18:30:05";
+const ORDINALS: [&str; 4] = ["first", "second", "third", "fourth"];
 const WEEKDAY: &str = "expected mon, tue, wed, thu, fri, sat or sun";
 
 /// The local times of a calendar interval, in whole seconds.
@@ -146,6 +149,71 @@ impl Calendar {
     }
 }
 
+/// What is counted, on which days and at which times: `every 2 weeks on Monday at 09:00, counted from the week of 2027-03-01`.
+impl fmt::Display for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, days, first) = match &self.unit {
+            Unit::Day => ("day", Vec::new(), format!("{}", self.anchor)),
+            Unit::Week(days) => {
+                let monday = date_of(monday_of(self.anchor)).unwrap_or(self.anchor);
+                (
+                    "week",
+                    days.iter().map(|day| weekday_name(*day).to_owned()).collect(),
+                    format!("the week of {monday}"),
+                )
+            }
+            Unit::Month(days) => {
+                ("month", days.iter().map(DayOfMonth::to_string).collect(), self.anchor.format("%B %Y").to_string())
+            }
+        };
+        match self.every {
+            1 => write!(f, "every {unit}")?,
+            every => write!(f, "every {every} {unit}s")?,
+        }
+        if !days.is_empty() {
+            write!(f, " on {}", enumerated(&days))?;
+        }
+        let time = |time: &NaiveTime| time.format(if time.second() == 0 { "%H:%M" } else { "%H:%M:%S" }).to_string();
+        write!(f, " at {}", enumerated(&self.times.iter().map(time).collect::<Vec<_>>()))?;
+        if self.every == 1 { Ok(()) } else { write!(f, ", counted from {first}") }
+    }
+}
+
+impl fmt::Display for DayOfMonth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            DayOfMonth::Numbered(day) => write!(f, "day {day}"),
+            DayOfMonth::Last => f.write_str("the last day"),
+            DayOfMonth::Nth(number, weekday) => {
+                let word =
+                    (1..).zip(ORDINALS).find_map(|(at, word)| (at == number).then_some(word)).unwrap_or_default();
+                write!(f, "the {word} {}", weekday_name(weekday))
+            }
+            DayOfMonth::LastWeekday(weekday) => write!(f, "the last {}", weekday_name(weekday)),
+        }
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn enumerated(items: &[String]) -> String {
+    match items {
+        [first @ .., before, last] => [first, &[format!("{before} and {last}")]].concat().join(", "),
+        _ => items.concat(),
+    }
+}
+
+fn weekday_name(day: Weekday) -> &'static str {
+    match day {
+        Weekday::Mon => "Monday",
+        Weekday::Tue => "Tuesday",
+        Weekday::Wed => "Wednesday",
+        Weekday::Thu => "Thursday",
+        Weekday::Fri => "Friday",
+        Weekday::Sat => "Saturday",
+        Weekday::Sun => "Sunday",
+    }
+}
+
 impl DayOfMonth {
     /// Returns this day of the month that begins on `first`.
     fn in_month(self, first: NaiveDate) -> Option<NaiveDate> {
@@ -216,7 +284,7 @@ fn day_of_month(text: &str) -> Result<DayOfMonth, String> {
         || format!("{text:?} is no day of a month: expected 1 to {LAST_OF_ALL}, last day, first mon or last fri");
     if let Some((which, day)) = text.split_once(char::is_whitespace) {
         let day = day.trim();
-        let number = ["first", "second", "third", "fourth"].iter().zip(1..).find(|(word, _)| **word == which);
+        let number = ORDINALS.iter().zip(1..).find(|(word, _)| **word == which);
         return match (which, number) {
             ("last", _) if day == "day" => Ok(DayOfMonth::Last),
             ("last", _) => Ok(DayOfMonth::LastWeekday(weekday(day)?)),
@@ -254,4 +322,31 @@ fn time_of_day(text: &str) -> Result<NaiveTime, String> {
     let number = |at: usize| parts.get(at).map_or(Some(0), |part| part.parse().ok());
     let time = number(0).zip(number(1)).zip(number(2));
     time.and_then(|((hour, minute), second)| NaiveTime::from_hms_opt(hour, minute, second)).ok_or_else(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_understood_is_said_in_words() {
+        let anchor = NaiveDate::from_ymd_opt(2027, 3, 4).unwrap();
+        for (text, words) in [
+            ("every day at 09:00", "every day at 09:00"),
+            ("every 3 days at 18:30, 09:00", "every 3 days at 09:00 and 18:30, counted from 2027-03-04"),
+            ("every weeks on thu, mon at 09:00:05", "every week on Monday and Thursday at 09:00:05"),
+            ("every 2 weeks on mon at 09:00", "every 2 weeks on Monday at 09:00, counted from the week of 2027-03-01"),
+            (
+                "every month on 1, last fri, second mon and last day at 06:00",
+                "every month on day 1, the last Friday, the second Monday and the last day at 06:00",
+            ),
+            (
+                "every 3 months on first tue at 06:00",
+                "every 3 months on the first Tuesday at 06:00, counted from March 2027",
+            ),
+        ] {
+            let calendar = Calendar::parse(text, anchor).unwrap();
+            assert_eq!(calendar.to_string(), words);
+        }
+    }
 }

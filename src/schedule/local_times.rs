@@ -79,6 +79,12 @@ impl LocalTimes {
         Ok(LocalTimes { times: Times::Calendar(calendar), rule: Rule::Fixed, zone })
     }
 
+    /// Returns what was understood of a calendar interval, in words.
+    pub(super) fn understood(&self) -> Option<String> {
+        let Times::Calendar(calendar) = &self.times else { return None };
+        Some(format!("{calendar}, in the time zone {}", self.zone.name()))
+    }
+
     /// Returns the first occurrence after `at`, never `at` itself.
     ///
     /// ```text

@@ -124,6 +124,12 @@ pub(crate) struct Count {
 }
 
 impl Schedule {
+    /// Returns in words what was understood of a calendar interval.
+    pub(crate) fn understood(&self) -> Option<String> {
+        let Schedule::Local(times) = self else { return None };
+        times.understood()
+    }
+
     /// Parses the columns `schedule_type`, `schedule_value` and `time_zone`. `anchor` is the start of an interval's
     /// grid and the days of a calendar interval: `starts_at`, else `created_at`.
     ///

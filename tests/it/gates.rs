@@ -125,6 +125,21 @@ fn the_time_limit_of_an_attempt_ends_its_gate() {
     sidecar.terminate();
 }
 
+/// The gate says yes in time, and what it has left keeps the attempt until its time is up.
+#[test]
+fn no_command_starts_after_the_time_of_its_attempt() {
+    let (db, client) = TestDb::with_client();
+    let gate = "(trap '' TERM; sleep 3) & exit 0";
+    client.add(gated("slow", gate, &note(&db, "started")).timeout(seconds(1)).at_most_once()).unwrap();
+    let mut sidecar = Sidecar::start(&db, &[]);
+    let run = wait_for_status(&client, "slow", RunStatus::Dead);
+    assert_eq!(outcomes(&client, run.id), [AttemptOutcome::TimedOut]);
+    let error = run.error.unwrap_or_default();
+    assert!(error.contains("it was not started; ended remaining processes of the gate: s"), "{error}");
+    assert_eq!(lines(&db, "started"), 0);
+    sidecar.terminate();
+}
+
 #[test]
 #[ignore = "takes the 30 seconds that a gate may take"]
 fn a_gate_may_take_30_seconds() {

@@ -358,7 +358,7 @@ fn only_a_finished_unsuccessful_run_is_retried() {
     client.add(minutely("late")).unwrap();
     advance_and_step(&mut stepper, minutes(10));
     let missed = db.number("SELECT id FROM task_runs WHERE status = 'missed'");
-    let says = format!("cannot retry run {missed}: it was missed, and never begun: trigger task \"late\" instead");
+    let says = format!("cannot retry run {missed}: it was missed: trigger task \"late\" instead");
     assert_eq!(refused(missed), says);
     db.assert_sound();
 }

@@ -156,7 +156,7 @@ fn schedule(task: &Task, times: &Times) -> Markup {
     let definition = &task.definition;
     html! {
         code { (show(&words::schedule(definition), MAX_CELL)) }
-        p.muted { (show(&words::schedule_sentence(definition), 2 * MAX_CELL)) }
+        p.muted { (show(&words::schedule_sentence(task), 2 * MAX_CELL)) }
         @if let Some(at) = definition.starts_at { p.muted { "Not before " (parts::instant(at, times)) "." } }
         @if let Some(at) = definition.ends_at { p.muted { "Not after " (parts::instant(at, times)) "." } }
     }
@@ -189,7 +189,7 @@ fn work(definition: &Definition) -> Vec<(&'static str, Markup)> {
         rows.extend(command[key].as_str().map(|text| (name, html! { code { (show(text, MAX_CELL)) } })));
     }
     if ["env", "env_from", "stdin", "give_up_exit_codes", "skip_exit_codes"].iter().any(|key| !command[key].is_null()) {
-        rows.push(("Environment", payload()));
+        rows.push(("Payload", payload()));
     }
     rows
 }

@@ -24,9 +24,12 @@ pub(super) fn no_next(task: &Task) -> &'static str {
 }
 
 /// Returns the schedule as a sentence.
-pub(super) fn schedule_sentence(definition: &Definition) -> String {
-    let Definition { schedule_value: value, time_zone: zone, .. } = definition;
-    match definition.schedule_type {
+pub(super) fn schedule_sentence(task: &Task) -> String {
+    let Definition { schedule_value: value, time_zone: zone, .. } = &task.definition;
+    if let Some(words) = task.understood() {
+        return format!("Runs {words}.");
+    }
+    match task.definition.schedule_type {
         ScheduleKind::Cron => format!("Runs at the times of the cron line {value}, read in the time zone {zone}."),
         ScheduleKind::Calendar => format!("Runs {value}, in the time zone {zone}."),
         ScheduleKind::Interval => format!("Runs every {value}, on a fixed grid that daylight saving does not move."),

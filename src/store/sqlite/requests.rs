@@ -73,7 +73,7 @@ pub(super) fn retry_in(
         RunStatus::Dead | RunStatus::Cancelled => {}
         RunStatus::Succeeded => return Err(refused("it succeeded".to_owned())),
         status if status.is_final() => {
-            let reason = format!("it was {status}, and never begun: trigger task {:?} instead", old.task);
+            let reason = format!("it was {status}: trigger task {:?} instead", old.task);
             return Err(refused(reason));
         }
         status => return Err(refused(format!("it is not over: {status}"))),

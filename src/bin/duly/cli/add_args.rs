@@ -100,7 +100,7 @@ pub(crate) struct Add {
     /// printed is the reason. Any other: the attempt has failed. duly trigger and retry do not ask it.
     #[arg(long, value_name = "ARGV", conflicts_with = "handler", help_heading = COMMAND)]
     pub(crate) only_if: Option<String>,
-    /// Exit codes after which the run is dead at once, beside 78; several with commas. Any other is retried.
+    /// Exit codes after which the run is dead at once, beside 78; several with commas. After any other it is retried.
     #[arg(long, value_name = "CODES", conflicts_with = "handler", help_heading = COMMAND, value_delimiter = ',',
           value_parser = clap::value_parser!(i32).range(1..=i64::from(MAX_EXIT_CODE)))]
     pub(crate) give_up_exit_codes: Vec<i32>,

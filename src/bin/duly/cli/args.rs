@@ -125,7 +125,7 @@ pub(crate) enum Command {
     /// Show the attempts of a run, with their errors and output so far.
     #[command(after_help = help_examples::LOGS)]
     Logs {
-        /// Number of the run, as history lists it, or name of a task: its newest run that was not skipped or missed.
+        /// Number of the run, as history lists it, or name of a task: its newest run that was begun.
         #[arg(value_name = "RUN|NAME")]
         which: String,
         /// Print output as it comes until the run has ended, with all its attempts. The exit code is 1 if it does not succeed.

@@ -77,6 +77,9 @@ fn report(client: &Client, added: &Added, has_instant: bool, printer: &mut Print
     if past {
         printer.say(format!("note: {IN_THE_PAST}"))?;
     }
+    if let Some(words) = task.understood() {
+        printer.say(format!("runs {words}"))?;
+    }
     let table = occurrence_table(&task, &next, printer);
     let none = match task.definition.schedule_type {
         ScheduleKind::Manual => "it has no schedule: start it with duly trigger".to_owned(),

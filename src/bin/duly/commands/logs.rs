@@ -12,10 +12,10 @@ use crate::output::table::{Cell, Table, Tone};
 use crate::output::times::Times;
 use crate::output::units::short_duration;
 
-/// Most runs of a task among which [`find`] looks for one that was not skipped or missed.
+/// Most runs of a task among which [`find`] looks for one that was begun.
 const SEARCHED: usize = 20;
 
-/// Returns the id of a run, given its number or the name of its task: of the newest runs the first that was not skipped or missed.
+/// Returns the id of a run, given its number or the name of its task: of the newest runs the first that was begun.
 pub(crate) fn find(client: &Client, which: &str) -> Result<i64, Failure> {
     if let Some(id) = run_number("show", which)? {
         return Ok(id);

@@ -77,6 +77,7 @@ fn summary(task: &Task, marked_runs: Option<usize>, printer: &Printer<'_>) -> Ta
     row("invalid", task.invalid_reason.clone(), Tone::Bad);
     row("paused by", task.paused_by.clone(), plain);
     row("schedule", Some(schedule(task)), plain);
+    row("in words", task.understood(), plain);
     row("next", task.next_run.is_none().then(|| next(task, times)), plain);
     row("starts at", at(definition.starts_at), plain);
     row("ends at", at(definition.ends_at), plain);

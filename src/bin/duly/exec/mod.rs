@@ -14,6 +14,7 @@ pub(crate) mod system;
 pub(crate) mod text;
 pub(crate) mod user;
 
+use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -141,8 +142,7 @@ impl Commands {
                 }
                 Stage::Leftover { until } if now >= until || stop.is_some() => {
                     if let Some(left) = group.left() {
-                        CommandContext::of(context)
-                            .record_remark(format!("ended remaining processes of the command: {left}"));
+                        command.record_remark(format!("ended remaining processes of the {part}: {left}"));
                     }
                     group.terminate();
                     Stage::Terminated { until: now + TERM }
@@ -153,9 +153,9 @@ impl Commands {
                 }
                 Stage::Killed { until } if now >= until && ended => {
                     let (run, task, left) = (context.run_id(), context.task(), group.left().unwrap_or_default());
-                    CommandContext::of(context)
-                        .record_remark(format!("remaining processes of the command could not be ended: {left}"));
-                    log::warn!("run {run} of {task:?}: remaining processes of the command could not be ended: {left}");
+                    let remark = format!("remaining processes of the {part} could not be ended: {left}");
+                    log::warn!("run {run} of {task:?}: {remark}");
+                    command.record_remark(remark);
                     return reason;
                 }
                 stage => stage,
@@ -169,8 +169,8 @@ impl Commands {
         }
     }
 
-    /// Waits up to [`PIPES`] for the end of the pipes, and returns the output.
-    fn collect_output(&self, [stdout, stderr]: [Drain; 2], closed: &Receiver<()>) -> String {
+    /// Waits up to [`PIPES`] for the end of the pipes, and returns what was printed on stdout and stderr.
+    fn collect_output(&self, [stdout, stderr]: [Drain; 2], closed: &Receiver<()>) -> [String; 2] {
         let until = self.now() + PIPES;
         while !(stdout.has_ended() && stderr.has_ended()) {
             let left = until.saturating_sub(self.now());
@@ -178,7 +178,7 @@ impl Commands {
                 break;
             }
         }
-        text::join(stdout.into_text(), &stderr.into_text())
+        [stdout.into_text(), stderr.into_text()]
     }
 }
 
@@ -221,28 +221,21 @@ impl Handler for Commands {
                 format!("env_from: the environment of the scheduler has no variable {name:?}; set it and restart it");
             return Err(Failure::give_up(error).into());
         }
-        if let Some(reason) = context.stop_reason() {
-            return Err(self.stopped(reason, "it was not started"));
-        }
+        self.check_stop(context)?;
         let _running = Running::begin(&self.running);
         if !payload.only_if.is_empty() && context.origin() != Origin::Manual {
-            // What it said is kept for the further attempts. In doubt it is asked again: a gate has no effect.
-            context.effect_or(GATE, || Ok(None), || self.ask_gate(context, &payload))?;
+            self.pass_gate(context, &payload)?;
+            // It took its time.
+            self.check_stop(context)?;
         }
-        let Ended { stopped, output, status } = self.run_to_end(context, &payload, Part::Command)?;
-        let command = CommandContext::of(context);
-        if !output.is_empty() {
-            command.record_output(&output);
-        }
-        if let Some(code) = status.code() {
-            command.record_exit_code(code);
-        }
-        match (stopped, system::failure(status)) {
-            (Some(reason), how) => Err(self.stopped(reason, how.as_deref().unwrap_or("exit code 0"))),
-            (None, Some(how)) => match status.code().map(|code| payload.after_exit(code)) {
-                Some(Retry::Skip) => Err(Failure::skip(text::with_last_line(&how, &output)).into()),
-                Some(Retry::GiveUp) => Err(Failure::give_up(text::with_last_error(&how, &output)).into()),
-                _ => Err(text::with_last_error(&how, &output).into()),
+        let ended = self.run_to_end(context, &payload, Part::Command)?;
+        ended.record(context);
+        match (ended.stopped, system::failure(ended.status)) {
+            (Some(reason), how) => Err(self.stopped(reason, Part::Command, how.as_deref().unwrap_or("exit code 0"))),
+            (None, Some(how)) => match ended.status.code().map(|code| payload.after_exit(code)) {
+                Some(Retry::Skip) => Err(Failure::skip(ended.with_reason(&how)).into()),
+                Some(Retry::GiveUp) => Err(Failure::give_up(ended.with_error(&how)).into()),
+                _ => Err(ended.with_error(&how).into()),
             },
             (None, None) => Ok(None),
         }
@@ -258,27 +251,45 @@ impl Handler for Commands {
 }
 
 impl Commands {
-    /// Asks the gate whether the run is worth starting. An error says what follows if it does not say yes.
+    /// Refuses if the attempt was asked to stop, or its time is up.
+    fn check_stop(&self, context: &Context) -> Result<(), BoxError> {
+        let reason = context.stop_reason();
+        reason.map_or(Ok(()), |reason| Err(self.stopped(reason, Part::Command, "it was not started")))
+    }
+
+    /// Asks the gate whether the run is worth starting, unless it has said yes in an attempt before. An error says what follows if it does
+    /// not say yes.
+    fn pass_gate(&self, context: &Context, payload: &Payload) -> Result<(), BoxError> {
+        let mut said = None;
+        let ask = || match self.ask_gate(context, payload) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                said = Some(error);
+                Err("the gate did not say yes".into())
+            }
+        };
+        // In doubt it is asked again: a gate has no effect.
+        let passed = context.effect_or(GATE, || Ok(None), ask);
+        // If its answer cannot be recorded, nothing was started.
+        passed.map_err(|error| said.unwrap_or_else(|| Failure::not_started(error).into()))
+    }
+
     fn ask_gate(&self, context: &Context, payload: &Payload) -> Result<(), BoxError> {
         let gate = Payload { argv: payload.only_if.clone(), ..payload.clone() };
-        let Ended { stopped, output, status } = self.run_to_end(context, &gate, Part::Gate)?;
-        let how = match (stopped, system::failure(status)) {
+        let ended = self.run_to_end(context, &gate, Part::Gate)?;
+        let how = match (ended.stopped, system::failure(ended.status)) {
             (None, None) => return Ok(()),
             (_, how) => how.unwrap_or_else(|| "exit code 0".to_owned()),
         };
-        let command = CommandContext::of(context);
-        command.record_output(&output);
-        if let Some(code) = status.code() {
-            command.record_exit_code(code);
-        }
-        match (stopped, status.code()) {
+        ended.record(context);
+        match (ended.stopped, ended.status.code()) {
             (Some(StopReason::TimeUp), _) if context.stop_reason().is_none() => {
                 let limit = humantime::format_duration(GATE_TIMEOUT);
                 Err(format!("the gate took longer than {limit}: {how}").into())
             }
-            (Some(reason), _) => Err(self.stopped(reason, &format!("gate: {how}"))),
-            (None, Some(1)) => Err(Failure::skip(text::with_last_line("gate", &output)).into()),
-            (None, _) => Err(format!("the gate failed: {}", text::with_last_error(&how, &output)).into()),
+            (Some(reason), _) => Err(self.stopped(reason, Part::Gate, &how)),
+            (None, Some(1)) => Err(Failure::skip(ended.with_reason("gate")).into()),
+            (None, _) => Err(format!("the gate failed: {}", ended.with_error(&how)).into()),
         }
     }
 
@@ -290,9 +301,11 @@ impl Commands {
         let of_stderr = self.drain(context, Stream::Stderr, &sender)?;
         let command = CommandContext::of(context);
         let variables = identity(context).map(|(name, value)| format!("{name}={value}"));
-        let name = format!("{}{}", name_of_attempt(context.run_id(), context.attempt()), part.suffix());
+        let name = name_of_attempt(context.run_id(), context.attempt());
+        // What the guard records of a gate is not about the command.
+        let name = if part == Part::Gate { format!("{name}-gate") } else { name };
         let watched = self.guard.announce(Some(name), variables.into(), TERM);
-        let started = start(context, payload, self.environment);
+        let started = start(context, payload, self.environment, part);
         let mut group = started.inspect_err(|_| watched.iter().for_each(Watched::end))?;
         // Before the process is recorded: the guard knows every recorded command.
         watched.iter().for_each(|watched| watched.identify(group.id()));
@@ -304,8 +317,8 @@ impl Commands {
             _ => return Err("the command has no pipes".into()),
         };
         let stopped = self.wait_for_end(context, part, &mut group, &drains, &closed, watched.as_ref());
-        let output = self.collect_output(drains, &closed);
-        Ok(Ended { stopped, output, status: group.end()? })
+        let printed = self.collect_output(drains, &closed);
+        Ok(Ended { stopped, printed, status: group.end()? })
     }
 
     /// Prepares to read a stream of the command.
@@ -323,14 +336,15 @@ impl Commands {
     }
 
     /// The error of a command that was ended or not started. The library judges whether it is an interruption.
-    fn stopped(&self, reason: StopReason, how: &str) -> BoxError {
+    fn stopped(&self, reason: StopReason, part: Part, how: &str) -> BoxError {
         match reason {
             StopReason::Shutdown => {
                 self.was_cut_short.store(true, Ordering::SeqCst);
-                format!("the scheduler stopped before the command had ended: {how}").into()
+                format!("the scheduler stopped before the {part} had ended: {how}").into()
             }
             StopReason::LeaseLost => format!("the server did not answer before the lease ended: {how}").into(),
             // The library puts the timeout before it.
+            StopReason::TimeUp if part == Part::Gate => format!("gate: {how}").into(),
             StopReason::TimeUp => how.into(),
             _ => format!("it was asked to stop: {how}").into(),
         }
@@ -345,13 +359,12 @@ enum Part {
     Command,
 }
 
-impl Part {
-    /// Distinguishes its process group from the other part's, for the guard.
-    fn suffix(self) -> &'static str {
-        match self {
-            Part::Gate => "-gate",
-            Part::Command => "",
-        }
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Part::Gate => "gate",
+            Part::Command => "command",
+        })
     }
 }
 
@@ -359,8 +372,33 @@ impl Part {
 struct Ended {
     /// The request to stop that has ended it.
     stopped: Option<StopReason>,
-    output: String,
+    /// On stdout and stderr.
+    printed: [String; 2],
     status: ExitStatus,
+}
+
+impl Ended {
+    /// Keeps what it printed, and its exit code.
+    fn record(&self, context: &Context) {
+        let command = CommandContext::of(context);
+        let [stdout, stderr] = &self.printed;
+        if !(stdout.is_empty() && stderr.is_empty()) {
+            command.record_output(text::join(stdout.clone(), stderr));
+        }
+        if let Some(code) = self.status.code() {
+            command.record_exit_code(code);
+        }
+    }
+
+    /// `how: the last line of stderr`.
+    fn with_error(&self, how: &str) -> String {
+        text::with_last_line(how, &[&self.printed[1]])
+    }
+
+    /// `how: the last line of stdout`, or of stderr if stdout is empty.
+    fn with_reason(&self, how: &str) -> String {
+        text::with_last_line(how, &[&self.printed[0], &self.printed[1]])
+    }
 }
 
 /// Counts a running command until it is dropped.
@@ -380,18 +418,24 @@ impl Drop for Running<'_> {
 }
 
 /// Starts the command. Only the command holds its input file, whose lock shows other schedulers that it is alive.
-fn start(context: &Context, payload: &Payload, environment: Environment) -> Result<Group, BoxError> {
+/// A gate has no input, and is no evidence that its attempt goes on: it may be asked again.
+fn start(context: &Context, payload: &Payload, environment: Environment, part: Part) -> Result<Group, BoxError> {
     let account = payload.user.as_deref().map(Account::of_task).transpose()?;
     let own = context.run_payload_json();
-    let input = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
-    let input = CommandContext::of(context).input(input.as_bytes());
-    // Also if the command replaces its standard input, it holds the lock.
-    let input = input.and_then(|input| Ok((input.try_clone()?, input)));
     // The folder of these files is duly's: no task is at fault.
     let not_made = |file: &str, error: io::Error| {
         Failure::not_started(format!("cannot create the {file} file of the command: {error}"))
     };
-    let (locked, input) = input.map_err(|error| not_made("input", error))?;
+    let input = match part {
+        Part::Gate => None,
+        Part::Command => {
+            let content = if payload.stdin.is_empty() { own.unwrap_or_default() } else { &payload.stdin };
+            let input = CommandContext::of(context).input(content.as_bytes());
+            // Also if the command replaces its standard input, it holds the lock.
+            let input = input.and_then(|input| Ok((input.try_clone()?, input)));
+            Some(input.map_err(|error| not_made("input", error))?)
+        }
+    };
     let file = CommandContext::of(context).payload_file().map_err(|error| not_made("payload", error))?;
     let mut command = plain_command(payload);
     // The environment of root may hold secrets.
@@ -410,8 +454,13 @@ fn start(context: &Context, payload: &Payload, environment: Environment) -> Resu
         command = account.starter(&command, payload, file.as_deref());
         command.envs(identity(context));
     }
-    command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Group::start_with(&mut command, locked).map_err(|error| not_started(refused(payload, &error), &error))
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = match input {
+        Some((locked, input)) => Group::start_with(command.stdin(input), locked),
+        None => Group::start(&mut command),
+    };
+    let gate = if part == Part::Gate { "gate: " } else { "" };
+    started.map_err(|error| not_started(format!("{gate}{}", refused(payload, &error)), &error))
 }
 
 /// The variables that show the attempt to which a process belongs.

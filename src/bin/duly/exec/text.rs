@@ -19,18 +19,21 @@ pub(crate) fn join(stdout: String, stderr: &str) -> String {
 /// Longest part of a line that [`with_last_line`] adds, in characters.
 const MAX_LINE: usize = 500;
 
-/// `how: the last line of stderr`, if it has one.
-pub(crate) fn with_last_error(how: &str, output: &str) -> String {
-    let [_, stderr] = parse(output);
-    with_last_line(how, stderr.cut.map_or(stderr.head, |(_, tail)| tail))
-}
-
-/// `how: the last line`, of a stream or of both.
-pub(crate) fn with_last_line(how: &str, printed: &str) -> String {
-    match printed.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
-        Some(line) => format!("{how}: {}", line.chars().take(MAX_LINE).collect::<String>()),
-        None => how.to_owned(),
-    }
+/// `how: the last line` of the first of the streams that has one. Of a line that was printed over, the end counts; what Node.js and Rust
+/// print after the message of an error is passed over.
+pub(crate) fn with_last_line(how: &str, streams: &[&str]) -> String {
+    let says_nothing = |line: &&str| {
+        line.is_empty()
+            || line.starts_with("at ")
+            || line.starts_with("Node.js v")
+            || line.starts_with("note: run with `RUST_BACKTRACE")
+    };
+    let shown = |line: &'_ str| -> String { line.chars().take(MAX_LINE).collect() };
+    let last = |stream: &&str| {
+        let mut lines = stream.lines().rev().map(|line| line.trim().rsplit('\r').next().unwrap_or_default().trim());
+        lines.find(|line| !says_nothing(line)).map(shown)
+    };
+    streams.iter().find_map(last).map_or_else(|| how.to_owned(), |line| format!("{how}: {line}"))
 }
 
 /// Joins the beginning and the end of a stream of `total` bytes.
@@ -133,7 +136,7 @@ fn skip(text: &str, bytes: u64) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{News, Place, cut, join, parse, with_last_error, with_last_line};
+    use super::{News, Place, join, parse, with_last_line};
 
     #[test]
     fn stderr_has_a_heading() {
@@ -165,13 +168,16 @@ mod tests {
 
     #[test]
     fn the_last_line_says_why() {
-        assert_eq!(with_last_line("gate", "one\n two \n\n"), "gate: two");
-        assert_eq!(with_last_line("gate", "\n"), "gate");
-        assert_eq!(with_last_error("exit code 1", "only stdout\n"), "exit code 1");
-        let long = cut("first\n", 1_000_000, "more\nno space left on device\n");
-        let output = join("stdout".to_owned(), &long);
-        assert_eq!(with_last_error("exit code 1", &output).lines().count(), 1);
-        assert_eq!(with_last_line("x", &"ä".repeat(600)).chars().count(), "x: ".len() + 500);
+        assert_eq!(with_last_line("gate", &["one\n two \n\n", "warning"]), "gate: two");
+        assert_eq!(with_last_line("gate", &["", " \nno battery"]), "gate: no battery");
+        assert_eq!(with_last_line("gate", &["\n", "\n"]), "gate");
+        assert_eq!(with_last_line("gate", &[" 0%\r 50%\rno space left\r\n"]), "gate: no space left");
+        let node =
+            "x.js:1\nthrow new Error('no')\n^\n\nError: no\n    at Object (x.js:1:7)\n    at x\n\nNode.js v20.20.2\n";
+        assert_eq!(with_last_line("exit code 1", &[node]), "exit code 1: Error: no");
+        let rust = "thread 'main' panicked at a.rs:1:1:\nno\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n";
+        assert_eq!(with_last_line("exit code 101", &[rust]), "exit code 101: no");
+        assert_eq!(with_last_line("x", &[&"ä".repeat(600)]).chars().count(), "x: ".len() + 500);
     }
 
     #[test]

@@ -107,7 +107,7 @@ const ATTEMPTS_OF_OUTCOMES: &str = "UNION ALL SELECT o.id FROM task_attempts o W
 
 /// The output of a run. `$8`: the runs of outcomes and reports.
 const OUTPUT: &str = "
-    CASE WHEN (t.status = 'succeeded' OR t.status = 'dead' OR t.status = 'cancelled') AND t.id <> ALL($8::bigint[]) THEN NULL
+    CASE WHEN (t.status = 'succeeded' OR t.status = 'dead' OR t.status = 'cancelled' OR t.status = 'skipped') AND t.id <> ALL($8::bigint[]) THEN NULL
          ELSE t.output END";
 
 /// As [`OUTPUT`], of all runs. The statement keeps its parameters.
@@ -184,7 +184,7 @@ impl TurnReach {
         for difference in differences {
             match difference.table().name {
                 "task_runs" => {
-                    let is_ended = |status: &Cell| matches!(status, Cell::Text(status) if matches!(&**status, "succeeded" | "dead" | "cancelled"));
+                    let is_ended = |status: &Cell| matches!(status, Cell::Text(status) if matches!(&**status, "succeeded" | "dead" | "cancelled" | "skipped"));
                     if !self.outputs && difference.changes(["status"]).any(|([before], _)| is_ended(before)) {
                         (self.outputs, enough) = (true, false);
                     }
