@@ -30,6 +30,8 @@ pub(crate) enum View {
     Runs(RunFilter),
     Attempts(i64),
     Effects(i64),
+    /// What follows a run.
+    Followers(i64),
     /// What a scheduler with these handlers could do now.
     Idle(BTreeSet<String>),
     /// What the status lists. Its counts are not read.
@@ -116,6 +118,10 @@ impl View {
                 around::tasks_of_runs(bench)?;
                 let runs = around::numbers(bench, "task_runs", "id");
                 bench.read("task_effects", "WHERE t.run_id = ANY ($1)", &[&runs]).map(|_| ())
+            }
+            View::Followers(run) => {
+                around::runs(bench, &[*run])?;
+                around::following(bench, *run)
             }
             View::Idle(handlers) => idle(bench, handlers),
             View::Status { now } => status(bench, *now),
@@ -489,7 +495,7 @@ fn run_page(bench: &mut Sheets, run: i64, now: Timestamp) -> Result<(), Fault> {
     let listed = around::bound(crate::model::views::RunView::MAX_LISTED);
     around::chain(bench, run)?;
     let chain = around::numbers(bench, "task_runs", "id");
-    around::tasks_of_runs(bench)?;
+    around::following(bench, run)?;
     bench.read("task_effects", "WHERE t.run_id = ANY ($1)", &[&chain])?;
     bench.read("task_attempts", NEWEST_ATTEMPTS, &[&run, &(listed + 1)])?;
     around::behind_keys(bench)?;
