@@ -87,6 +87,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn apply(&mut self, declared: Declaration<'_>, now: Timestamp) -> Result<AppliedParts>;
     /// Returns the names of the tasks that a source declared.
     fn managed_by(&mut self, source: &str) -> Result<Vec<String>>;
+    /// Returns who added those of these tasks that an actor has added, by the name of the task.
+    fn actors(&mut self, names: &BTreeSet<String>) -> Result<BTreeMap<String, String>>;
     /// Opens a run of a task beside its schedule, or finds the run that the same key opened. `payload` is JSON.
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered>;
     /// Opens a run that retries a dead or cancelled one. Returns its id.

@@ -19,7 +19,7 @@ fn about_to_end(ends: usize) -> (TestDb, Stepper) {
     client.add_all(["a", "b", "c", "d"].map(apart)).expect("tasks");
     let work = NewTask::manual("work").handler("work").overlap(Overlap::Allow).at_most_once();
     client.add(work.on_end("a,b,c,d")).expect("a task");
-    (0..ends).for_each(|_| drop(client.trigger("work").expect("a run")));
+    (0..ends).for_each(|_| _ = client.trigger("work").expect("a run"));
     while db.count(RunStatus::Running) < ends {
         stepper.step().expect("a step");
     }
@@ -84,7 +84,7 @@ fn runs_that_expire_are_left_to_the_next_turn_when_what_follows_has_spent_its_it
     let client = stepper.client().clone();
     client.add_all(["a", "b", "c", "d"].map(|name| apart(name).handler("third"))).expect("tasks");
     client.add(apart("work").expires(minutes(1)).on_missed("a,b,c,d").handler("work")).expect("a task");
-    (0..240).for_each(|_| drop(client.trigger("work").expect("a run")));
+    (0..240).for_each(|_| _ = client.trigger("work").expect("a run"));
     step(&mut stepper, 0);
     let (mut counts, mut before) = (Vec::new(), 0);
     while before < 960 {

@@ -462,7 +462,7 @@ fn a_request_is_carried_out_although_what_follows_is_refused() {
     client.add(delayed("late").on_missed("clean")).expect("a task");
     let refused = || {
         db.count_rows(
-            "scheduler_events WHERE kind = 'not_followed' AND detail LIKE '%\"clean\" cannot run: not in my db'",
+            "scheduler_events WHERE kind = 'not_followed' AND detail LIKE '%\"clean\" cannot run: not in my db%'",
         )
     };
     let alone = waiting(&mut stepper, "three");

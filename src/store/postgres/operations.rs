@@ -140,6 +140,11 @@ impl Store for PostgresStore {
         self.read_on_server("list names", |server| counts::managed_by(server, source))
     }
 
+    fn actors(&mut self, names: &BTreeSet<String>) -> Result<BTreeMap<String, String>> {
+        let reach = View::Named(names.iter().cloned().collect());
+        self.look_up(Timestamp::MIN, reach, |memory, _| Store::actors(memory, names))
+    }
+
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
         let reach = Request::Trigger { task: task.to_owned(), key: key.map(str::to_owned) };
         self.change(now, reach, |memory, now| Store::trigger(memory, task, payload, key, now))

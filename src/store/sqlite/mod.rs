@@ -224,6 +224,7 @@ impl Store for SqliteStore {
         fn remove_limit(on: &LimitOn) -> Result<bool> = limit_requests::remove;
         fn limits(now: Timestamp) -> Result<Vec<LimitState>> = limit_requests::list;
         fn task(name: &str) -> Result<Option<Task>> = history::task;
+        fn actors(names: &BTreeSet<String>) -> Result<BTreeMap<String, String>> = actions::actors;
         fn tasks() -> Result<Vec<Task>> = history::tasks;
         fn runs(filter: &RunFilter) -> Result<Vec<Run>> = history::runs;
         fn effects(run: i64, now: Timestamp) -> Result<Vec<Effect>> = effects::of_run;

@@ -257,6 +257,8 @@ impl<'a> Turning<'a> {
             }
             // By itself: requested cancellations are applied even if the row cannot be used.
             self.end_item(Item::Task(task), |turn| settle::cancel_asked(&mut turn.change(), task))?;
+            // That and the plan are one item, beside what follows.
+            self.budget += 1;
             self.task(task, |turn| turn.plan(task))?;
         }
         self.work_off(&marked)?;

@@ -102,7 +102,8 @@ fn rows_and_outcome_are_committed_although_what_follows_is_refused() {
     stepper.run_until(at(END)).expect("the end");
     assert_eq!(shop.found(), "succeeded 1 7 tea");
     let told = "SELECT group_concat(detail) FROM scheduler_events WHERE kind = 'not_followed'";
-    assert_eq!(shop.ask(told), "the on_success task \"tell\" cannot run: not in my db");
+    let told = shop.ask(told);
+    assert!(told.starts_with("the on_success task \"tell\" cannot run: not in my db"), "{told}");
 }
 
 #[test]
