@@ -34,7 +34,7 @@ pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Sheets, names: &[S]) -> Res
 }
 
 /// The columns that name tasks which follow, and the origins of the runs that do.
-pub(in crate::store::postgres) const FOLLOWERS: [&str; 4] = ["on_dead", "on_success", "on_end", "on_missed"];
+pub(crate) const FOLLOWERS: [&str; 4] = ["on_dead", "on_success", "on_end", "on_missed"];
 
 /// Reads the tasks that may follow the tasks that were read, and what a run of them changes. What is due of a delay task that follows is
 /// resolved, and others may follow from that, as far as a chain may get.
