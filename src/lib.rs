@@ -324,7 +324,8 @@ pub use model::report::{ClockWait, Finding, Instance, Migrated, Pruned, Recent, 
 pub use model::request::{Added, Applied, Apply, Cancel, Change, Done, ImportItem, Triggered};
 pub use model::retry::{Retry, RetryPolicy};
 pub use model::run::{
-    Attempt, AttemptOutcome, Claim, Effect, EffectState, FailureKind, Origin, Outcome, Run, RunFilter, RunStatus,
+    Attempt, AttemptOutcome, Claim, Effect, EffectState, FailureKind, Follower, Origin, Outcome, Run, RunFilter,
+    RunStatus,
 };
 #[cfg(feature = "postgres")]
 pub use model::server_report::ServerReport;

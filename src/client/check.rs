@@ -25,7 +25,6 @@ use crate::host::orphan::{Orphan, Presence};
 use crate::host::owner_lock;
 use crate::host::platform::{self, Writable};
 use crate::host::process::{self, Group};
-use crate::model::action::ACTORS;
 use crate::model::health::{Health, Limits, Liveness, Ownerless, Stuck};
 use crate::model::report::Instance;
 use crate::model::run::text_enum;
@@ -185,12 +184,11 @@ impl Client {
 
     /// Adds to the problem of a task that an [actor](Client::actor) has added who that was.
     fn name_actors(&self, found: &mut [Problem]) {
+        let names = found.iter().filter_map(|problem| problem.task.clone()).collect();
+        // Who added a task is not known if its row cannot be read.
+        let Ok(actors) = self.store().actors(&names) else { return };
         for problem in found {
-            let Some(name) = &problem.task else { continue };
-            // Who added it is not known of a row that cannot be read.
-            let Ok(task) = self.task(name) else { continue };
-            let manager = task.and_then(|task| task.definition.managed_by);
-            if let Some(actor) = manager.filter(|manager| manager.starts_with(ACTORS)) {
+            if let Some(actor) = problem.task.as_ref().and_then(|task| actors.get(task)) {
                 problem.found = format!("{} (added by {actor})", problem.found);
             }
         }

@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::model::health::Health;
 use crate::model::limit::{LimitOn, LimitState};
 use crate::model::report::Recent;
-use crate::model::run::{Attempt, Effect, Run, RunFilter};
+use crate::model::run::{Attempt, Effect, Follower, Run, RunFilter};
 use crate::model::task::{Definition, Task};
+use crate::rules::chain::Link;
 use crate::store::Store;
 use crate::text::units::MANY_MARKED;
 
@@ -74,7 +75,7 @@ pub struct TaskDetails {
     pub marked_runs: Option<usize>,
 }
 
-/// A run with its attempts and effects. Its JSON is that of `duly logs --json`: the columns of the run, and these keys.
+/// A run with its attempts, its effects and what follows it. Its JSON is that of `duly logs --json`: the columns of the run, and these keys.
 ///
 /// ```
 /// use duly::testing::{Stepper, fail_first};
@@ -102,6 +103,10 @@ pub struct RunDetails {
     pub attempts: Vec<Attempt>,
     /// Its effects and those of the runs that it retries, by key.
     pub effects: Vec<Effect>,
+    /// The run that it follows, if it does.
+    pub follows: Option<i64>,
+    /// The runs that follow it, oldest first: of the tasks that its task names now, at most one each.
+    pub followers: Vec<Follower>,
 }
 
 impl TaskDetails {
@@ -169,7 +174,9 @@ impl Client {
     /// [`Error::UnknownRun`].
     pub fn run_details(&self, id: i64) -> Result<RunDetails> {
         let run = self.run(id)?.ok_or(Error::UnknownRun { id })?;
-        Ok(RunDetails { run, attempts: self.attempts(id)?, effects: self.effects(id)? })
+        let follows = run.request_key.as_deref().and_then(Link::parse).map(|link| link.parent);
+        let (attempts, effects, followers) = (self.attempts(id)?, self.effects(id)?, self.store().followers(id)?);
+        Ok(RunDetails { run, attempts, effects, follows, followers })
     }
 }
 

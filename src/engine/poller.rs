@@ -521,7 +521,11 @@ impl Poller {
 
     /// Forgets what a turn has written.
     fn clear_written(&mut self, now: Now, input: &Input, done: &mut Done) {
-        let mut stored: Vec<Finished> = self.outbox.drain(..input.outcomes - done.deferred).collect();
+        let (mut deferred, mut stored) = (Vec::new(), Vec::new());
+        for (place, finished) in self.outbox.drain(..input.outcomes).enumerate() {
+            if done.deferred.contains(&place) { deferred.push(finished) } else { stored.push(finished) }
+        }
+        deferred.into_iter().rev().for_each(|finished| self.outbox.push_front(finished));
         // Claim, slot and input of an attempt stay until its outcome is stored.
         let is_unwritten = |of: &Finished| done.unwritten.iter().any(|one| Arc::ptr_eq(&one.claim, &of.claim));
         stored.retain(|finished| !is_unwritten(finished));

@@ -329,6 +329,37 @@ pub struct Effect {
     pub done_at: Option<Timestamp>,
 }
 
+/// A run that was opened because another one ended: see [`RunDetails::followers`](crate::RunDetails::followers).
+///
+/// ```
+/// use duly::testing::Stepper;
+/// use duly::{Context, Error, NewTask, Origin};
+/// # let home = tempfile::tempdir()?;
+/// # let file = home.path().join("agent.db");
+/// # let noon = "2027-03-14T12:00:00Z".parse()?;
+/// let mut stepper = Stepper::builder(&file, noon).handler("work", |_: &Context| Ok::<_, Error>(())).start()?;
+/// stepper.client().add(NewTask::manual("post").handler("work"))?;
+/// stepper.client().add(NewTask::manual("fetch").handler("work").on_success("post"))?;
+/// let run = stepper.client().trigger("fetch")?;
+/// stepper.run_until_over(run, std::time::Duration::from_secs(60))?;
+/// let follower = &stepper.client().run_details(run)?.followers[0];
+/// assert_eq!((follower.task.as_str(), follower.origin), ("post", Origin::OnSuccess));
+/// assert_eq!(stepper.client().run_details(follower.id)?.follows, Some(run));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Follower {
+    /// Its id.
+    pub id: i64,
+    /// The name of its task.
+    pub task: String,
+    /// Which column of the task of the other run names its task.
+    pub origin: Origin,
+    /// Its status.
+    pub status: RunStatus,
+}
+
 /// A row of `task_attempts`.
 ///
 /// ```

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::model::filter::NamePattern;
 use crate::model::report::{ClockWait, Instance};
-use crate::model::run::{Attempt, Effect, Run, RunStatus};
+use crate::model::run::{Attempt, Effect, Follower, Run, RunStatus};
 use crate::model::task::Task;
 
 /// A run with all that belongs to it.
@@ -21,6 +21,8 @@ pub(crate) struct RunView {
     pub(crate) effects: Vec<Effect>,
     /// The retries of this run, oldest first.
     pub(crate) retries: Vec<(i64, RunStatus)>,
+    /// The runs that follow it.
+    pub(crate) followers: Vec<Follower>,
     /// Why it has not started; empty if it is not waiting.
     pub(crate) waits: Vec<WaitsFor>,
     /// The scheduler that runs it, while it is running: `None` if that is not registered.

@@ -12,6 +12,14 @@ const FEWEST: usize = 50;
 /// How much larger the next one is after one that was short.
 const STEP: usize = 25;
 
+/// Bytes of a payload that a transaction writes in the time of an item.
+const ITEM_BYTES: usize = 4096;
+
+/// Returns how many items a new run counts as, whose payload has this many bytes.
+pub(crate) fn items_of(bytes: usize) -> usize {
+    1 + bytes / ITEM_BYTES
+}
+
 /// The size of the next transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnSize {

@@ -28,7 +28,7 @@ use crate::model::progress_meter::Progress;
 use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, AppliedParts, Cancelled, Change, Declaration, Existing, Runs, Triggered};
-use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
+use crate::model::run::{Attempt, Claim, Effect, Follower, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
@@ -87,6 +87,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn apply(&mut self, declared: Declaration<'_>, now: Timestamp) -> Result<AppliedParts>;
     /// Returns the names of the tasks that a source declared.
     fn managed_by(&mut self, source: &str) -> Result<Vec<String>>;
+    /// Returns who added those of these tasks that an actor has added, by the name of the task.
+    fn actors(&mut self, names: &BTreeSet<String>) -> Result<BTreeMap<String, String>>;
     /// Opens a run of a task beside its schedule, or finds the run that the same key opened. `payload` is JSON.
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered>;
     /// Opens a run that retries a dead or cancelled one. Returns its id.
@@ -130,6 +132,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn attempts(&mut self, run: i64) -> Result<Vec<Attempt>>;
     /// Returns the effects of a run and of the runs that it retries, by key.
     fn effects(&mut self, run: i64, now: Timestamp) -> Result<Vec<Effect>>;
+    /// Returns the runs that follow a run, of the tasks that its task names now.
+    fn followers(&mut self, run: i64) -> Result<Vec<Follower>>;
     /// Returns the last runs of each task by the task's id, oldest first, at most `limit` of each.
     fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>>;
     /// Reports whether a scheduler with these handlers has nothing to do now.

@@ -254,6 +254,12 @@ impl Slots {
         (self.idle > 0).then_some(now)
     }
 
+    /// Returns the slots, less those for reading ahead that correspond to outcomes which are left unwritten: if this process dies, they are
+    /// repeated as well.
+    pub(crate) fn less(self, unwritten: usize) -> Slots {
+        Slots { room: self.room.saturating_sub(unwritten).max(self.idle.min(self.room)), ..self }
+    }
+
     /// Takes one slot. Returns whether the run is read ahead.
     pub(crate) fn take(&mut self) -> bool {
         let read_ahead = self.idle == 0;
@@ -399,8 +405,8 @@ pub(crate) struct Done {
     pub(crate) resting: HashSet<String>,
     /// Outcomes that were set aside: they are neither written nor lost.
     pub(crate) unwritten: Vec<Finished>,
-    /// How many of the last outcomes that were given are left to the next turn.
-    pub(crate) deferred: usize,
+    /// The places of outcomes, among those that were given, that are left to the next turn.
+    pub(crate) deferred: BTreeSet<usize>,
     /// Dead owners of which nothing is left to recover.
     pub(crate) recovered: Vec<String>,
     /// How many own runs had their lease extended, in a full turn.

@@ -22,7 +22,12 @@ fn state(db: &TestDb) -> String {
 
 /// Starts the program, which is killed at this point.
 fn killed_program(db: &TestDb, point: &str, options: &[&str]) -> Sidecar {
-    Sidecar::spawn_with(db, options, &[("DULY_FAULTS", &format!("{point}=kill"))])
+    spawn(db, options, &format!("{point}=kill"))
+}
+
+fn spawn(db: &TestDb, options: &[&str], faults: &str) -> Sidecar {
+    let state = db.home().join("state").display().to_string();
+    Sidecar::spawn_with(db, options, &[("DULY_FAULTS", faults), ("DULY_STATE_DIR", &state)])
 }
 
 #[cfg(feature = "faults")]
@@ -32,7 +37,7 @@ mod with_faults {
     use duly::{Limits, Misfire, NewTask, RunStatus, Timestamp};
     use serde_json::json;
 
-    use super::{TestDb, killed_program, probe, retry_soon, state};
+    use super::{TestDb, killed_program, probe, retry_soon, spawn, state};
     use crate::evidence::tool_works;
     use crate::fixtures::{eventually, seconds, wait_for_status};
     use crate::restores::{back_up, can_restore, restore};
@@ -56,6 +61,11 @@ mod with_faults {
         db
     }
 
+    /// A program that nothing kills.
+    fn program(db: &TestDb, options: &[&str]) -> Sidecar {
+        spawn(db, options, "")
+    }
+
     fn at_most_once(point: &str) -> (String, Vec<String>) {
         let db = killed_at(point, true);
         (state(&db), db.lines("log"))
@@ -70,14 +80,16 @@ mod with_faults {
         lines.iter().map(|line| (*line).to_owned()).collect()
     }
 
+    /// Where a scheduler that executes commands is killed.
+    const POINTS: [&str; 6] = ["claiming", "claimed", "started", "spawned", "ended", "settled"];
+
     /// A task missed an hour of occurrences, and the next one is due in the turn that records them.
-    #[test]
-    fn missed_occurrences_are_reported_once_whatever_kills_the_scheduler() {
-        for point in ["claiming", "claimed", "started", "spawned", "ended", "settled"] {
-            let db = TestDb::new();
+    fn each_alarm_comes_once(new: fn() -> Option<TestDb>) {
+        for point in POINTS {
+            let Some(db) = new() else { return };
             let task = NewTask::interval("beat", seconds(1)).misfire(Misfire::Skip, seconds(1));
-            db.client().add(task.handler("command").payload(serde_json::json!({ "argv": ["true"] }))).unwrap();
-            let hour_ago = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) - 3600000";
+            db.client().add(task.handler("command").payload(json!({ "argv": ["true"] }))).unwrap();
+            let hour_ago = Timestamp::now().as_millis() - 3_600_000;
             db.execute(&format!("UPDATE scheduled_tasks SET created_at = {hour_ago}, active_since = {hour_ago}"));
             db.execute(&format!("UPDATE scheduled_tasks SET next_run = {hour_ago}, planned = 1"));
             // The channel is known: it examines all that follows.
@@ -88,7 +100,7 @@ mod with_faults {
                 ["--alarm-look", "50ms", "--alarm-gather", "0s", "--alarm-interval", "0s", "--alert-command", &alert];
             let mut first = killed_program(&db, point, &options);
             assert_eq!(first.end().signal(), KILL, "{point}: {}", first.log());
-            let mut second = Sidecar::start(&db, &options);
+            let mut second = program(&db, &options);
             let told = |state: &str| {
                 let about = format!("\"kind\":\"missed\",\"state\":\"{state}\"");
                 db.lines("told").iter().filter(|line| line.contains(&about)).count()
@@ -97,11 +109,62 @@ mod with_faults {
             second.terminate();
             let recorded = db.number::<usize>("SELECT count(*) FROM scheduler_events WHERE kind = 'missed'");
             let rows = db.number::<usize>("SELECT count(*) FROM task_runs WHERE status = 'missed'");
-            assert_eq!(recorded, rows, "{point}: each row has its event");
+            let of_rows = "SELECT count(DISTINCT run_id) FROM scheduler_events WHERE kind = 'missed'";
+            assert_eq!((recorded, db.number(of_rows)), (rows, rows), "{point}: each row has its event");
             let (began, ended) = (told("began"), told("ended"));
             assert!(began == ended && began <= rows, "{point}: {:?}", db.lines("told"));
             db.assert_sound();
         }
+    }
+
+    #[test]
+    fn missed_occurrences_are_reported_once_whatever_kills_the_scheduler() {
+        each_alarm_comes_once(|| Some(TestDb::new()));
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn missed_occurrences_are_reported_once_whatever_kills_a_scheduler_of_a_server() {
+        each_alarm_comes_once(TestDb::on_server);
+    }
+
+    /// Two schedulers are killed one after the other: the second one executes what follows, or begins the task again.
+    fn each_follower_is_opened_once(new: fn() -> Option<TestDb>) {
+        for (point, at_most_once) in POINTS.into_iter().flat_map(|point| [(point, false), (point, true)]) {
+            let Some(db) = new() else { return };
+            for name in ["post", "tell", "clean"] {
+                let task = NewTask::manual(name).handler("command").payload(json!({ "argv": ["true"] }));
+                db.client().add(retry_soon(task, 5)).unwrap();
+            }
+            let task = probe(&db).on_success("post").on_dead("tell").on_end("clean");
+            db.client().add(if at_most_once { task.at_most_once() } else { task }).unwrap();
+            let lease = ["--until-idle", "--lease", "10m"];
+            for number in ["first", "second"] {
+                let mut killed = killed_program(&db, point, &lease);
+                assert_eq!(killed.end().signal(), KILL, "{number}, {point}: {}", killed.log());
+            }
+            let mut last = program(&db, &lease);
+            assert_eq!(last.end().code(), Some(0), "{point}: {}", last.log());
+            let follow = "SELECT t.name, r.origin, r.status, count(*) FROM task_runs r
+                            JOIN scheduled_tasks t ON t.id = r.task_id
+                           WHERE r.origin LIKE 'on%' GROUP BY t.name, r.origin, r.status ORDER BY 1";
+            // An attempt that began and was not recorded is lost, and was the only one.
+            let is_dead = at_most_once && ["started", "spawned", "ended"].contains(&point);
+            let other = if is_dead { "tell|on_dead|succeeded|1" } else { "post|on_success|succeeded|1" };
+            assert_eq!(db.rows(follow), ["clean|on_end|succeeded|1", other], "{point}, {at_most_once}");
+            db.assert_sound();
+        }
+    }
+
+    #[test]
+    fn a_run_that_follows_is_opened_once_wherever_schedulers_are_killed() {
+        each_follower_is_opened_once(|| Some(TestDb::new()));
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_run_that_follows_is_opened_once_wherever_schedulers_of_a_server_are_killed() {
+        each_follower_is_opened_once(TestDb::on_server);
     }
 
     #[test]
@@ -134,32 +197,6 @@ mod with_faults {
         let undisturbed = ("succeeded 1".to_owned(), lines(&["start 1", "end 1"]));
         assert_eq!(at_most_once("settled"), undisturbed);
         assert_eq!(retried("settled"), undisturbed);
-    }
-
-    #[test]
-    fn a_run_that_follows_is_opened_once_wherever_the_scheduler_is_killed() {
-        for point in ["claiming", "claimed", "ended", "settled"] {
-            for at_most_once in [false, true] {
-                let db = TestDb::new();
-                for name in ["post", "tell", "clean"] {
-                    let command = json!({ "argv": ["true"] });
-                    db.client().add(NewTask::manual(name).handler("command").payload(command)).unwrap();
-                }
-                let task = probe(&db).on_success("post").on_dead("tell").on_end("clean");
-                db.client().add(if at_most_once { task.at_most_once() } else { task }).unwrap();
-                let lease = ["--until-idle", "--lease", "10m"];
-                let mut first = killed_program(&db, point, &lease);
-                assert_eq!(first.end().signal(), KILL, "{point}: {}", first.log());
-                let mut second = Sidecar::spawn(&db, &lease);
-                assert_eq!(second.end().code(), Some(0), "{point}: {}", second.log());
-                let follow = "SELECT t.name, r.origin, count(*) FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
-                               WHERE r.status = 'succeeded' AND r.origin LIKE 'on%' GROUP BY t.name, r.origin ORDER BY 1";
-                // The attempt that ended and was not recorded is lost, and was the only one.
-                let other = if at_most_once && point == "ended" { "tell|on_dead|1" } else { "post|on_success|1" };
-                assert_eq!(db.rows(follow), ["clean|on_end|1", other], "{point}");
-                db.assert_sound();
-            }
-        }
     }
 
     /// Stops the guard of a scheduler, and returns its pid.

@@ -48,6 +48,22 @@ fn sales(db: &TestDb) -> Vec<String> {
 }
 
 #[test]
+fn rows_and_outcome_are_committed_although_what_follows_is_refused() {
+    let db = database_with_sales();
+    let mut stepper = db.builder(NOON).handler("work", |run: &Context| record_sale(run, "tea")).start().unwrap();
+    stepper.client().add(once("subject").on_success("tell")).unwrap();
+    stepper.client().add(NewTask::manual("tell").handler("other")).unwrap();
+    db.execute(
+        "CREATE TRIGGER no BEFORE INSERT ON task_runs WHEN NEW.origin = 'on_success'
+         BEGIN SELECT RAISE(ABORT, 'not in my db'); END",
+    );
+    stepper.run_until(at(END)).unwrap();
+    assert_eq!((subject_runs(&db), sales(&db)), (vec!["succeeded|1|1|-".to_owned()], vec!["tea".to_owned()]));
+    let told = "SELECT detail FROM scheduler_events WHERE kind = 'not_followed'";
+    assert_eq!(db.rows(told), ["the on_success task \"tell\" cannot run: not in my db"]);
+}
+
+#[test]
 fn rows_and_outcome_are_committed_together_and_reported_once() {
     let db = database_with_sales();
     let (observer, events) = listen();

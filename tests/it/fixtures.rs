@@ -82,6 +82,13 @@ impl TestDb {
         Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder"))
     }
 
+    /// A schema on a server, whatever the variable says. `None`: there is no server here.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn on_server() -> Option<Self> {
+        let server = Some(OnServer::at(crate::postgres::database()?));
+        Some(TestDb { server, ..Self::of(tempfile::tempdir().expect("a temporary folder")) })
+    }
+
     fn of(home: TempDir) -> Self {
         TestDb {
             file: home.path().join("agent.db"),

@@ -7,7 +7,9 @@ use duly::testing::Stepper;
 use duly::{Client, Error, Event, FailureKind, Misfire, NewRun, NewTask, Origin, Outcome, Overlap, Retry, RunStatus};
 use serde_json::{Value, json};
 
-use crate::fixtures::{NOON, TestDb, at, claim, claim_after, finish_all, listen, minutes, once, step, succeed};
+use crate::fixtures::{
+    NOON, TestDb, at, claim, claim_after, finish_all, listen, minutes, once, step, succeed, work_off,
+};
 
 /// A task that becomes due only by a trigger, or because it follows another one.
 fn on_demand(name: &str) -> NewTask {
@@ -431,4 +433,77 @@ fn of_more_names_than_add_accepts_the_first_follow() {
     let left_out = "scheduler_events WHERE kind = 'not_followed' AND detail LIKE '%\"t4\"%more than 4 tasks%'";
     assert_eq!(db.count_rows(left_out), 1);
     db.assert_sound();
+}
+
+/// Has the database refuse the runs of a task, as an application may.
+fn refuse_runs_of(db: &TestDb, task: &str) {
+    let id: i64 = db.number(&format!("SELECT id FROM scheduled_tasks WHERE name = '{task}'"));
+    db.execute(&format!(
+        "CREATE TRIGGER no BEFORE INSERT ON task_runs WHEN NEW.task_id = {id}
+         BEGIN SELECT RAISE(ABORT, 'not in my db'); END"
+    ));
+}
+
+/// A run of the task that waits for its second attempt.
+fn waiting(stepper: &mut Stepper, task: &str) -> i64 {
+    let run = stepper.client().trigger(task).expect("a run");
+    let claimed = claim(stepper);
+    stepper.finish(&claimed, Outcome::failed("again"));
+    step(stepper, 0);
+    run
+}
+
+#[test]
+fn a_request_is_carried_out_although_what_follows_is_refused() {
+    let (db, mut stepper, client) = with_tasks(&["clean", "sweep"]);
+    for (task, next) in [("one", "clean"), ("two", "sweep"), ("three", "clean")] {
+        client.add(on_demand(task).on_end(next)).expect("a task");
+    }
+    client.add(delayed("late").on_missed("clean")).expect("a task");
+    let refused = || {
+        db.count_rows(
+            "scheduler_events WHERE kind = 'not_followed' AND detail LIKE '%\"clean\" cannot run: not in my db%'",
+        )
+    };
+    let alone = waiting(&mut stepper, "three");
+    refuse_runs_of(&db, "clean");
+
+    client.cancel(alone).expect("a cancellation");
+    assert_eq!((db.run(alone).status, refused()), (RunStatus::Cancelled, 1));
+    // Of many, only the run that is refused is left out.
+    let (one, two) = (waiting(&mut stepper, "one"), waiting(&mut stepper, "two"));
+    let both = duly::Filter::new().handler("work");
+    assert_eq!(client.cancel_matching(&both).expect("cancellations").changed, 2);
+    assert_eq!((db.run(one).status, db.run(two).status, refused()), (RunStatus::Cancelled, RunStatus::Cancelled, 2));
+    assert_eq!(followers(&db), [format!("sweep|on_end|queued|#{two}/1")]);
+    // What a change resolves.
+    stepper.clock().advance(minutes(200));
+    client.pause("late").expect("a pause");
+    assert_eq!((db.count_rows("task_runs WHERE status = 'missed'"), refused()), (1, 3));
+    // Nothing of that lasts.
+    db.execute("DROP TRIGGER no");
+    work_off(&mut stepper);
+    let last = waiting(&mut stepper, "three");
+    client.cancel(last).expect("a cancellation");
+    assert_eq!(db.count_rows(&format!("task_runs WHERE request_key = '#{last}/1'")), 1);
+    db.assert_sound();
+}
+
+#[test]
+fn details_of_a_run_name_what_it_follows_and_what_follows_it() {
+    let (_db, mut stepper, client) = with_tasks(&["post", "clean"]);
+    client.add(on_demand("fetch").on_success("post").on_end("clean")).expect("a task");
+    let run = client.trigger("fetch").expect("a run");
+    assert_eq!(client.run_details(run).expect("details").followers, []);
+    let claimed = claim(&mut stepper);
+    succeed(&mut stepper, &claimed);
+    let details = client.run_details(run).expect("details");
+    let followers: Vec<_> = details.followers.iter().map(|run| (run.task.as_str(), run.origin, run.status)).collect();
+    assert_eq!(
+        followers,
+        [("post", Origin::OnSuccess, RunStatus::Running), ("clean", Origin::OnEnd, RunStatus::Running)]
+    );
+    assert_eq!(details.follows, None);
+    let follower = client.run_details(details.followers[0].id).expect("details");
+    assert_eq!((follower.follows, follower.followers.len()), (Some(run), 0));
 }

@@ -95,6 +95,7 @@ mod fixtures;
 /// Folders that other users may write or own.
 mod folders;
 /// Runs that follow others: on_success, on_end, on_missed.
+mod follower_turns;
 mod followers;
 /// Text that is not UTF-8 or holds NUL.
 mod garbled;

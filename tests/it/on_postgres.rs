@@ -10,7 +10,7 @@ use crate::fixtures::skip;
 /// The modules whose tests hold for every store. The simulation runs on PostgreSQL by itself.
 const SHARED: &str = "
     actors apply async_handlers attempt_slots calendar_tasks catch_up check clock clock_trouble completed_by_sql
-    concurrency_keys delay_tasks draining durations effects events executor first_look followers handler_failures history ids
+    concurrency_keys delay_tasks draining durations effects events executor first_look follower_turns followers handler_failures history ids
     idempotency interruptions limits loop_steps manual marks matching misfire observers on_dead overdue overlap passed_over progress
     regressions reopened restarts rewinds retention retention_load run_transitions schedule_changes sql_edits stuck_workers
     takeover testing_kit threads time_limits turns unknown_owner wake";

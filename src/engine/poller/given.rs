@@ -43,11 +43,9 @@ impl Poller {
         self.limit.map_or(most, |limit| limit.min(most))
     }
 
-    /// Returns the slots, less those for reading ahead that correspond to outcomes which the turn leaves unwritten: if this process dies,
-    /// they are repeated as well.
+    /// Returns the slots, less those that correspond to outcomes for which the turn has no room.
     pub(super) fn less_what_is_unwritten(&self, slots: Slots) -> Slots {
-        let left = self.outbox.len().saturating_sub(self.most_outcomes());
-        Slots { room: slots.room.saturating_sub(left).max(slots.idle.min(slots.room)), ..slots }
+        slots.less(self.outbox.len().saturating_sub(self.most_outcomes()))
     }
 
     /// Reports that this scheduler did nothing for a time, if that was longer than its lease: others may have reported it as stalled. The

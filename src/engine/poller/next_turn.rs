@@ -157,12 +157,12 @@ mod tests {
         poller.outbox.extend(ended(&claims));
         let input = poller.input(NOON, Slots::default(), false);
         assert_eq!(input.outcomes, 3);
-        // As a server answers that has written the first.
-        let done = Done { deferred: 2, more_due: true, ..Done::default() };
+        // As a turn answers that has written the second.
+        let done = Done { deferred: [0, 2].into(), more_due: true, ..Done::default() };
         let Turn { wake_at, rest, .. } = poller.apply(NOON, &input, done).unwrap();
         assert_eq!((wake_at, rest), AT_ONCE);
         let waiting: Vec<&Arc<Claim>> = poller.outbox.iter().map(|finished| &finished.claim).collect();
-        assert_eq!((waiting, poller.unsettled()), (vec![&claims[1], &claims[2]], 2));
+        assert_eq!((waiting, poller.unsettled()), (vec![&claims[0], &claims[2]], 2));
         turn(&mut poller, Vec::new(), 0);
         assert_eq!((poller.outbox.len(), poller.unsettled()), (0, 0));
     }

@@ -159,7 +159,7 @@ fn times(view: &View<'_>, found: &RunView) -> Vec<(&'static str, Markup)> {
 }
 
 fn facts(view: &View<'_>, found: &RunView) -> Vec<(&'static str, Markup)> {
-    let RunView { run, task, retries, owner, .. } = found;
+    let RunView { run, task, retries, followers, owner, .. } = found;
     let origin = match run.origin {
         Origin::Schedule => "an occurrence of the schedule",
         Origin::CatchUp => "an occurrence that was resolved late (catch-up)",
@@ -206,6 +206,16 @@ fn facts(view: &View<'_>, found: &RunView) -> Vec<(&'static str, Markup)> {
             }
         };
         rows.push(("Retried by", links));
+    }
+    if !followers.is_empty() {
+        let links = html! {
+            @for (number, follower) in followers.iter().enumerate() {
+                @if number > 0 { ", " }
+                a href=(links::run(follower.id)) { "run " (follower.id) }
+                " of " (show(&follower.task, 200)) " (" (follower.status) ")"
+            }
+        };
+        rows.push(("Followed by", links));
     }
     if let Some(id) = &run.locked_by {
         let state = match owner.as_ref().map(|one| one.alive) {

@@ -229,22 +229,46 @@ impl PostgresStore {
         })
     }
 
-    /// Runs an operation that writes, again if another program changed what it had read, or if its rules look at other rows than foreseen.
+    /// Runs an operation that writes. If the server refuses it, the reason may be a run that follows another: the operation is repeated
+    /// without these runs, as it is on a file, where only they are left out.
     fn change<T>(
         &mut self,
         given: Timestamp,
         reach: impl Into<Reach>,
         mut f: impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
     ) -> Result<T> {
-        let (mut reach, mut tries) = (reach.into(), 1);
+        let reach = reach.into();
+        self.try_change(given, reach.clone(), None, &mut f).unwrap_or_else(|refused| {
+            let again = self.try_change(given, reach, Some(&refused), &mut f);
+            again.unwrap_or_else(|_| Err(Error::store("write", refused)))
+        })
+    }
+
+    /// Runs an operation that writes, again if another program changed what it had read, or if its rules look at other rows than foreseen.
+    /// `unfollowed`: why it opens no run that follows another. An error: why the server has refused all, with such runs.
+    fn try_change<T>(
+        &mut self,
+        given: Timestamp,
+        mut reach: Reach,
+        unfollowed: Option<&str>,
+        f: &mut impl FnMut(&mut SqliteStore, Timestamp) -> Result<T>,
+    ) -> Result<Result<T>, String> {
+        let mut tries = 1;
         loop {
-            let now = self.begin(Access::Write, given, reach.clone())?;
+            let now = match self.begin(Access::Write, given, reach.clone()) {
+                Ok(now) => now,
+                Err(error) => return Ok(Err(error)),
+            };
+            self.lock().unfollowed = unfollowed.map(str::to_owned);
             let answer = f(&mut self.memory, now);
             // It is wider now if the rules went further than foreseen.
             reach = self.bench.lock().reach.take().unwrap_or(reach);
             let collided = self.end();
             if !collided || tries == TRIES {
-                return rights::explained(&mut self.lock().rows.server, answer);
+                if let Some(refused) = self.lock().refused_followers.take() {
+                    return Err(refused);
+                }
+                return Ok(rights::explained(&mut self.lock().rows.server, answer));
             }
             tries += 1;
         }

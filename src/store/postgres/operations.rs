@@ -21,7 +21,7 @@ use crate::model::limit::{Limit, LimitOn, LimitState};
 use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, AppliedParts, Cancelled, Change, Declaration, Existing, Runs, Triggered};
-use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
+use crate::model::run::{Attempt, Claim, Effect, Follower, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
@@ -38,6 +38,7 @@ use crate::store::postgres::reach::view::View;
 use crate::store::postgres::server::Access;
 use crate::store::postgres::text::refuse;
 use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, examine, owners, rights};
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
 #[cfg(feature = "page")]
@@ -139,6 +140,11 @@ impl Store for PostgresStore {
         self.read_on_server("list names", |server| counts::managed_by(server, source))
     }
 
+    fn actors(&mut self, names: &BTreeSet<String>) -> Result<BTreeMap<String, String>> {
+        let reach = View::Named(names.iter().cloned().collect());
+        self.look_up(Timestamp::MIN, reach, |memory, _| Store::actors(memory, names))
+    }
+
     fn trigger(&mut self, task: &str, payload: Option<&str>, key: Option<&str>, now: Timestamp) -> Result<Triggered> {
         let reach = Request::Trigger { task: task.to_owned(), key: key.map(str::to_owned) };
         self.change(now, reach, |memory, now| Store::trigger(memory, task, payload, key, now))
@@ -179,7 +185,19 @@ impl Store for PostgresStore {
             pass.most = Some(pass.most.map_or(ids.len(), |most| most.min(ids.len())));
         }
         let reach = Request::Matching { action: selection.action, ids };
-        self.change(now, reach, |memory, now| Store::change_matching(memory, selection, pass, report, now))
+        let mut change = |memory: &mut SqliteStore, now| Store::change_matching(memory, selection, pass, report, now);
+        if let Ok(events) = self.try_change(now, reach.into(), None, &mut change) {
+            return events;
+        }
+        // A run that follows was refused: one by one, only that run is left out.
+        let mut events = Vec::new();
+        while let Some(first) = pass.selected.first().copied() {
+            pass.most = Some(1);
+            let reach = Request::Matching { action: selection.action, ids: vec![first] };
+            let change = |memory: &mut SqliteStore, now| Store::change_matching(memory, selection, pass, report, now);
+            events.extend(self.change(now, reach, change)?);
+        }
+        Ok(events)
     }
 
     fn count_matching(&mut self, selection: &Selection, pass: &mut BulkPass, report: &mut BulkReport) -> Result<()> {
@@ -242,6 +260,10 @@ impl Store for PostgresStore {
 
     fn effects(&mut self, run: i64, now: Timestamp) -> Result<Vec<Effect>> {
         self.look_up(now, View::Effects(run), |memory, now| Store::effects(memory, run, now))
+    }
+
+    fn followers(&mut self, run: i64) -> Result<Vec<Follower>> {
+        self.look_up(Timestamp::MIN, View::Followers(run), |memory, _| Store::followers(memory, run))
     }
 
     fn recent(&mut self, limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> {

@@ -163,10 +163,11 @@ impl PostgresStore {
     }
 
     /// Forgets the outcomes of a turn that was taken, except those that it has not written.
-    pub(super) fn forget_ended(&mut self, finished: &[Finished], unwritten: &[Finished]) {
-        let is_unwritten = |id| unwritten.iter().any(|finished| finished.claim.attempt_id() == id);
-        for id in finished.iter().map(|finished| finished.claim.attempt_id()) {
-            if !is_unwritten(id) {
+    pub(super) fn forget_ended(&mut self, finished: &[Finished], done: &Done) {
+        let is_unwritten = |id| done.unwritten.iter().any(|finished| finished.claim.attempt_id() == id);
+        for (place, finished) in finished.iter().enumerate() {
+            let id = finished.claim.attempt_id();
+            if !done.deferred.contains(&place) && !is_unwritten(id) {
                 self.ended.remove(&id);
             }
         }

@@ -374,9 +374,11 @@ fn ends_that_are_stored_take_no_place_in_a_turn() {
             other.batch_execute("COMMIT").expect("the end");
             turn.join().expect("a turn")
         });
-        counted.push((finished.len(), done.deferred, done.claims.len()));
+        counted.push((finished.len(), done.deferred.len(), done.claims.len()));
         // The next turn is given those that this one left.
-        owner.claimed.extend(finished[finished.len() - done.deferred..].iter().map(|finished| finished.claim.clone()));
+        owner
+            .claimed
+            .extend(finished[finished.len() - done.deferred.len()..].iter().map(|finished| finished.claim.clone()));
     }
     assert_eq!(counted, [(0, 0, 500), (500, 250, 250), (500, 0, 500)]);
     assert_eq!(running(&mut other), 500);
@@ -466,13 +468,13 @@ fn a_turn_that_is_not_plain_writes_what_follows_from_stored_ends_as_items() {
         open_waiting(other, &[finished[0].claim.task_id, finished[499].claim.task_id]);
     });
     // 250 outcomes, and 250 beside them: 32 runs are opened and claimed apart, because one waits and is claimed with them.
-    assert_eq!((ends(&done), done.deferred, done.claims.len()), (250, 250, 218));
+    assert_eq!((ends(&done), done.deferred.len(), done.claims.len()), (250, 250, 218));
     assert_eq!(waiting(&mut other), [finished[499].claim.task_id], "the end of its first run is deferred");
     assert_eq!(owner.store.most_outcomes(), MAX_OUTCOMES, "the turn was not plain");
 
     owner.claimed.clear();
     let done = owner.turn(&Turn { now: NOON, finished: &finished[250..], room: 512, ..Turn::default() });
-    assert_eq!((ends(&done), done.deferred, done.claims.len()), (250, 0, 218));
+    assert_eq!((ends(&done), done.deferred.len(), done.claims.len()), (250, 0, 218));
     assert!(waiting(&mut other).is_empty() && owner.store.ended.is_empty());
     assert!(!is_superseded(&done), "{:?}", done.events);
 }

@@ -17,6 +17,7 @@ use crate::store::postgres::reach::view::View;
 use crate::store::postgres::sheets::{Cell, Difference, Sheets};
 use crate::store::postgres::text::refuse;
 
+pub(super) use around::FOLLOWERS;
 #[cfg(test)]
 pub(crate) use turn::IDS as TURN;
 pub(crate) use turn::TurnReach;

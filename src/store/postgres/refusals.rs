@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
+use rusqlite::{Connection, Transaction};
 
 use crate::store::postgres::{json, text};
 
@@ -33,4 +33,13 @@ impl Refusals {
         self.0.store(true, Ordering::Relaxed);
         written
     }
+}
+
+/// Has the tables in memory refuse each run that follows another until the transaction ends, for the reason for which the server did.
+pub(super) fn refuse_followers(tables: &Transaction<'_>, reason: &str) -> rusqlite::Result<()> {
+    tables.execute_batch(&format!(
+        "CREATE TEMP TRIGGER task_runs_unfollowed BEFORE INSERT ON main.task_runs WHEN NEW.origin GLOB 'on_*'
+         BEGIN SELECT RAISE(ABORT, '{}'); END",
+        reason.replace('\'', "''")
+    ))
 }

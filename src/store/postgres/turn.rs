@@ -153,8 +153,8 @@ impl PostgresStore {
                     Ok(Some(mut done)) => {
                         self.end();
                         self.plain.succeeded();
-                        self.forget_ended(finished, &[]);
-                        done.deferred = all.len() - finished.len();
+                        self.forget_ended(finished, &done);
+                        done.deferred = (finished.len()..all.len()).collect();
                         owners::annotate_done(&mut self.bench.lock().rows.server, &mut done, given);
                         return Ok(done);
                     }
@@ -221,8 +221,8 @@ impl PostgresStore {
             }
             if let Ok(done) = &mut done {
                 self.plain.saw(done.more_unplanned);
-                self.forget_ended(finished, &done.unwritten);
-                done.deferred = all.len() - finished.len();
+                self.forget_ended(finished, done);
+                done.deferred.extend(finished.len()..all.len());
                 owners::annotate_done(&mut self.bench.lock().rows.server, done, given);
             }
             return done;

@@ -11,8 +11,9 @@ use rusqlite::hooks::Action;
 
 use crate::store::fault::{Class, Fault};
 use crate::store::postgres::look_ahead::{LookAhead, Seen};
+use crate::store::postgres::reach::FOLLOWERS;
 use crate::store::postgres::reach::Reach;
-use crate::store::postgres::refusals::Refusals;
+use crate::store::postgres::refusals::{self, Refusals};
 use crate::store::postgres::server::Server;
 use crate::store::postgres::sheets::{Difference, Sheet, Sheets, Written, difference, pending};
 use crate::store::postgres::write_back::{self, Collisions};
@@ -43,6 +44,12 @@ pub(crate) struct Workbench {
     pub(crate) dry: bool,
     pub(crate) record: Option<Vec<String>>,
     refusals: Refusals,
+    /// Why the operation opens no run that follows another: the server refused one.
+    pub(crate) unfollowed: Option<String>,
+    /// Why the server has refused what the operation wrote, if it opened such a run.
+    pub(crate) refused_followers: Option<String>,
+    /// Whether the transaction has other changes than those of the operation: what is refused of these is undone alone.
+    pub(crate) is_shared: bool,
     touched: Touched,
     /// How many numbers the next operation takes before it begins, by table: see [`Collisions::lacking`].
     lacking: HashMap<&'static str, i64>,
@@ -63,6 +70,9 @@ impl Workbench {
             dry: false,
             record: None,
             refusals,
+            unfollowed: None,
+            refused_followers: None,
+            is_shared: false,
             touched: Touched::on(memory)?,
             lacking: HashMap::new(),
         })
@@ -72,6 +82,7 @@ impl Workbench {
     pub(crate) fn aim(&mut self, reach: Reach) {
         (self.reach, self.filled, self.collided) = (Some(reach), false, false);
         (self.ask, self.seen) = (None, None);
+        (self.unfollowed, self.refused_followers, self.is_shared) = (None, None, false);
         self.rows.clear();
     }
 
@@ -93,7 +104,20 @@ impl Workbench {
 
     /// Writes what differs from the rows that were read, and asks what is to be asked after that.
     fn write_back(&mut self, tables: &Transaction<'_>) -> Result<(), Fault> {
-        let Workbench { rows, collided, reach, ask, seen, dry, record, touched, lacking, .. } = self;
+        let Workbench {
+            rows,
+            collided,
+            reach,
+            ask,
+            seen,
+            dry,
+            record,
+            refused_followers,
+            is_shared,
+            touched,
+            lacking,
+            ..
+        } = self;
         let Sheets { server, sheets, keys } = rows;
         let touched = touched.take();
         let none = BTreeSet::new();
@@ -121,7 +145,17 @@ impl Workbench {
             drop(differences);
             write_pending(server, sheets, tables, &touched, &mut collisions, Whose::OfAll)?;
         } else {
-            let updated = write_back::write(server, &differences, &mut collisions)?;
+            let opens = |origin: &&str| differences.iter().any(|difference| difference.adds("origin", origin));
+            let follow = FOLLOWERS.iter().any(opens);
+            let updated = if follow && *is_shared {
+                write_back::apart(server, |server| write_back::write(server, &differences, &mut collisions))
+            } else {
+                write_back::write(server, &differences, &mut collisions)
+            };
+            let is_refused = |fault: &Fault| matches!(fault, Fault::Store(Class::Item, _));
+            *refused_followers =
+                updated.as_ref().err().filter(|fault| follow && is_refused(fault)).map(Fault::to_string);
+            let updated = updated?;
             if let Some(proof) = write_back::proof(&differences) {
                 server.note_proof(proof);
             }
@@ -217,6 +251,7 @@ impl Backing for Shared {
         }
         owners::show_sessions(tables, &bench.sessions)?;
         bench.refusals.without(|| bench.rows.spread(tables))?;
+        bench.unfollowed.as_ref().map_or(Ok(()), |reason| refusals::refuse_followers(tables, reason))?;
         bench.touched.take();
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Actions: requests that are recorded with who made them, in the transaction that performs them.
 
-use rusqlite::Transaction;
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -11,7 +13,24 @@ use crate::schedule::Schedules;
 use crate::store::fault::Fault;
 use crate::store::sqlite::add::{Adder, compare, create};
 use crate::store::sqlite::connection::SqliteStore;
-use crate::store::sqlite::{followers, history, owners, requests, task_changes, tasks};
+use crate::store::sqlite::{followers, history, owners, requests, row, task_changes, tasks};
+
+const MANAGER: &str = "SELECT managed_by FROM scheduled_tasks WHERE name = :name";
+
+/// Returns who added those of these tasks that an actor has added, by the name of the task.
+pub(super) fn actors(store: &mut SqliteStore, names: &BTreeSet<String>) -> Result<BTreeMap<String, String>> {
+    store.read("look up who added tasks", |tx, _| {
+        let (mut manager, mut actors) = (tx.prepare_cached(MANAGER)?, BTreeMap::new());
+        for name in names {
+            let found =
+                manager.query_row(named_params! { ":name": name }, |row| row::shown_if_any(row, 0)).optional()?;
+            if let Some(actor) = found.flatten().filter(|manager| manager.starts_with(ACTORS)) {
+                actors.insert(name.clone(), actor);
+            }
+        }
+        Ok(actors)
+    })
+}
 
 /// Performs an action and records it, in one transaction. What changes nothing is not recorded.
 pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {

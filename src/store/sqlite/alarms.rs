@@ -171,8 +171,8 @@ const LISTED: &str = "
 fn changes(tx: &Transaction<'_>, channel: &str, look: &Look<'_>) -> Result<Changes, Fault> {
     let mut changes = Changes::default();
     dead_runs(tx, channel, look, &mut changes)?;
-    passed_over::missed(tx, channel, look, &mut changes)?;
-    passed_over::skipped(tx, channel, look, &mut changes)?;
+    passed_over::find(tx, channel, look, AlarmKind::Missed, &mut changes)?;
+    passed_over::find(tx, channel, look, AlarmKind::Skipped, &mut changes)?;
     lost_schedulers(tx, channel, look, &mut changes)?;
     for condition in &look.conditions {
         let named = named_params! {

@@ -7,19 +7,22 @@
 //! A delay task that follows is resolved before its run is opened. What that passes over, other runs may follow in turn: it waits in a queue
 //! ([`Written::passed`]) that the transaction works off at its end.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 use serde_json::{Value, json};
 
 use crate::clock::{Timestamp, millis};
-use crate::error::{Error, excerpt, excerpt_of_end};
+use crate::error::{Error, Result as Answer, excerpt, excerpt_of_end};
 use crate::model::event::Event;
-use crate::model::run::{Claim, Origin, Run, RunStatus};
+use crate::model::run::{Claim, Follower, Origin, Run, RunStatus};
 use crate::model::task::{Definition, MAX_FOLLOWERS, Task, TaskStatus};
 use crate::rules::chain::{self, Ending, Link};
 use crate::rules::resolve::{Rest, Span};
-use crate::rules::streak;
+use crate::rules::{streak, turn_size};
 use crate::schedule::{ScheduleKind, Schedules};
 use crate::store::fault::Fault;
+use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::manual::{self, Request};
 use crate::store::sqlite::open::{self, Change, Passed, PassedBy, Written};
 use crate::store::sqlite::sql::sql;
@@ -286,8 +289,41 @@ fn open(
     }
     let request = Request { origin, payload: Some(payload), retry_of: None, key: Some(&key) };
     manual::open(tx, &target, request, now)?;
-    cx.written.followers += 1;
+    cx.written.followers += turn_size::items_of(payload.len());
     Ok(None)
+}
+
+const TASK_OF: &str = "SELECT task_id FROM task_runs WHERE id = :run";
+
+/// The run of a task that follows a run. Its request key begins with the id of that, whatever the length of the chain.
+const FOLLOWING: &str = "
+    SELECT r.id, t.name, r.origin, r.status FROM scheduled_tasks t CROSS JOIN task_runs r INDEXED BY task_runs_requested
+     WHERE t.name = :name AND r.task_id = t.id
+       AND r.request_key > '#' || :run || '/' AND r.request_key < '#' || :run || '0'";
+
+/// Returns the runs that follow a run, oldest first: of the tasks that its task names now.
+pub(super) fn of_run(store: &mut SqliteStore, run: i64) -> Answer<Vec<Follower>> {
+    store.read("look up what follows a run", |tx, _| {
+        let task = tx.prepare_cached(TASK_OF)?.query_row(named_params! { ":run": run }, |row| row.get(0)).optional()?;
+        Ok(task.map_or_else(|| Ok(Vec::new()), |task| following(tx, (run, task)))?)
+    })
+}
+
+/// As [`of_run`], of a run and its task.
+pub(super) fn following(tx: &Transaction<'_>, (run, task): (i64, i64)) -> Result<Vec<Follower>, Fault> {
+    let policy = policy(tx, task)?;
+    let columns = policy.names.iter().flatten();
+    let names: BTreeSet<&str> = columns.flat_map(|column| chain::names(column).take(MAX_FOLLOWERS)).collect();
+    let (mut statement, mut following) = (tx.prepare_cached(FOLLOWING)?, Vec::new());
+    for name in names {
+        let read = |row: &Row<'_>| {
+            Ok(Follower { id: row.get(0)?, task: row::shown(row, 1)?, origin: row.get(2)?, status: row.get(3)? })
+        };
+        let found = statement.query_map(named_params! { ":name": name, ":run": run }, read)?;
+        following.extend(found.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    following.sort_unstable_by_key(|follower| follower.id);
+    Ok(following)
 }
 
 /// Returns the payload of a run that follows: the ended run as JSON. Keys are column names, times RFC 3339.

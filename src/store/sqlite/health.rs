@@ -24,7 +24,7 @@ use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::restore::held::{Goes, HeldBack};
 use crate::store::sqlite::restore::seen;
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{invariants, marks, owners, row};
+use crate::store::sqlite::{history, invariants, marks, owners, row};
 use crate::store::turn_io::Session;
 
 /// Longest list of facts of one kind.
@@ -241,10 +241,9 @@ fn dead(tx: &Transaction<'_>, since: Timestamp, failures: u32) -> rusqlite::Resu
 /// Most events of a kind that a look examines: the newest.
 const MAX_NOTICES: i64 = 2_000;
 
-/// The newest event of each task, if the task has not succeeded since. As for [`DEAD`], only runs after the row are searched, and once for
-/// each task.
-const PASSED_OVER: &str = sql! {"
-    SELECT e.id, e.run_id, t.name, e.detail
+/// The newest event of each task.
+const PASSED_OVER: &str = "
+    SELECT e.run_id, t.name, e.detail, t.id, r.scheduled_for
       FROM (SELECT max(id) AS newest
               FROM (SELECT id, at, task_id FROM scheduler_events INDEXED BY scheduler_events_of_kind
                      WHERE kind = :kind ORDER BY id DESC LIMIT :most)
@@ -252,22 +251,21 @@ const PASSED_OVER: &str = sql! {"
      CROSS JOIN scheduler_events e ON e.id = n.newest
      CROSS JOIN scheduled_tasks t ON t.id = e.task_id
       LEFT JOIN task_runs r ON r.id = e.run_id
-     WHERE NOT EXISTS (SELECT 1 FROM task_runs s
-                        WHERE s.task_id = t.id AND {unscheduled_id:s} = 0 AND s.scheduled_for > ifnull(r.scheduled_for, 0)
-                          AND s.status = 'succeeded' AND s.id > e.run_id)
-       AND NOT EXISTS (SELECT 1 FROM task_runs s
-                        WHERE s.task_id = t.id AND {unscheduled_id:s} > +e.run_id AND s.status = 'succeeded')
-     ORDER BY e.id DESC LIMIT :limit"};
+     ORDER BY e.id DESC";
 
 /// Returns the tasks of which events of this kind told since an instant, and that have not succeeded since.
 fn passed_over(tx: &Transaction<'_>, since: Timestamp, notice: Notice) -> rusqlite::Result<Vec<(i64, PassedOver)>> {
-    let read = |row: &Row<'_>| {
-        let detail = row::shown_if_any(row, 3)?.unwrap_or_default();
-        Ok((row.get(1)?, PassedOver { task: row::shown(row, 2)?, detail }))
-    };
-    let named =
-        named_params! { ":kind": notice.kind(), ":most": MAX_NOTICES, ":since": since, ":limit": MAX_LISTED_ROWS };
-    tx.prepare_cached(PASSED_OVER)?.query_map(named, read)?.collect()
+    let mut statement = tx.prepare_cached(PASSED_OVER)?;
+    let mut rows = statement.query(named_params! { ":kind": notice.kind(), ":most": MAX_NOTICES, ":since": since })?;
+    let mut passed = Vec::new();
+    while let Some(row) = rows.next()?.filter(|_| passed.len() < MAX_LISTED) {
+        let (run, scheduled_for) = (row.get(0)?, row.get(4)?);
+        if !history::has_succeeded_since(tx, row.get(3)?, (run, scheduled_for))? {
+            let detail = row::shown_if_any(row, 2)?.unwrap_or_default();
+            passed.push((run, PassedOver { task: row::shown(row, 1)?, detail }));
+        }
+    }
+    Ok(passed)
 }
 
 /// As the view `stuck_runs`, which reads SQLite's clock.

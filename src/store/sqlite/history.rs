@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
+use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::model::report::Recent;
 use crate::model::run::{Attempt, Run, RunFilter, RunStatus};
@@ -204,4 +205,22 @@ pub(super) fn with_last_run(tx: &Transaction<'_>, mut task: Task) -> rusqlite::R
     };
     tx.prepare_cached(LAST_OF_ONCE)?.query_row(named_params! { ":task": task.id }, read).optional()?;
     Ok(task)
+}
+
+const SUCCEEDED_SINCE: &str = sql! {"
+    SELECT EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_one_per_occurrence
+                    WHERE r.task_id = :task AND {unscheduled_id:r} = 0 AND r.scheduled_for > ifnull(:scheduled_for, 0)
+                      AND r.status = 'succeeded' AND r.id > :run)
+        OR EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_one_per_occurrence
+                    WHERE r.task_id = :task AND {unscheduled_id:r} > :run AND r.status = 'succeeded')"};
+
+/// Returns whether a task has succeeded since a run, of which the occurrence is known unless retention has deleted it. Only the runs after
+/// it are searched: scheduled ones by their occurrence, the others by their id.
+pub(crate) fn has_succeeded_since(
+    tx: &Transaction<'_>,
+    task: i64,
+    (run, scheduled_for): (i64, Option<Timestamp>),
+) -> rusqlite::Result<bool> {
+    let named = named_params! { ":task": task, ":run": run, ":scheduled_for": scheduled_for };
+    tx.prepare_cached(SUCCEEDED_SINCE)?.query_row(named, |row| row.get(0))
 }

@@ -62,7 +62,7 @@ pub(super) fn change(
                 counted.count(item, verdict);
             }
             done += 1;
-            if tx.total_changes() - before >= MAX_ROWS {
+            if tx.total_changes() - before >= MAX_ROWS || change.written.followers >= MAX_ITEMS {
                 break;
             }
         }

@@ -84,7 +84,7 @@ use crate::model::progress_meter::Progress;
 use crate::model::recorded::{EventFilter, RecordedEvent};
 use crate::model::report::{Finding, Pass, Pruned, Recent, Status};
 use crate::model::request::{Added, AppliedParts, Cancelled, Change, Declaration, Existing, Runs, Triggered};
-use crate::model::run::{Attempt, Claim, Effect, Run, RunFilter};
+use crate::model::run::{Attempt, Claim, Effect, Follower, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
@@ -224,9 +224,11 @@ impl Store for SqliteStore {
         fn remove_limit(on: &LimitOn) -> Result<bool> = limit_requests::remove;
         fn limits(now: Timestamp) -> Result<Vec<LimitState>> = limit_requests::list;
         fn task(name: &str) -> Result<Option<Task>> = history::task;
+        fn actors(names: &BTreeSet<String>) -> Result<BTreeMap<String, String>> = actions::actors;
         fn tasks() -> Result<Vec<Task>> = history::tasks;
         fn runs(filter: &RunFilter) -> Result<Vec<Run>> = history::runs;
         fn effects(run: i64, now: Timestamp) -> Result<Vec<Effect>> = effects::of_run;
+        fn followers(run: i64) -> Result<Vec<Follower>> = followers::of_run;
         fn recent(limit: usize) -> Result<BTreeMap<i64, Vec<Recent>>> = history::recent;
         fn is_idle(handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> = census::is_idle;
         fn status(now: Timestamp) -> Result<Status> = census::status;

@@ -81,7 +81,7 @@ pub(crate) struct Written {
     pub(crate) follower_refused: Option<String>,
     /// What other runs may follow, for `followers::follow_one`.
     pub(crate) passed: VecDeque<Passed>,
-    /// How many runs were opened that follow others.
+    /// How many items the runs that follow others count as.
     pub(crate) followers: usize,
 }
 

@@ -16,7 +16,7 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::row::{Raw, raw};
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{effects, health, history, limits, row, runs, tasks};
+use crate::store::sqlite::{effects, followers, health, history, limits, row, runs, tasks};
 
 /// A run that has been due for less is about to start.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -41,8 +41,8 @@ pub(super) fn run_view(store: &mut SqliteStore, run: i64, now: Timestamp) -> Res
             Some(owner) => health::instances(tx, &file)?.into_iter().find(|one| one.id == *owner),
             None => None,
         };
-        let retries = retries(tx, task.id, run)?;
-        Ok(Some(RunView { run: found, task, attempts, has_older_attempts, effects, retries, waits, owner }))
+        let (retries, followers) = (retries(tx, task.id, run)?, followers::following(tx, (run, task.id))?);
+        Ok(Some(RunView { run: found, task, attempts, has_older_attempts, effects, retries, followers, waits, owner }))
     })
 }
 

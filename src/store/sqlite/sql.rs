@@ -19,7 +19,7 @@ macro_rules! selected {
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 26] = [
+pub(crate) const SHARED: [(&str, &str); 27] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -56,6 +56,20 @@ pub(crate) const SHARED: [(&str, &str); 26] = [
                 split_part(value, ' ', 5)::bigint AS scheduled_for \
            FROM scheduler_meta \
           WHERE key = 'clock_mark' AND value ~ '^-?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+ -?[0-9]+$' AND value !~ repeat('[0-9]', 19)",
+    ),
+    // In PostgreSQL, the first successes of a task after a run that has these columns. In the order of the index: the server would read the
+    // whole table to find that a task with many runs has not succeeded since.
+    (
+        "successes",
+        "(SELECT id FROM task_runs \
+           WHERE task_id = .task_id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0 \
+             AND scheduled_for > coalesce(.scheduled_for, 0) AND status = 'succeeded' AND id > .id \
+           ORDER BY scheduled_for LIMIT 1) \
+          UNION ALL \
+         (SELECT id FROM task_runs \
+           WHERE task_id = .task_id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) > .id \
+             AND status = 'succeeded' \
+           ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1)",
     ),
     // scheduled_tasks_followed: tasks that others follow, apart from on_dead.
     ("followed", "(.on_success IS NOT NULL OR .on_end IS NOT NULL OR .on_missed IS NOT NULL)"),

@@ -7,6 +7,7 @@
 
 mod claims;
 mod items;
+mod outcomes;
 mod work_off;
 mod wrong_clock;
 
@@ -15,13 +16,12 @@ use std::collections::BTreeSet;
 use rusqlite::Transaction;
 
 use crate::clock::Timestamp;
-use crate::error::{Error, Result, excerpt};
+use crate::error::{Error, Result};
 use crate::host::fault_points;
 use crate::host::orphan::Presence;
 use crate::model::event::Event;
-use crate::model::finished::Finished;
 use crate::model::report::Pruned;
-use crate::model::run::Outcome;
+use crate::model::task::MAX_FOLLOWERS;
 use crate::rules::resolve::Rest;
 use crate::rules::retention::Limits;
 use crate::schedule::Schedules;
@@ -31,10 +31,10 @@ use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
-use crate::store::sqlite::runs::{Claimer, Fence, Success};
+use crate::store::sqlite::runs::{Claimer, Fence};
 use crate::store::sqlite::{
-    attempts, blocked, claim, clock_mark, damage, delays, due, effects, followers, foreign_plans, marks, once,
-    own_triggers, owners, replan, settle, tasks,
+    attempts, blocked, claim, clock_mark, damage, delays, due, followers, foreign_plans, marks, once, own_triggers,
+    owners, replan, settle, tasks,
 };
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
@@ -43,9 +43,6 @@ pub(crate) const SWEEP: usize = 500;
 
 /// Rows that retention deletes beside other work. The turn writes that many fewer items.
 pub(crate) const PRESSING: usize = 200;
-
-/// Fewest outcomes that are settled by one statement. Two cost as much as one by one.
-const SPAN: usize = 3;
 
 /// Free slots from which on runs are known to be short. What is due is then resolved as far as it can start, in one write
 /// instead of two.
@@ -252,10 +249,16 @@ impl<'a> Turning<'a> {
             unplanned.extend(tasks::planless(tx, &mut self.memory.planless, SWEEP)?);
         }
         unplanned.retain(|task| !self.rests(Item::Task(*task)));
-        let more_unplanned = unplanned.len() > self.budget;
-        for task in unplanned.into_iter().take(self.budget) {
+        let mut more_unplanned = false;
+        for task in unplanned {
+            if self.budget == 0 {
+                more_unplanned = true;
+                break;
+            }
             // By itself: requested cancellations are applied even if the row cannot be used.
             self.end_item(Item::Task(task), |turn| settle::cancel_asked(&mut turn.change(), task))?;
+            // That and the plan are one item, beside what follows.
+            self.budget += 1;
             self.task(task, |turn| turn.plan(task))?;
         }
         self.work_off(&marked)?;
@@ -352,68 +355,6 @@ impl<'a> Turning<'a> {
         })
     }
 
-    /// Settles what has finished. Consecutive runs of short handlers have the same times: one statement settles all of them.
-    fn settle_all(&mut self) -> Result<(), Fault> {
-        let mut success = Success::new(self.tx)?;
-        let (owner, together) = (self.work.owner, self.mode == Mode::Together);
-        let (mut plain, others): (Vec<_>, Vec<_>) = self
-            .work
-            .finished
-            .iter()
-            .partition(|finished| together && settle::is_plain(finished) && !finished.claim.is_of_other(owner));
-        plain.sort_unstable_by_key(|finished| finished.claim.run_id);
-        for span in plain.chunk_by(|before, next| settle::continues(before, next)) {
-            if span.len() < SPAN {
-                span.iter().try_for_each(|finished| self.settle(&mut success, finished))?;
-                continue;
-            }
-            self.budget = self.budget.saturating_sub(span.len());
-            let mut cx =
-                Change { tx: self.tx, now: self.work.now, schedules: self.schedules, written: &mut self.written };
-            settle::settle_span(&mut cx, self.work.owner, span)?;
-            self.spend_on_followers();
-        }
-        others.into_iter().try_for_each(|finished| self.settle(&mut success, finished))?;
-        self.follow_passed()
-    }
-
-    /// Settles an outcome. If its text cannot be stored, the end of the attempt is stored without it.
-    fn settle(&mut self, success: &mut Success<'_>, finished: &Finished) -> Result<(), Fault> {
-        let (tx, owner, now) = (self.tx, self.work.owner, self.work.now);
-        if !finished.effects.is_empty()
-            && let Some(fault) = self.attempt(|_| Ok(effects::end(tx, owner, finished, now)?))?
-        {
-            if self.is_transient(&fault) {
-                self.done.unwritten.push(finished.clone());
-                return self.set_aside(Item::Outcome(finished.claim.run_id), &fault);
-            }
-            log::warn!("the effects of run {} stay in doubt: {fault}", finished.claim.run_id);
-        }
-        let mut store = |turn: &mut Self, finished: &Finished| {
-            let mut cx = Change { tx, now, schedules: turn.schedules, written: &mut turn.written };
-            settle::settle(&mut cx, success, owner, finished, &mut turn.memory.random)
-        };
-        let Some(fault) = self.attempt_end(|turn| store(turn, finished))? else { return Ok(()) };
-        if self.is_transient(&fault) {
-            self.done.unwritten.push(finished.clone());
-            return self.set_aside(Item::Outcome(finished.claim.run_id), &fault);
-        }
-        let outcome = match &finished.outcome {
-            Outcome::Failed { how, retry, .. } => {
-                let error = format!("its error could not be stored: {}", excerpt(&fault.to_string(), 500));
-                Outcome::Failed { how: *how, error, retry: *retry }
-            }
-            Outcome::Succeeded { .. } => Outcome::succeeded(),
-            Outcome::Released => Outcome::Released,
-        };
-        let plain = Finished { outcome, output: None, exit_code: None, progress: None, ..finished.clone() };
-        let again = self.attempt(|turn| store(turn, &plain))?;
-        if again.is_some() {
-            self.done.unwritten.push(finished.clone());
-        }
-        self.set_aside(Item::Outcome(finished.claim.run_id), &again.unwrap_or(fault))
-    }
-
     /// Recovers the runs of a dead owner, as far as the turn may write. A run that cannot be recovered is tried again in full
     /// turns. Until then its owner's lock file stays, because it says which attempts had begun.
     fn recover(&mut self, dead: &Dead) -> Result<(), Fault> {
@@ -503,6 +444,10 @@ impl<'a> Turning<'a> {
         // Behind runs that cannot be written, the others wait for the next poll.
         self.more |= runs.len() == most && runs.iter().any(|run| !self.rests(Item::Expiry(*run)));
         for run in runs {
+            if self.budget == 0 {
+                self.more = true;
+                break;
+            }
             self.end_item(Item::Expiry(run), |turn| {
                 let seen = turn.work.seen;
                 settle::expire(&mut turn.change(), run, seen)
@@ -530,6 +475,11 @@ impl<'a> Turning<'a> {
             chosen.retain(|task| !self.memory.aside.contains(&Item::Task(*task)));
         }
         for (task, due) in due::due(tx, self.schedules, &chosen, now)? {
+            // What follows from all that is passed over is opened in this transaction.
+            if self.written.passed.len() * MAX_FOLLOWERS >= self.budget {
+                self.done.more_due = true;
+                break;
+            }
             self.task(task, |turn| {
                 let mut due = due?;
                 if !foreign_plans::check(tx, task, &mut due.plan, now)? {

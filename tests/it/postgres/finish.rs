@@ -89,6 +89,24 @@ fn rows_and_outcome_are_committed_together() {
 }
 
 #[test]
+fn rows_and_outcome_are_committed_although_what_follows_is_refused() {
+    let Some(shop) = Shop::new() else { return };
+    let insert = shop.insert();
+    let handler = move |run: &Context| run.finish_in_postgres(|tx| sell(tx, &insert, run));
+    let mut stepper = Stepper::builder(&shop.address, at(NOON)).handler("work", handler).start().expect("a stepper");
+    stepper.client().add(once("subject").on_success("tell")).expect("a task");
+    stepper.client().add(NewTask::manual("tell").handler("other")).expect("a task");
+    let refuses = "CREATE TRIGGER no BEFORE INSERT ON task_runs WHEN NEW.origin = 'on_success'
+                   BEGIN SELECT RAISE(ABORT, 'not in my db'); END";
+    shop.server.execute(refuses).expect("a trigger");
+    stepper.run_until(at(END)).expect("the end");
+    assert_eq!(shop.found(), "succeeded 1 7 tea");
+    let told = "SELECT group_concat(detail) FROM scheduler_events WHERE kind = 'not_followed'";
+    let told = shop.ask(told);
+    assert!(told.starts_with("the on_success task \"tell\" cannot run: not in my db"), "{told}");
+}
+
+#[test]
 fn what_fails_within_undoes_the_rows_and_is_retried() {
     let Some(shop) = Shop::new() else { return };
     let (insert, calls) = (shop.insert(), Arc::new(AtomicUsize::new(0)));

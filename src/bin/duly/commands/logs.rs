@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{Attempt, Client, Effect, EffectState, Run, RunDetails, RunStatus, Timestamp};
+use duly::{Attempt, Client, EffectState, Follower, Run, RunDetails, RunStatus, Timestamp};
 
 use crate::cli::failure::Failure;
 use crate::commands::control::run_number;
@@ -36,8 +36,8 @@ pub(crate) fn print_run(client: &Client, id: i64, printer: &mut Printer<'_>) -> 
     if printer.json {
         return Ok(printer.document(&details)?);
     }
-    let RunDetails { run, attempts, effects, .. } = details;
-    printer.table(summary(&run, &attempts, &effects, &printer.times), "")?;
+    printer.table(summary(&details, &printer.times), "")?;
+    let RunDetails { run, attempts, .. } = details;
     for attempt in &attempts {
         print_recorded(attempt, printer)?;
     }
@@ -47,7 +47,8 @@ pub(crate) fn print_run(client: &Client, id: i64, printer: &mut Printer<'_>) -> 
     Ok(())
 }
 
-fn summary(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -> Table {
+fn summary(details: &RunDetails, times: &Times) -> Table {
+    let RunDetails { run, attempts, effects, follows, followers, .. } = details;
     let mut table = Table::default();
     let mut row = |name: &str, value: Option<String>, tone: Tone| {
         if let Some(value) = value {
@@ -61,6 +62,7 @@ fn summary(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -
     row("up to", run.last_scheduled_for.map(|last| times.both(last)), Tone::Plain);
     row("origin", Some(run.origin.to_string()), Tone::Plain);
     row("retry of", run.retry_of.map(|first| format!("run {first}")), Tone::Plain);
+    row("follows", follows.map(|parent| format!("run {parent}")), Tone::Plain);
     row("not before", waits.then(|| times.both(run.run_at)), Tone::Plain);
     row("expires", waits.then_some(run.expires_at).flatten().map(|at| times.both(at)), Tone::Plain);
     row("asked to stop", run.cancel_requested.then(|| "yes".to_owned()), Tone::Odd);
@@ -80,6 +82,9 @@ fn summary(run: &Run, attempts: &[Attempt], effects: &[Effect], times: &Times) -
             _ => (format!("in doubt, started {started}"), Tone::Bad),
         };
         row("effect", Some(format!("{}: {state}", effect.key)), tone);
+    }
+    for Follower { id, task, status, .. } in followers {
+        row("followed by", Some(format!("run {id} of {task}: {status}")), run_tone(*status));
     }
     table
 }

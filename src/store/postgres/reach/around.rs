@@ -33,8 +33,8 @@ pub(super) fn tasks_named<S: AsRef<str>>(bench: &mut Sheets, names: &[S]) -> Res
     bench.read("scheduled_tasks", "WHERE t.name = ANY ($1)", &[&names]).map(|_| ())
 }
 
-/// The columns that name tasks which follow.
-const FOLLOWERS: [&str; 4] = ["on_dead", "on_success", "on_end", "on_missed"];
+/// The columns that name tasks which follow, and the origins of the runs that do.
+pub(crate) const FOLLOWERS: [&str; 4] = ["on_dead", "on_success", "on_end", "on_missed"];
 
 /// Reads the tasks that may follow the tasks that were read, and what a run of them changes. What is due of a delay task that follows is
 /// resolved, and others may follow from that, as far as a chain may get.
@@ -50,6 +50,22 @@ pub(super) fn followers(bench: &mut Sheets) -> Result<(), Fault> {
         before_a_change(bench, &delays)?;
     }
     Ok(())
+}
+
+/// The runs of tasks that follow a run.
+const FOLLOWING: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT r.id FROM unnest($2::bigint[]) one (task) CROSS JOIN LATERAL (
+            SELECT n.id FROM task_runs n
+             WHERE n.task_id = one.task AND n.request_key > '#' || $1::bigint || '/'
+               AND n.request_key < '#' || $1::bigint || '0' OFFSET 0) r))";
+
+/// Reads the tasks of the runs that were read, those that they name, and their runs that follow a run.
+pub(super) fn following(bench: &mut Sheets, run: i64) -> Result<(), Fault> {
+    tasks_of_runs(bench)?;
+    read_named(bench, &FOLLOWERS, &[])?;
+    let tasks = numbers(bench, "scheduled_tasks", "id");
+    bench.read("task_runs", FOLLOWING, &[&run, &tasks]).map(|_| ())
 }
 
 /// Reads all tasks to which `on_success` and `on_end` of those that were read lead, and those of these names.

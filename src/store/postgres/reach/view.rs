@@ -21,6 +21,8 @@ use crate::store::sqlite::sql::sql;
 pub(crate) enum View {
     /// A task, with its last run.
     Task(String),
+    /// Tasks of these names.
+    Named(Vec<String>),
     /// Tasks by name after one, at most a number, with their last runs.
     Tasks {
         after: String,
@@ -30,6 +32,8 @@ pub(crate) enum View {
     Runs(RunFilter),
     Attempts(i64),
     Effects(i64),
+    /// What follows a run.
+    Followers(i64),
     /// What a scheduler with these handlers could do now.
     Idle(BTreeSet<String>),
     /// What the status lists. Its counts are not read.
@@ -99,6 +103,7 @@ impl View {
                 around::tasks_named(bench, &[name])?;
                 around::last_runs(bench)
             }
+            View::Named(names) => around::tasks_named(bench, names),
             View::Tasks { after, limit } => {
                 let next = "WHERE t.id = ANY (ARRAY(
                     SELECT s.id FROM scheduled_tasks s WHERE s.name > $1 ORDER BY s.name LIMIT $2))";
@@ -116,6 +121,10 @@ impl View {
                 around::tasks_of_runs(bench)?;
                 let runs = around::numbers(bench, "task_runs", "id");
                 bench.read("task_effects", "WHERE t.run_id = ANY ($1)", &[&runs]).map(|_| ())
+            }
+            View::Followers(run) => {
+                around::runs(bench, &[*run])?;
+                around::following(bench, *run)
             }
             View::Idle(handlers) => idle(bench, handlers),
             View::Status { now } => status(bench, *now),
@@ -258,19 +267,10 @@ const WAITED_FOR: &str = sql! {"
             SELECT r.id FROM task_runs r WHERE r.task_id = s.id AND {unfinished:r} LIMIT 1) x
          WHERE s.status = 'completed' AND (s.on_dead IS NOT NULL OR {followed:s})))"};
 
-/// The dead runs since an instant, and of each the first successes after it. In the order of the index: the server would read the whole
-/// table to find that a task with many runs has not succeeded since.
+/// The dead runs since an instant, and of each the first successes after it.
 const DEAD: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
-        SELECT x.id FROM task_runs d CROSS JOIN LATERAL (
-            SELECT d.id UNION ALL
-            (SELECT s.id FROM task_runs s
-              WHERE s.task_id = d.task_id AND {unscheduled_case:s} = 0 AND s.scheduled_for > d.scheduled_for
-                AND s.status = 'succeeded' AND s.id > d.id ORDER BY s.scheduled_for LIMIT 1)
-             UNION ALL
-            (SELECT s.id FROM task_runs s
-              WHERE s.task_id = d.task_id AND {unscheduled_case:s} > d.id AND s.status = 'succeeded'
-              ORDER BY {unscheduled_case:s} LIMIT 1)) x
+        SELECT x.id FROM task_runs d CROSS JOIN LATERAL (SELECT d.id UNION ALL {successes:d}) x
          WHERE d.status = 'dead' AND d.finished_at >= $1))"};
 
 /// Workers that ended since an instant, and of each kind the newest events about occurrences without a run. The numbers are those of
@@ -286,19 +286,11 @@ const RECENT_EVENTS: &str = "
 const PASSED_OVER: &str = sql! {"
     WHERE t.id = ANY (ARRAY(
         SELECT x.id
-          FROM (SELECT DISTINCT ON (n.kind, n.task_id) n.task_id, n.run_id
+          FROM (SELECT DISTINCT ON (n.kind, n.task_id) n.task_id, n.run_id AS id,
+                       (SELECT scheduled_for FROM task_runs WHERE id = n.run_id) AS scheduled_for
                   FROM scheduler_events n WHERE n.id = ANY ($1) AND n.kind <> 'worker_ended'
                  ORDER BY n.kind, n.task_id, n.id DESC) e
-          LEFT JOIN task_runs p ON p.id = e.run_id
-         CROSS JOIN LATERAL (
-            SELECT p.id UNION ALL
-            (SELECT s.id FROM task_runs s
-              WHERE s.task_id = e.task_id AND {unscheduled_case:s} = 0 AND s.scheduled_for > coalesce(p.scheduled_for, 0)
-                AND s.status = 'succeeded' AND s.id > e.run_id ORDER BY s.scheduled_for LIMIT 1)
-             UNION ALL
-            (SELECT s.id FROM task_runs s
-              WHERE s.task_id = e.task_id AND {unscheduled_case:s} > e.run_id AND s.status = 'succeeded'
-              ORDER BY {unscheduled_case:s} LIMIT 1)) x))"};
+         CROSS JOIN LATERAL (SELECT e.id UNION ALL {successes:e}) x))"};
 
 fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), Fault> {
     let (recent, long) = (recent.as_millis(), ["output", "payload"]);
@@ -413,17 +405,10 @@ const ALARM_RUNS: &str = sql! {"
          WHERE a.channel = ANY ($2) AND a.kind = 'dead' AND a.ended_at IS NULL AND s.failure_count = 0
          UNION ALL
         SELECT x.id
-          FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject LEFT JOIN task_runs p ON p.id = a.run_id
-         CROSS JOIN LATERAL (
-            SELECT p.id UNION ALL
-            (SELECT r.id FROM task_runs r
-              WHERE r.task_id = s.id AND {unscheduled_case:r} = 0 AND r.scheduled_for > coalesce(p.scheduled_for, 0)
-                AND r.status = 'succeeded' AND r.id > a.run_id ORDER BY r.scheduled_for LIMIT 1)
-             UNION ALL
-            (SELECT r.id FROM task_runs r
-              WHERE r.task_id = s.id AND {unscheduled_case:r} > a.run_id AND r.status = 'succeeded'
-              ORDER BY {unscheduled_case:r} LIMIT 1)) x
-         WHERE a.channel = ANY ($2) AND (a.kind = 'missed' OR a.kind = 'skipped') AND a.ended_at IS NULL))"};
+          FROM (SELECT s.id AS task_id, a.run_id AS id, (SELECT scheduled_for FROM task_runs WHERE id = a.run_id) AS scheduled_for
+                  FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject
+                 WHERE a.channel = ANY ($2) AND (a.kind = 'missed' OR a.kind = 'skipped') AND a.ended_at IS NULL) o
+         CROSS JOIN LATERAL (SELECT o.id UNION ALL {successes:o}) x))"};
 
 /// For each channel, the first events of each kind since it looked, and the last that it has examined.
 const ALARM_EVENTS: &str = "
@@ -489,7 +474,7 @@ fn run_page(bench: &mut Sheets, run: i64, now: Timestamp) -> Result<(), Fault> {
     let listed = around::bound(crate::model::views::RunView::MAX_LISTED);
     around::chain(bench, run)?;
     let chain = around::numbers(bench, "task_runs", "id");
-    around::tasks_of_runs(bench)?;
+    around::following(bench, run)?;
     bench.read("task_effects", "WHERE t.run_id = ANY ($1)", &[&chain])?;
     bench.read("task_attempts", NEWEST_ATTEMPTS, &[&run, &(listed + 1)])?;
     around::behind_keys(bench)?;

@@ -8,59 +8,40 @@ use crate::model::health::PassedOver;
 use crate::rules::notice::Notice;
 use crate::store::fault::Fault;
 use crate::store::sqlite::alarms::{Changes, MAX_ERROR, MAX_FACTS, NEW_EVENTS, NEWEST_EVENT, cursor, move_on};
-use crate::store::sqlite::row;
-use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::{history, row};
 use crate::text::escape;
 
-/// `:other`: a further kind of events, or the same again. A row of skips that grows has further events, and its alarm has begun already. A row
+/// `:caught_up`: whether occurrences are told of in whose place a later one is run. A row of skips that grows has further events, and its alarm has begun already. A row
 /// that retention has deleted counts as one occurrence.
 // NOT INDEXED: by id, from the last that was examined. Statistics of an empty file would make SQLite read all events.
 const PASSED_OVER: &str = "
     SELECT e.id, e.run_id, t.name, e.detail, e.at, ifnull(r.occurrences, 1)
       FROM scheduler_events e NOT INDEXED CROSS JOIN scheduled_tasks t ON t.id = e.task_id
       LEFT JOIN task_runs r ON r.id = e.run_id
-     WHERE e.id > :after AND (e.kind = :event OR e.kind = :other)
+     WHERE e.id > :after AND (e.kind = :event OR (:caught_up AND e.kind = 'caught_up'))
        AND NOT EXISTS (SELECT 1 FROM scheduler_alarms a
                         WHERE a.channel = :channel AND a.kind = :kind AND a.subject = t.name AND a.ended_at IS NULL
                           AND a.run_id = e.run_id)
      ORDER BY e.id LIMIT :limit";
 
-/// A task that is gone needs no success. Only runs after the row that was passed over are searched.
-const SUCCEEDED: &str = sql! {"
-    SELECT a.id FROM scheduler_alarms a
-     WHERE a.channel = :channel AND a.kind = :kind AND a.ended_at IS NULL
-       AND (NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE name = a.subject)
-            OR EXISTS (SELECT 1 FROM scheduled_tasks t CROSS JOIN task_runs r INDEXED BY task_runs_one_per_occurrence
-                        WHERE t.name = a.subject AND r.task_id = t.id AND {unscheduled_id:r} = 0
-                          AND r.scheduled_for > ifnull((SELECT scheduled_for FROM task_runs WHERE id = a.run_id), 0)
-                          AND r.status = 'succeeded' AND r.id > a.run_id)
-            OR EXISTS (SELECT 1 FROM scheduled_tasks t CROSS JOIN task_runs r INDEXED BY task_runs_one_per_occurrence
-                        WHERE t.name = a.subject AND r.task_id = t.id AND {unscheduled_id:r} > a.run_id
-                          AND r.status = 'succeeded'))"};
+const LASTING: &str = "
+    SELECT a.id, t.id, a.run_id, r.scheduled_for
+      FROM scheduler_alarms a LEFT JOIN scheduled_tasks t ON t.name = a.subject LEFT JOIN task_runs r ON r.id = a.run_id
+     WHERE a.channel = :channel AND a.kind = :kind AND a.ended_at IS NULL";
 
-/// Finds the tasks whose occurrences were missed since the last look, and those that have succeeded since.
-pub(super) fn missed(tx: &Transaction<'_>, channel: &str, look: &Look<'_>, changes: &mut Changes) -> Result<(), Fault> {
-    let other = if look.caught_up { Notice::CaughtUp } else { Notice::Missed };
-    find(tx, channel, look, (AlarmKind::Missed, [Notice::Missed, other]), changes)
-}
-
-/// Finds the tasks that were skipped five times in a row since the last look, and those that have succeeded since.
-pub(super) fn skipped(
+/// Finds the tasks whose occurrences were missed, or of which five in a row were skipped, since the last look, and those that have succeeded
+/// since.
+pub(super) fn find(
     tx: &Transaction<'_>,
     channel: &str,
     look: &Look<'_>,
+    kind: AlarmKind,
     changes: &mut Changes,
 ) -> Result<(), Fault> {
-    find(tx, channel, look, (AlarmKind::Skipped, [Notice::Skipped; 2]), changes)
-}
-
-fn find(
-    tx: &Transaction<'_>,
-    channel: &str,
-    look: &Look<'_>,
-    (kind, [notice, other]): (AlarmKind, [Notice; 2]),
-    changes: &mut Changes,
-) -> Result<(), Fault> {
+    let (notice, caught_up) = match kind {
+        AlarmKind::Skipped => (Notice::Skipped, false),
+        _ => (Notice::Missed, look.caught_up),
+    };
     let after = cursor(tx, channel, kind, (NEW_EVENTS, look.since), changes)?;
     let read = |row: &Row<'_>| {
         let (task, detail) = (row::shown(row, 2)?, row::shown_if_any(row, 3)?.unwrap_or_default());
@@ -78,7 +59,7 @@ fn find(
         .prepare_cached(PASSED_OVER)?
         .query_map(
             named_params! {
-                ":after": after, ":event": notice.kind(), ":other": other.kind(), ":channel": channel, ":kind": kind.as_str(),
+                ":after": after, ":event": notice.kind(), ":caught_up": caught_up, ":channel": channel, ":kind": kind.as_str(),
                 ":limit": i64::try_from(MAX_FACTS).unwrap_or(i64::MAX),
             },
             read,
@@ -91,9 +72,15 @@ fn find(
             changes.begun.push((condition, count));
         }
     }
-    let mut statement = tx.prepare_cached(SUCCEEDED)?;
-    for id in statement.query_map(named_params! { ":channel": channel, ":kind": kind.as_str() }, |row| row.get(0))? {
-        changes.ended.push(id?);
+    let mut statement = tx.prepare_cached(LASTING)?;
+    let mut lasting = statement.query(named_params! { ":channel": channel, ":kind": kind.as_str() })?;
+    while let Some(row) = lasting.next()? {
+        let of_run = (row.get::<_, Option<i64>>(2)?.unwrap_or_default(), row.get(3)?);
+        // A task that is gone needs no success.
+        let lasts = |task| history::has_succeeded_since(tx, task, of_run).map(|succeeded| !succeeded);
+        if !row.get::<_, Option<i64>>(1)?.map_or(Ok(false), lasts)? {
+            changes.ended.push(row.get(0)?);
+        }
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ impl Turning<'_> {
         Ok(failed)
     }
 
-    /// Each run that was opened because it follows another is an item, too.
+    /// The runs that were opened because they follow others are items, too.
     pub(super) fn spend_on_followers(&mut self) {
         self.budget = self.budget.saturating_sub(std::mem::take(&mut self.written.followers));
     }
