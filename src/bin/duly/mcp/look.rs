@@ -309,8 +309,9 @@ pub(crate) fn check(desk: &Desk, _: &Call<'_>) -> Result<Answer, ToolError> {
         count => format!("{count} problems"),
     });
     for problem in &problems {
-        let text = |key: &str| problem[key]["text"].as_str().or(problem[key].as_str()).unwrap_or_default();
-        answer.line(format!("{}: {}: {}", text("kind"), quoted(text("found")), text("advice")));
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let found = quoted(&text(&problem["found"]["text"]));
+        answer.line(format!("{}: {found}: {}", text(&problem["kind"]), text(&problem["advice"])));
     }
     let next = match problems.is_empty() {
         true => "list_tasks for the tasks and their next runs",
@@ -325,19 +326,15 @@ pub(crate) fn check(desk: &Desk, _: &Call<'_>) -> Result<Answer, ToolError> {
 /// A problem as far as it may be seen. Without a scope, all of it. In a scope, the problems of its tasks, in words that name no other
 /// task, and that a scheduler is missing.
 fn seen_problem(desk: &Desk, problem: &Problem) -> Option<Value> {
-    let whole = |problem: &Problem| {
-        json!({"kind": problem.kind.as_str(), "task": problem.task, "run": problem.run, "found": untrusted(&problem.found),
-               "advice": problem.advice})
+    let said = |found: &str, advice: &str| {
+        json!({"kind": problem.kind.as_str(), "task": problem.task, "run": problem.run, "found": untrusted(found), "advice": advice})
     };
+    let whole = || Some(said(&problem.found, &problem.advice));
     if desk.grant.scope().is_none() {
-        return Some(whole(problem));
+        return whole();
     }
     let is_own = problem.task.as_ref().map(|task| desk.grant.contains(task));
-    let about = |found: &str, advice: &str| {
-        Some(
-            json!({"kind": problem.kind.as_str(), "task": problem.task, "run": problem.run, "found": found, "advice": advice}),
-        )
-    };
+    let about = |found: &str, advice: &str| Some(said(found, advice));
     match (is_own, problem.kind) {
         (Some(false), _) => None,
         (
@@ -348,7 +345,7 @@ fn seen_problem(desk: &Desk, problem: &Problem) -> Option<Value> {
             | ProblemKind::Dead
             | ProblemKind::Invalid
             | ProblemKind::Zone,
-        ) => Some(whole(problem)),
+        ) => whole(),
         (Some(true), _) => about("the task or its run has this problem", "tell the user: duly check says more"),
         (None, ProblemKind::NoScheduler) => {
             about("there is work, and no scheduler is alive", "tell the user to start one: duly run")
