@@ -86,6 +86,8 @@ fn commands() -> Vec<Row> {
             "expected one of handler and template",
         ),
         ("schedule_task", task(json!({"payload": {"text": "a", "argv": ["touch"]}})), "payload.argv: not accepted"),
+        ("schedule_task", task(json!({"payload": "--exec=touch owned"})), "payload: expected object, found"),
+        ("schedule_task", task(json!({"payload": ["--x", "owned"]})), "payload: expected object, found an array"),
         (
             "schedule_task",
             task(json!({"payload": {"text": "a".repeat(201)}})),

@@ -4,7 +4,8 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duly::{
-    Actor, Added, Change, Definition, Done, NewRun, NewTask, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp,
+    Actor, Added, Change, Definition, Done, NewRun, NewTask, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus,
+    Timestamp,
 };
 use serde_json::{Map, Value, json};
 
@@ -515,4 +516,80 @@ fn wait_for_runs(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(), ToolErr
     Err(ToolError::Refused(format!(
         "task {name:?} is paused, and a run of it was asked to stop and has not ended: call cancel_task again"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+    use serde_json::{Map, Value, json};
+
+    use super::{Addition, changing, guarded, schedule_task, trigger_task};
+    use crate::cli::mcp_args::{Allow, McpArgs};
+    use crate::mcp::answer::ToolError;
+    use crate::mcp::at_work::Cancellation;
+    use crate::mcp::desk::{Call, Desk};
+    use crate::mcp::versions::Caller;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        mcp: McpArgs,
+    }
+
+    /// What a server of its own has.
+    fn server(db: &Path) -> Desk {
+        let scope = ["mcp", "--scope", "a/", "--allow", "add,trigger", "--handlers", "note"];
+        let limits = ["--max-tasks", "1", "--max-starts-per-day", "1"];
+        let options = Options::parse_from(scope.into_iter().chain(limits));
+        crate::mcp::desk(db, &options.mcp).unwrap_or_else(|error| panic!("{error:?}"))
+    }
+
+    fn refusal<T: std::fmt::Debug>(answer: Result<T, ToolError>) -> String {
+        match answer {
+            Err(ToolError::Refused(reason)) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The first server is held between its look and its change, and the second one is faster.
+    #[test]
+    fn of_two_servers_that_look_at_the_same_time_one_is_refused() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (one, other) = (server(&home.path().join("agent.db")), server(&home.path().join("agent.db")));
+        let (caller, cancellation) =
+            (Caller { client: "tester".to_owned(), is_current: true }, Cancellation::default());
+        let arguments = |value: Value| value.as_object().cloned().unwrap_or_default();
+        let call = |arguments: &Map<String, Value>, f: &dyn Fn(&Call<'_>)| {
+            f(&Call { arguments, caller: &caller, cancellation: &cancellation });
+        };
+        let task = |name: &str| arguments(json!({"name": name, "schedule": "manual", "handler": "note"}));
+        call(&task("a/x"), &|call| {
+            let actor = one.actor(call.caller).unwrap().guarded().unwrap();
+            let addition = Addition::examined(&one, call).unwrap();
+            let faster = task("a/y");
+            schedule_task(&other, &Call { arguments: &faster, ..*call }).unwrap();
+            assert!(matches!(addition.make(&one, call, &actor), Err(ToolError::Overtaken)));
+            assert!(refusal(schedule_task(&one, call)).starts_with("limit --max-tasks: there are 1 tasks"));
+        });
+        assert_eq!(one.client.names().unwrap(), ["a/y"]);
+        call(&arguments(json!({"name": "a/y"})), &|call| {
+            // Each try is overtaken, until nobody is faster.
+            let tries = std::cell::Cell::new(0);
+            let triggered = guarded(&one, call, |actor| {
+                tries.set(tries.get() + 1);
+                crate::mcp::pace::check_starts(&one, &one.grant.own_tasks(&one.client)?, None, None)?;
+                if tries.get() == 1 {
+                    trigger_task(&other, call)?;
+                }
+                Ok(actor.trigger_run(duly::NewRun::of("a/y"))?)
+            });
+            assert!(refusal(triggered).starts_with("limit --max-starts-per-day: expected at most 1"));
+            assert_eq!((tries.get(), one.client.newest_runs(9).unwrap().len()), (2, 1));
+            // Not for ever.
+            let never = changing(&one, call, Allow::Add, |_| Err(ToolError::Overtaken));
+            assert!(matches!(never, Err(ToolError::Overtaken)));
+        });
+    }
 }

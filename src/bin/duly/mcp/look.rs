@@ -326,9 +326,7 @@ pub(crate) fn check(desk: &Desk, _: &Call<'_>) -> Result<Answer, ToolError> {
 /// A problem as far as it may be seen. Without a scope, all of it. In a scope, the problems of its tasks, in words that name no other
 /// task, and that a scheduler is missing.
 fn seen_problem(desk: &Desk, problem: &Problem) -> Option<Value> {
-    let said = |found: &str, advice: &str| {
-        json!({"kind": problem.kind.as_str(), "task": problem.task, "run": problem.run, "found": untrusted(found), "advice": advice})
-    };
+    let said = |found: &str, advice: &str| json!({"kind": problem.kind.as_str(), "task": problem.task, "run": problem.run, "found": untrusted(found), "advice": advice});
     let whole = || Some(said(&problem.found, &problem.advice));
     if desk.grant.scope().is_none() {
         return whole();

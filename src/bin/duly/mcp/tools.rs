@@ -168,10 +168,9 @@ mod tests {
         let listed = PayloadSchema::parse(&schema("list_tasks")).expect("a schema");
         let answer = |tasks: Value| json!({"tasks": tasks, "now": time, "scope": null, "next": ["check"]});
         assert_eq!(listed.check(&answer(json!([])), "answer"), Ok(()));
-        for (tasks, says) in [
-            (json!(null), "answer.tasks: expected array, found null"),
-            (json!([{"name": 1}]), "answer.tasks[0]."),
-        ] {
+        for (tasks, says) in
+            [(json!(null), "answer.tasks: expected array, found null"), (json!([{"name": 1}]), "answer.tasks[0].")]
+        {
             assert!(listed.check(&answer(tasks), "answer").unwrap_err().starts_with(says));
         }
         let removed = schema("cancel_task");
