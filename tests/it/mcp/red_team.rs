@@ -153,7 +153,7 @@ fn templates() -> Vec<Row> {
         (
             "schedule_task",
             post(json!({"text": ["-c", "touch owned"], "to": "anna"})),
-            "parameters.text: expected a string",
+            "parameters.text: expected string, found an array",
         ),
         (
             "schedule_task",
