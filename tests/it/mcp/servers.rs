@@ -86,7 +86,8 @@ fn a_dry_run_says_what_would_be_added_or_changed() {
     let (said, told) = dry(&mut agent, other.clone());
     assert!(said["would"] == "change" && told.contains("would change agent:anna/x"), "{told}");
     let line = r#"payload: untrusted "{\"text\":\"water\"}" → untrusted "{\"text\":\"fire\"}""#;
-    assert!(told.lines().any(|told| told == line), "{told}");
+    // A server writes JSON with spaces.
+    assert!(told.lines().any(|told| told.replace("\\\": ", "\\\":") == line), "{told}");
     let fields: Vec<&Value> = said["differences"].as_array().unwrap().iter().map(|one| &one["field"]).collect();
     assert_eq!(fields.len(), 2, "{said}");
     assert_eq!(db.tasks(), before);

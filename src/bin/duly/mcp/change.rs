@@ -25,6 +25,8 @@ const LOOKS: usize = 100;
 const KEYS: usize = 1000;
 /// How many times a change is tried that others overtake: at each, one of them makes its change.
 const TRIES: usize = 50;
+/// What follows a dry run.
+const DO_IT: &str = "the same call without dry_run does it";
 /// Longest payload, in bytes of JSON.
 const MAX_PAYLOAD: usize = 32 * 1024;
 
@@ -124,27 +126,27 @@ impl Addition {
     /// Answers a dry run: what the same call would do, and each field of the stored task that would change.
     fn rehearse(self, desk: &Desk, call: &Call<'_>, actor: &Actor) -> Result<Answer, ToolError> {
         let name = call.required("name")?;
-        let added = if call.flag("replace") { None } else { Some(actor.would_add(self.task.clone())) };
-        let (done, is_refused) = match added {
-            None => (actor.would_replace(self.task.clone())?, false),
-            Some(Err(duly::Error::TaskDiffers { .. })) => (actor.would_replace(self.task.clone())?, true),
-            Some(added) => (added?, false),
+        let added = (!call.flag("replace")).then(|| actor.would_add(self.task.clone()));
+        let is_refused = matches!(added, Some(Err(duly::Error::TaskDiffers { .. })));
+        let added = added.filter(|_| !is_refused);
+        let done = added.unwrap_or_else(|| actor.would_replace(self.task.clone()))?;
+        let (would, next) = match &done {
+            Done::Created => ("add", DO_IT),
+            Done::Replaced { .. } if is_refused => ("refuse", "replace true, if the change is meant; or another name"),
+            Done::Replaced { .. } => ("change", DO_IT),
+            _ => ("unchanged", "show_task for what is stored"),
         };
-        let (would, text) = match &done {
-            Done::Created => ("add", format!("would add {name}")),
-            Done::Replaced { .. } if is_refused => {
-                ("refuse", format!("{name} exists and differs: would be refused; with replace true it would change"))
-            }
-            Done::Replaced { .. } => ("change", format!("would change {name}")),
-            _ => ("unchanged", format!("unchanged: {name} is stored as it is given")),
+        let text = match would {
+            "refuse" => format!("{name} exists and differs: would be refused; with replace true it would change"),
+            "unchanged" => format!("unchanged: {name} is stored as it is given"),
+            would => format!("would {would} {name}"),
         };
-        let mut answer = dry_run(text);
+        let mut answer = rehearsed(text, next);
         answer.field("would", would);
         let fields = if let Done::Replaced { fields } = done { fields } else { Vec::new() };
         let differences = self.differences(&fields, call, &mut answer);
         answer.field("differences", differences);
-        let times = desk.times();
-        let ahead = self.task.occurrences(times.now, 3).unwrap_or_default();
+        let (times, ahead) = (desk.times(), self.task.occurrences(desk.client.now(), 3).unwrap_or_default());
         for at in &ahead {
             answer.line(format!("next {}", shapes::time_text(*at, &times.zone, &times)));
         }
@@ -273,11 +275,15 @@ fn describe(desk: &Desk, name: &str, answer: &mut Answer) -> Result<(), ToolErro
 }
 
 fn dry_run(what: String) -> Answer {
+    rehearsed(what, DO_IT)
+}
+
+fn rehearsed(what: String, next: &str) -> Answer {
     let mut answer = Answer::new();
+    answer.next(next);
     answer.field("change", "none");
     answer.field("dry_run", true);
     answer.line(format!("dry run, nothing was changed: {what}"));
-    answer.next("the same call without dry_run does it");
     answer
 }
 
@@ -587,7 +593,6 @@ mod tests {
             });
             assert!(refusal(triggered).starts_with("limit --max-starts-per-day: expected at most 1"));
             assert_eq!((tries.get(), one.client.newest_runs(9).unwrap().len()), (2, 1));
-            // Not for ever.
             let never = changing(&one, call, Allow::Add, |_| Err(ToolError::Overtaken));
             assert!(matches!(never, Err(ToolError::Overtaken)));
         });
