@@ -96,6 +96,8 @@ pub enum Error {
         /// Why not, and what to do instead.
         reason: String,
     },
+    /// Another action was recorded since [`Actor::guarded`](crate::Actor::guarded). Nothing was changed.
+    Overtaken,
     /// The payload does not have the type that the handler expects.
     InvalidPayload {
         /// The task whose payload it is.
@@ -233,6 +235,7 @@ impl fmt::Display for Error {
             Error::UnknownTask { name } => write!(f, "no task is named {:?}", excerpt(name, 200)),
             Error::UnknownRun { id } => write!(f, "there is no run {id}"),
             Error::Refused { request, reason } => write!(f, "cannot {request}: {reason}"),
+            Error::Overtaken => f.write_str("another actor has changed something in the meantime: examine it again"),
             Error::InvalidPayload { task, reason } => {
                 write!(f, "the payload of task {task:?} is not what its handler expects: {reason}")
             }

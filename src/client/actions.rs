@@ -3,9 +3,10 @@
 use crate::client::Client;
 use crate::client::runs::NewRun;
 use crate::error::{Error, Result};
-use crate::model::action::{ACTORS, Acted, Action, Target};
+use crate::model::action::{ACTORS, Acted, Action, By, Target, Trail};
 use crate::model::new_task::NewTask;
-use crate::model::request::{Added, Existing, Triggered};
+use crate::model::recorded::EventFilter;
+use crate::model::request::{Added, Change, Done, Existing, Triggered};
 use crate::model::task::{Definition, check_text};
 
 impl Client {
@@ -16,11 +17,11 @@ impl Client {
     /// recorded.
     #[cfg(feature = "page")]
     pub(crate) fn act(&self, actor: &str, action: &Action) -> Result<Option<i64>> {
-        self.acted(actor, action).map(|acted| acted.opened)
+        self.acted(By { name: actor, trail: None, rehearses: false }, action).map(|acted| acted.opened)
     }
 
-    fn acted(&self, actor: &str, action: &Action) -> Result<Acted> {
-        let mut acted = self.write(|store, now| store.act(actor, action, now))?;
+    fn acted(&self, by: By<'_>, action: &Action) -> Result<Acted> {
+        let mut acted = self.write(|store, now| store.act(by, action, now))?;
         self.emit(&std::mem::take(&mut acted.events));
         Ok(acted)
     }
@@ -59,7 +60,8 @@ impl Client {
             return Err(Error::invalid_task("managed_by", name, expected));
         }
         check_text("session", session)?;
-        Ok(Actor { client: self.clone(), name: name.to_owned(), recorded: format!("{name} session {session}") })
+        let recorded = format!("{name} session {session}");
+        Ok(Actor { client: self.clone(), name: name.to_owned(), recorded, trail: None })
     }
 }
 
@@ -83,12 +85,46 @@ pub struct Actor {
     client: Client,
     name: String,
     recorded: String,
+    trail: Option<Trail>,
 }
 
 impl Actor {
     /// Returns the name, which the tasks that it adds have in [`Definition::managed_by`].
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the same actor, whose next change fails with [`Error::Overtaken`] if another action is recorded first: of an actor, or
+    /// of a user of the status page. So a caller of several processes examines a limit and changes what it limits: it looks after this
+    /// call, and begins again if it is overtaken. The change is compared in its own transaction.
+    ///
+    /// ```
+    /// use duly::{Client, Error, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let client = Client::open(&file)?;
+    /// let (one, other) = (client.actor("mcp:one", "1")?.guarded()?, client.actor("mcp:other", "2")?.guarded()?);
+    /// // Both find that there is no task yet.
+    /// assert!(client.tasks()?.is_empty());
+    /// one.add(NewTask::manual("a").handler("work"))?;
+    /// assert!(matches!(other.add(NewTask::manual("b").handler("work")), Err(Error::Overtaken)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Only if the database cannot be read.
+    pub fn guarded(&self) -> Result<Actor> {
+        let newest = self.client.events(&EventFilter::newest(1).kind("action"))?;
+        Ok(Actor { trail: Some(Trail(newest.first().map(|event| event.id))), ..self.clone() })
+    }
+
+    /// Returns the same actor, with a note that is recorded behind the session.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTask`] if the note is empty, has control characters or more than 200 bytes.
+    pub fn noting(self, note: &str) -> Result<Actor> {
+        check_text("note", note)?;
+        Ok(Actor { recorded: format!("{}, {note}", self.recorded), ..self })
     }
 
     /// Adds a task as [`Client::add`] does. Idempotent: what is stored already is not changed, and keeps who added it.
@@ -108,11 +144,59 @@ impl Actor {
         self.put(task, Existing::Replace)
     }
 
+    /// Returns what [`Actor::add`] would do, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Actor::add`].
+    pub fn would_add(&self, task: NewTask) -> Result<Done> {
+        let existing = Existing::refuse(&task);
+        self.would_put(task, existing)
+    }
+
+    /// Returns what [`Actor::replace`] would do, and changes nothing.
+    ///
+    /// ```
+    /// use duly::{Client, Done, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// let agent = Client::open(&file)?.actor("mcp:claude-code", "7f3a")?;
+    /// let digest = |line: &str| NewTask::cron("digest", line).handler("digest");
+    /// assert_eq!(agent.would_replace(digest("0 7 * * *"))?, Done::Created);
+    /// agent.add(digest("0 7 * * *"))?;
+    /// let Done::Replaced { fields } = agent.would_replace(digest("0 8 * * *"))? else { panic!() };
+    /// assert_eq!(fields, [("schedule_value", "0 7 * * *".to_owned(), "0 8 * * *".to_owned())]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Actor::replace`].
+    pub fn would_replace(&self, task: NewTask) -> Result<Done> {
+        self.would_put(task, Existing::Replace)
+    }
+
+    fn would_put(&self, task: NewTask, existing: Existing) -> Result<Done> {
+        let (action, by) = (self.addition(task, existing)?, By { rehearses: true, ..self.by() });
+        let acted = self.client.store().act(by, &action, self.client.now())?;
+        Ok(match acted.added.ok_or_else(|| unanswered("try to add a task"))?.change {
+            Change::Created => Done::Created,
+            Change::Unchanged => Done::Unchanged,
+            Change::Replaced => Done::Replaced { fields: acted.fields },
+        })
+    }
+
     fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
+        let added = self.act(&self.addition(task, existing)?)?.added;
+        added.ok_or_else(|| unanswered("add a task"))
+    }
+
+    fn addition(&self, task: NewTask, existing: Existing) -> Result<Action> {
         let definition = task.into_definition(self.client.now())?;
         let task = Box::new(Definition { managed_by: Some(self.name.clone()), ..definition });
-        let added = self.act(&Action::Add { task, existing })?.added;
-        added.ok_or_else(|| unanswered("add a task"))
+        Ok(Action::Add { task, existing })
+    }
+
+    fn by(&self) -> By<'_> {
+        By { name: &self.recorded, trail: self.trail, rehearses: false }
     }
 
     /// Removes a task as [`Client::remove`] does.
@@ -121,7 +205,10 @@ impl Actor {
     /// As [`Client::remove`]; [`Error::Refused`] if the task was added by hand or by a manifest.
     pub fn remove(&self, name: &str) -> Result<()> {
         let action = Action::Remove(self.target(name)?);
-        while self.act(&action)?.is_part {
+        let mut actor = self.clone();
+        while actor.act(&action)?.is_part {
+            // No run starts of what is left: it is removed whatever others do.
+            actor.trail = None;
             self.client.rest(self.client.monotonic(), 1);
         }
         Ok(())
@@ -170,7 +257,7 @@ impl Actor {
     }
 
     fn act(&self, action: &Action) -> Result<Acted> {
-        self.client.acted(&self.recorded, action)
+        self.client.acted(self.by(), action)
     }
 
     fn target(&self, name: &str) -> Result<Target> {

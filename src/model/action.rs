@@ -1,11 +1,27 @@
 //! Actions: requests that are recorded with who made them, a user of the status page or an [`Actor`](crate::Actor).
 
+use crate::error::Error;
 use crate::model::event::Event;
 use crate::model::request::{Added, Existing, Triggered};
 use crate::model::task::Definition;
 
 /// The beginning of the names of all actors, which is also what the statements have: see `undeclared` in `store/sqlite/sql.rs`.
 pub(crate) const ACTORS: &str = "mcp:";
+
+/// Who acts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct By<'a> {
+    /// What is recorded.
+    pub(crate) name: &'a str,
+    /// The action is refused if the trail is another one. `None`: it is performed whatever was recorded since.
+    pub(crate) trail: Option<Trail>,
+    /// Whether the action is taken back: the answer says what it would do.
+    pub(crate) rehearses: bool,
+}
+
+/// How far the recorded actions have come: the id of the newest event of the kind `action`, if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trail(pub(crate) Option<i64>);
 
 /// A request that is recorded in `scheduler_events` in the transaction that performs it.
 #[derive(Clone, Debug)]
@@ -34,6 +50,21 @@ pub(crate) struct Target {
     pub(crate) id: Option<i64>,
 }
 
+impl By<'_> {
+    /// Returns whether who acts is an [`Actor`](crate::Actor), and no user.
+    pub(crate) fn is_actor(&self) -> bool {
+        self.name.starts_with(ACTORS)
+    }
+
+    /// Refuses an action that was decided by another trail than the stored one, which `newest` reads.
+    pub(crate) fn check<E: From<Error>>(&self, newest: impl FnOnce() -> Result<Option<i64>, E>) -> Result<(), E> {
+        match self.trail {
+            Some(trail) if trail != Trail(newest()?) => Err(Error::Overtaken.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Action {
     /// Returns the verb for the event.
     pub(crate) fn verb(&self) -> &'static str {
@@ -57,6 +88,8 @@ pub(crate) struct Acted {
     pub(crate) opened: Option<i64>,
     /// What became of a task that was added.
     pub(crate) added: Option<Added>,
+    /// Each field of the task in which it differed: its column name, the stored value, the given value.
+    pub(crate) fields: Vec<(&'static str, String, String)>,
     /// The run of an [`Action::Trigger`].
     pub(crate) triggered: Option<Triggered>,
     /// A part of the runs of a removed task is left: the caller repeats the action.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::action::{Acted, Action};
+use crate::model::action::{Acted, Action, By};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
@@ -165,8 +165,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     #[cfg(feature = "page")]
     fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)>;
 
-    /// Performs an action and records it as an event that names `actor`, in one transaction.
-    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted>;
+    /// Performs an action and records it as an event that names who acts, in one transaction.
+    fn act(&mut self, by: By<'_>, action: &Action, now: Timestamp) -> Result<Acted>;
     /// Makes the backend refuse every write on this connection from now on.
     #[cfg(feature = "page")]
     fn refuse_writes(&mut self) -> Result<()>;

@@ -1,6 +1,6 @@
 //! Actors: changes that are recorded with who makes them, and what is selected by who added it.
 
-use duly::{Change, Client, Error, EventFilter, Filter, NewRun, NewTask, RunStatus, TaskStatus};
+use duly::{Actor, Change, Client, Done, Error, EventFilter, Filter, NewRun, NewTask, RunStatus, TaskStatus};
 
 use crate::fixtures::TestDb;
 
@@ -76,6 +76,78 @@ fn what_no_actor_added_is_not_replaced_by_one() {
     }
     assert!(client.actor("mcp:anna", "a\nb").is_err());
     assert!(trail(&client).is_empty());
+    db.assert_sound();
+}
+
+#[test]
+fn of_two_actors_that_examined_the_same_state_the_second_changes_nothing() {
+    let (db, client) = TestDb::with_client();
+    // A connection of its own, as that of another process.
+    let other = db.client();
+    let (anna, bob) = (client.actor("mcp:anna", "1").unwrap(), other.actor("mcp:bob", "2").unwrap());
+    anna.add(task("t")).unwrap();
+    anna.add(task("spare")).unwrap();
+    let dead = anna.trigger_run(NewRun::of("t")).unwrap().run_id;
+    anna.cancel(dead).unwrap();
+    assert_eq!(dead, 1);
+    type Change = fn(&Actor, i64) -> Result<(), Error>;
+    let changes: [(&str, Change); 8] = [
+        ("add", |actor, at| actor.add(task(&format!("new-{at}"))).map(|_| ())),
+        ("replace", |actor, at| actor.replace(task("t").priority(u8::try_from(at % 7).unwrap())).map(|_| ())),
+        ("trigger", |actor, _| actor.trigger_run(NewRun::of("t")).map(|_| ())),
+        ("pause", |actor, _| actor.pause("t")),
+        ("resume", |actor, _| actor.resume("t")),
+        ("retry", |actor, _| actor.retry(1).map(|_| ())),
+        ("try", |actor, _| actor.would_add(task("x")).map(|_| ())),
+        ("remove", |actor, _| actor.remove("spare")),
+    ];
+    for (at, (verb, change)) in (1..).zip(changes) {
+        let (first, second) = (anna.guarded().unwrap(), bob.guarded().unwrap());
+        // Whatever the first does.
+        first.trigger_run(NewRun::of("spare")).unwrap();
+        let before = (db.tasks(), trail(&client));
+        assert!(matches!(change(&second, at), Err(Error::Overtaken)), "{verb}");
+        assert_eq!((db.tasks(), trail(&client)), before, "{verb}");
+        // It examines again. Its own change counts too: another one needs another look.
+        let second = bob.guarded().unwrap();
+        change(&second, at).unwrap_or_else(|error| panic!("{verb}: {error}"));
+        if verb != "try" {
+            assert!(matches!(second.pause("t"), Err(Error::Overtaken)), "{verb}");
+        }
+    }
+    // What is no action overtakes nobody, and who is not guarded is not overtaken.
+    let guarded = bob.guarded().unwrap();
+    client.add(task("by-hand")).unwrap();
+    guarded.pause("t").unwrap();
+    bob.resume("t").unwrap();
+    db.assert_sound();
+}
+
+#[test]
+fn a_change_can_be_tried_and_noted() {
+    let (db, client) = TestDb::with_client();
+    client.add(task("by-hand")).unwrap();
+    let anna = client.actor("mcp:anna", "1").unwrap();
+    assert_eq!(anna.would_add(task("t")).unwrap(), Done::Created);
+    anna.add(task("t").payload(1)).unwrap();
+    let before = (db.tasks(), trail(&client));
+    assert_eq!(anna.would_add(task("t").payload(1)).unwrap(), Done::Unchanged);
+    assert!(matches!(anna.would_add(task("t").payload(2)), Err(Error::TaskDiffers { field: "payload", .. })));
+    let given = NewTask::cron("t", "0 8 * * *").handler("work").payload(2);
+    let Done::Replaced { fields } = anna.would_replace(given).unwrap() else { panic!("it differs") };
+    let field = |name, stored: &str, given: &str| (name, stored.to_owned(), given.to_owned());
+    let mut fields = fields;
+    fields.sort_unstable();
+    assert_eq!(fields, [field("payload", "1", "2"), field("schedule_value", "0 7 * * *", "0 8 * * *")]);
+    assert!(matches!(anna.would_replace(task("by-hand").payload(1)), Err(Error::Refused { .. })));
+    assert!(matches!(
+        anna.would_add(NewTask::cron("u", "0 0 30 2 *").handler("work")),
+        Err(Error::InvalidSchedule { .. })
+    ));
+    assert_eq!((db.tasks(), trail(&client)), before);
+    anna.clone().noting("2 starts").unwrap().pause("t").unwrap();
+    assert_eq!(trail(&client).last().unwrap(), "mcp:anna session 1, 2 starts: pause");
+    assert!(anna.noting("a\nb").is_err());
     db.assert_sound();
 }
 

@@ -7,3 +7,5 @@ mod look;
 mod month;
 mod protocol;
 mod red_team;
+mod schema;
+mod servers;

@@ -1,7 +1,7 @@
 //! The shared modules once more, on PostgreSQL: this program runs itself with `DULY_STORE=postgres`, and each test prints its line.
 //!
 //! `DULY_STORE=postgres cargo test --features postgres --test it misfire` runs one of them by hand. The tests of all other modules are
-//! about files, or start the program: they use SQLite whatever the variable says.
+//! about files, or start the program: they use SQLite whatever the variable says. Of those that start it, `mcp` is shared.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::fixtures::skip;
 const SHARED: &str = "
     actors apply async_handlers attempt_slots calendar_tasks catch_up check clock clock_trouble completed_by_sql
     concurrency_keys delay_tasks draining durations effects events executor first_look follower_turns followers handler_failures history ids
-    idempotency interruptions limits loop_steps manual marks matching misfire observers on_dead overdue overlap passed_over progress
+    idempotency interruptions limits loop_steps manual marks matching mcp misfire observers on_dead overdue overlap passed_over progress
     regressions reopened restarts rewinds retention retention_load run_transitions schedule_changes sql_edits stuck_workers
     takeover testing_kit threads time_limits turns unknown_owner wake";
 

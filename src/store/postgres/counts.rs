@@ -220,6 +220,9 @@ pub(super) fn ids(server: &mut Server, query: &str, params: &[&(dyn ToSql + Sync
     server.query(query, params)?.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
+/// The newest recorded action. As `actions::NEWEST` of the SQLite store.
+pub(super) const NEWEST_ACTION: &str = "SELECT id FROM scheduler_events WHERE kind = 'action' ORDER BY id DESC LIMIT 1";
+
 /// A page of the runs of a task, newest first.
 #[cfg(feature = "page")]
 pub(super) const RUN_LINES: &str = sql! {"

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::action::{Acted, Action};
+use crate::model::action::{Acted, Action, By};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkAction, BulkPass, BulkReport};
 use crate::model::event::Event;
@@ -534,7 +534,7 @@ impl Store for PostgresStore {
         })
     }
 
-    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
+    fn act(&mut self, by: By<'_>, action: &Action, now: Timestamp) -> Result<Acted> {
         let reach = match action {
             Action::Add { task, existing } => {
                 let (names, replaces) = (vec![task.name.clone()], *existing == Existing::Replace);
@@ -546,7 +546,13 @@ impl Store for PostgresStore {
             Action::Cancel(run) => Request::Cancel { run: *run },
             Action::Retry(run) => Request::Retry { run: *run },
         };
-        self.change(now, reach, |memory, now| Store::act(memory, actor, action, now))
+        let bench = self.bench.clone();
+        self.change(now, reach, |memory, now| {
+            let newest = || counts::ids(&mut bench.lock().rows.server, counts::NEWEST_ACTION, &[]);
+            let checked = by.check(|| newest().map(|ids| ids.first().copied()));
+            checked.map_err(|fault| fault.into_error("read the trail"))?;
+            Store::act(memory, By { trail: None, ..by }, action, now)
+        })
     }
 
     #[cfg(feature = "page")]

@@ -6,12 +6,12 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::action::{ACTORS, Acted, Action, Target};
+use crate::model::action::{ACTORS, Acted, Action, By, Target};
 use crate::model::request::{Added, Change, Existing};
 use crate::model::task::{Definition, TaskStatus};
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
-use crate::store::sqlite::add::{Adder, compare, create};
+use crate::store::sqlite::add::{Adder, Fields, compare, create};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::{followers, history, owners, requests, row, task_changes, tasks};
 
@@ -32,15 +32,19 @@ pub(super) fn actors(store: &mut SqliteStore, names: &BTreeSet<String>) -> Resul
     })
 }
 
-/// Performs an action and records it, in one transaction. What changes nothing is not recorded.
-pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
-    store.write("perform an action", |tx, schedules| {
+const NEWEST: &str = "
+    SELECT id FROM scheduler_events INDEXED BY scheduler_events_of_kind WHERE kind = 'action' ORDER BY id DESC LIMIT 1";
+
+/// Performs an action and records it, in one transaction, or takes it back. What changes nothing is not recorded.
+pub(super) fn act(store: &mut SqliteStore, by: By<'_>, action: &Action, now: Timestamp) -> Result<Acted> {
+    let act = |tx: &Transaction<'_>, schedules: &mut Schedules| {
+        by.check(|| Ok::<_, Fault>(tx.prepare_cached(NEWEST)?.query_row([], |row| row.get(0)).optional()?))?;
         let mut acted = Acted::default();
         if let Some(on) = target(action) {
-            check_target(tx, (actor, action), on)?;
+            check_target(tx, (by, action), on)?;
         }
-        let Some((task, run)) = perform(tx, schedules, (actor, action), &mut acted, now)? else { return Ok(acted) };
-        let mut detail = format!("{actor}: {}", action.verb());
+        let Some((task, run)) = perform(tx, schedules, (by.name, action), &mut acted, now)? else { return Ok(acted) };
+        let mut detail = format!("{}: {}", by.name, action.verb());
         let task = match action {
             // Its events went with it.
             Action::Remove(_) => {
@@ -51,7 +55,11 @@ pub(super) fn act(store: &mut SqliteStore, actor: &str, action: &Action, now: Ti
         };
         owners::record(tx, now, "action", task, run, Some(&detail))?;
         Ok(acted)
-    })
+    };
+    match by.rehearses {
+        true => store.rehearse("try an action", act),
+        false => store.write("perform an action", act),
+    }
 }
 
 /// The task that an action names by its id.
@@ -73,7 +81,8 @@ fn perform(
     let task_of = |run: i64| Ok::<_, Fault>(history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?.task);
     match action {
         Action::Add { task, existing } => {
-            let added = put(tx, schedules, task, *existing, now)?;
+            let (added, fields) = put(tx, schedules, task, *existing, now)?;
+            acted.fields = fields;
             let name = added.name.clone();
             let is_changed = added.change != Change::Unchanged;
             acted.added = Some(added);
@@ -119,12 +128,12 @@ fn put(
     task: &Definition,
     existing: Existing,
     now: Timestamp,
-) -> Result<Added, Fault> {
+) -> Result<(Added, Fields), Fault> {
     let leading = task.leads_on().then(|| task.clone());
     let Some(old) = tasks::by_name(tx, &task.name)? else {
         let added = create(&mut Adder::new(tx)?, schedules, task.clone(), now)?;
         followers::refuse_circles(tx, &leading)?;
-        return Ok(added);
+        return Ok((added, Vec::new()));
     };
     let manager = old.definition.managed_by.clone();
     let is_of_an_actor = manager.as_ref().is_some_and(|manager| manager.starts_with(ACTORS));
@@ -133,30 +142,30 @@ fn put(
         return Err(Error::Refused { request, reason: added_by(manager) }.into());
     }
     let task = Definition { managed_by: manager, ..task.clone() };
-    let (added, _) = compare(tx, schedules, &old, task, existing, now)?;
+    let compared = compare(tx, schedules, &old, task, existing, now)?;
     followers::refuse_circles(tx, &leading)?;
-    Ok(added)
+    Ok(compared)
 }
 
 /// Refuses an action on another task than was shown, on one that the request does not identify, and what an [`Actor`](crate::Actor) may
 /// not do: remove what no actor added, and resume what no actor paused.
-fn check_target(tx: &Transaction<'_>, (actor, action): (&str, &Action), on: &Target) -> Result<(), Fault> {
+fn check_target(tx: &Transaction<'_>, (by, action): (By<'_>, &Action), on: &Target) -> Result<(), Fault> {
     let found = tasks::expect(tx, &on.task)?;
-    let is_of_an_actor = |by: &Option<String>| by.as_ref().is_some_and(|by| by.starts_with(ACTORS));
+    let is_of_an_actor = |who: &Option<String>| who.as_ref().is_some_and(|who| who.starts_with(ACTORS));
     let is_paused = found.status == TaskStatus::Paused;
     let reason = match (action, on.id) {
         (_, None) => {
             "the form does not say which task its page showed (the field task): load the page again".to_owned()
         }
-        (_, Some(id)) if id != found.id => match actor.starts_with(ACTORS) {
+        (_, Some(id)) if id != found.id => match by.is_actor() {
             true => "it was removed, and another task has its name: look again".to_owned(),
             false => "the task that the page showed was removed, and another one has its name: load the page again"
                 .to_owned(),
         },
-        (Action::Remove(_), _) if actor.starts_with(ACTORS) && !is_of_an_actor(&found.definition.managed_by) => {
+        (Action::Remove(_), _) if by.is_actor() && !is_of_an_actor(&found.definition.managed_by) => {
             added_by(found.definition.managed_by)
         }
-        (Action::Resume(_), _) if actor.starts_with(ACTORS) && is_paused && !is_of_an_actor(&found.paused_by) => {
+        (Action::Resume(_), _) if by.is_actor() && is_paused && !is_of_an_actor(&found.paused_by) => {
             format!("{} paused it", found.paused_by.unwrap_or_else(|| "a user".to_owned()))
         }
         _ => return Ok(()),

@@ -71,7 +71,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::action::{Acted, Action};
+use crate::model::action::{Acted, Action, By};
 use crate::model::alarm::{AlarmKind, AlarmMessage, AlarmPace, AlarmTurn, Look};
 use crate::model::bulk::{BulkPass, BulkReport};
 use crate::model::event::Event;
@@ -187,8 +187,8 @@ impl Store for SqliteStore {
         task_pages::runs(self, query)
     }
 
-    fn act(&mut self, actor: &str, action: &Action, now: Timestamp) -> Result<Acted> {
-        actions::act(self, actor, action, now)
+    fn act(&mut self, by: By<'_>, action: &Action, now: Timestamp) -> Result<Acted> {
+        actions::act(self, by, action, now)
     }
 
     #[cfg(feature = "page")]

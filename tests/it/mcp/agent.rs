@@ -1,5 +1,6 @@
 //! A client of `duly mcp`: the program as a child process, and messages with a deadline.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -8,6 +9,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Process, TestDb, exited, receive};
+use crate::mcp::schema::mismatch;
 
 /// `duly mcp` and its streams.
 pub(crate) struct Agent {
@@ -17,6 +19,10 @@ pub(crate) struct Agent {
     /// Answers that came before the one that was waited for.
     early: Vec<Value>,
     last_id: i64,
+    /// The schemas of the answers, by tool: each answer is compared with that of its tool.
+    schemas: BTreeMap<String, Value>,
+    /// The tools of the requests that are not answered yet, by id.
+    asked: BTreeMap<i64, String>,
 }
 
 impl Agent {
@@ -32,6 +38,10 @@ impl Agent {
         let answer = agent.request("initialize", hello);
         assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
         agent.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        let listed = agent.request("tools/list", json!({}));
+        for tool in listed["result"]["tools"].as_array().expect("tools") {
+            agent.schemas.insert(tool["name"].as_str().expect("a name").to_owned(), tool["outputSchema"].clone());
+        }
         agent
     }
 
@@ -49,7 +59,15 @@ impl Agent {
                 }
             }
         });
-        Agent { process, input, answers, early: Vec::new(), last_id: 0 }
+        Agent {
+            process,
+            input,
+            answers,
+            early: Vec::new(),
+            last_id: 0,
+            schemas: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn send(&mut self, message: &Value) {
@@ -70,11 +88,23 @@ impl Agent {
 
     /// Sends a call of a tool, and returns the id of the request.
     pub(crate) fn ask_tool(&mut self, tool: &str, arguments: Value) -> i64 {
-        self.ask("tools/call", json!({"name": tool, "arguments": arguments}))
+        let id = self.ask("tools/call", json!({"name": tool, "arguments": arguments}));
+        self.asked.insert(id, tool.to_owned());
+        id
     }
 
-    /// Waits for the answer to a request.
+    /// Waits for the answer to a request. That of a tool must be what its schema says.
+    #[track_caller]
     pub(crate) fn answer(&mut self, id: i64) -> Value {
+        let answer = self.awaited(id);
+        if let (Some(tool), false) = (self.asked.remove(&id), answer["result"]["isError"] != false) {
+            let found = mismatch(&self.schemas[&tool], &answer["result"]["structuredContent"], &tool);
+            assert_eq!(found, None, "{answer}");
+        }
+        answer
+    }
+
+    fn awaited(&mut self, id: i64) -> Value {
         if let Some(place) = self.early.iter().position(|answer| answer["id"] == id) {
             return self.early.remove(place);
         }
@@ -101,7 +131,8 @@ impl Agent {
 
     /// Calls a tool, and returns its result.
     pub(crate) fn call(&mut self, tool: &str, arguments: Value) -> Value {
-        let answer = self.request("tools/call", json!({"name": tool, "arguments": arguments}));
+        let id = self.ask_tool(tool, arguments);
+        let answer = self.answer(id);
         assert!(answer["error"].is_null(), "{tool}: {answer}");
         answer["result"].clone()
     }

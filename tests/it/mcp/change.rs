@@ -157,7 +157,8 @@ fn runs_are_triggered_cancelled_and_retried_and_tasks_paused_and_removed() {
     let run = agent.done("trigger_task", json!({"name": "agent:anna/a", "payload": {"text": "now"}}))["run"]
         .as_i64()
         .unwrap();
-    assert_eq!(client.run(run).unwrap().unwrap().payload.as_deref(), Some(r#"{"text":"now"}"#));
+    let payload: Value = serde_json::from_str(&client.run(run).unwrap().unwrap().payload.unwrap()).unwrap();
+    assert_eq!(payload, json!({"text": "now"}));
     let wrong = agent.refused("trigger_task", json!({"name": "agent:anna/a", "payload": {"texts": "now"}}));
     assert_eq!(wrong, "payload.text: expected a value, found none");
     agent.done("cancel_run", json!({"run": run, "dry_run": true}));

@@ -198,8 +198,9 @@ fn the_end_of_the_input_ends_what_waits() {
 #[test]
 fn a_server_without_its_database_or_with_wrong_options_does_not_start() {
     let db = TestDb::new();
+    let absent = if db.is_on_server() { "it holds no tables of duly" } else { "no such file" };
     for (options, says) in [
-        (&["mcp"][..], "no such file"),
+        (&["mcp"][..], absent),
         (&["mcp", "--allow", "add"], "--scope <PREFIX>"),
         (&["mcp", "--allow", "everything", "--scope", "a/"], "invalid value 'everything'"),
         (&["mcp", "--scope", "agent:anna"], "with / or : at its end"),

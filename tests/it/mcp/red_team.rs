@@ -86,6 +86,8 @@ fn commands() -> Vec<Row> {
             "expected one of handler and template",
         ),
         ("schedule_task", task(json!({"payload": {"text": "a", "argv": ["touch"]}})), "payload.argv: not accepted"),
+        ("schedule_task", task(json!({"payload": "--exec=touch owned"})), "payload: expected object, found"),
+        ("schedule_task", task(json!({"payload": ["--x", "owned"]})), "payload: expected object, found an array"),
         (
             "schedule_task",
             task(json!({"payload": {"text": "a".repeat(201)}})),
@@ -151,7 +153,7 @@ fn templates() -> Vec<Row> {
         (
             "schedule_task",
             post(json!({"text": ["-c", "touch owned"], "to": "anna"})),
-            "parameters.text: expected a string",
+            "parameters.text: expected string, found an array",
         ),
         (
             "schedule_task",

@@ -284,15 +284,11 @@ fn numbers(
 /// Compiles a pattern, of which a text must match a part.
 fn pattern(value: &Value, place: &str) -> Result<Regex, String> {
     let text = value.as_str().ok_or_else(|| format!("{place}: expected a string, found {}", shown(value)))?;
-    regex(text).map_err(|reason| format!("{place}: {reason}"))
-}
-
-/// Compiles a regular expression.
-pub(crate) fn regex(text: &str) -> Result<Regex, String> {
     if text.len() > MAX_PATTERN {
-        return Err(format!("expected at most {MAX_PATTERN} bytes, found {}", text.len()));
+        return Err(format!("{place}: expected at most {MAX_PATTERN} bytes, found {}", text.len()));
     }
-    Regex::new(text).map_err(|error| format!("expected a regular expression, found {:?}: {error}", truncated(text)))
+    let expected = |error| format!("{place}: expected a regular expression, found {:?}: {error}", truncated(text));
+    Regex::new(text).map_err(expected)
 }
 
 fn is_of_type(value: &Value, kind: &str) -> bool {

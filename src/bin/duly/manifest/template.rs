@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use duly::NewTask;
-use regex_lite::Regex;
 use serde_json::{Map, Value as Json, json};
 use toml::{Table, Value};
 
@@ -15,7 +14,7 @@ use crate::cli::add_args::Policies;
 use crate::cli::values::truncated;
 use crate::exec::payload::Payload;
 use crate::manifest::entry::{Entry, POLICIES, SHARED_KEYS, check_keys, json_of, wrong_value};
-use crate::manifest::payload_schema::{PayloadSchema, regex};
+use crate::manifest::payload_schema::PayloadSchema;
 use crate::manifest::scripts::{is_script, is_wrapped};
 
 /// Keys of a template, besides those that it shares with tasks.
@@ -57,25 +56,18 @@ enum Piece {
 
 #[derive(Debug)]
 struct Parameter {
-    description: String,
-    kind: Kind,
+    schema: PayloadSchema,
+    /// Whether its text may have line ends and tabs.
+    multiline: bool,
     /// Whether its text may begin with a hyphen: no program can take it for an option where it is used.
     hyphen: bool,
-}
-
-#[derive(Debug)]
-enum Kind {
-    Text { least: u64, most: u64, pattern: Option<Regex>, multiline: bool },
-    Choice(Vec<String>),
-    Integer { least: i64, most: i64 },
-    Boolean,
 }
 
 impl Template {
     /// Returns the JSON schema of the parameters.
     pub(crate) fn schema(&self) -> Json {
-        let properties: Map<String, Json> =
-            self.parameters.iter().map(|(name, parameter)| (name.clone(), parameter.schema())).collect();
+        let schemas = self.parameters.iter().map(|(name, parameter)| (name.clone(), parameter.schema.text().clone()));
+        let properties: Map<String, Json> = schemas.collect();
         let required: Vec<&String> = self.parameters.keys().collect();
         json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
     }
@@ -96,8 +88,7 @@ impl Template {
         let mut texts = BTreeMap::new();
         for (name, parameter) in &self.parameters {
             let value = given.get(name).ok_or_else(|| format!("parameters.{name}: expected a value, found none"))?;
-            let text = parameter.text(value).map_err(|reason| format!("parameters.{name}: {reason}"))?;
-            texts.insert(name.as_str(), text);
+            texts.insert(name.as_str(), parameter.text(value, &format!("parameters.{name}"))?);
         }
         let text = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
@@ -109,60 +100,22 @@ impl Template {
 }
 
 impl Parameter {
-    fn schema(&self) -> Json {
-        let mut schema = match &self.kind {
-            Kind::Text { least, most, pattern, .. } => {
-                let mut schema = json!({"type": "string", "minLength": least, "maxLength": most});
-                if let Some(pattern) = pattern {
-                    schema["pattern"] = json!(pattern.as_str());
-                }
-                schema
-            }
-            Kind::Choice(choices) => json!({"type": "string", "enum": choices}),
-            Kind::Integer { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
-            Kind::Boolean => json!({"type": "boolean"}),
-        };
-        if !self.description.is_empty() {
-            schema["description"] = json!(self.description);
-        }
-        schema
-    }
-
     /// Returns the text of a value, if it is accepted.
-    fn text(&self, value: &Json) -> Result<String, String> {
-        let wrong = |expected: String| Err(format!("expected {expected}, found {}", truncated(&value.to_string())));
-        let text = match (&self.kind, value) {
-            (Kind::Integer { least, most }, Json::Number(number)) => {
-                return match number.as_i64().filter(|number| (least..=most).contains(&number)) {
-                    Some(number) if number >= 0 || self.hyphen => Ok(number.to_string()),
-                    Some(_) => wrong("a number that does not begin with a hyphen, as an option does".to_owned()),
-                    _ => wrong(format!("a whole number from {least} to {most}")),
-                };
-            }
-            (Kind::Integer { least, most }, _) => return wrong(format!("a whole number from {least} to {most}")),
-            (Kind::Boolean, Json::Bool(truth)) => return Ok(truth.to_string()),
-            (Kind::Boolean, _) => return wrong("true or false".to_owned()),
-            (Kind::Choice(choices), Json::String(text)) if choices.contains(text) => return Ok(text.clone()),
-            (Kind::Choice(choices), _) => return wrong(format!("one of {}", choices.join(", "))),
-            (Kind::Text { .. }, Json::String(text)) => text,
-            (Kind::Text { .. }, _) => return wrong("a string".to_owned()),
+    fn text(&self, value: &Json, place: &str) -> Result<String, String> {
+        let wrong =
+            |expected: &str| Err(format!("{place}: expected {expected}, found {}", truncated(&value.to_string())));
+        let is_refused = |letter: char| letter.is_control() && !(self.multiline && (letter == '\n' || letter == '\t'));
+        let text = match value {
+            Json::String(text) if text.contains(is_refused) => return wrong("a text without control characters"),
+            Json::String(text) => text.clone(),
+            Json::Number(number) if number.is_f64() => return wrong("a whole number without a point"),
+            other => other.to_string(),
         };
-        let Kind::Text { least, most, pattern, multiline } = &self.kind else { return Ok(text.clone()) };
-        let is_refused = |letter: char| letter.is_control() && !(*multiline && (letter == '\n' || letter == '\t'));
-        if text.contains(is_refused) {
-            return wrong("a text without control characters".to_owned());
+        self.schema.check(value, place)?;
+        match text.starts_with('-') && !self.hyphen {
+            true => wrong("a value that does not begin with a hyphen, as an option does"),
+            false => Ok(text),
         }
-        let length = text.chars().count() as u64;
-        if !(least..=most).contains(&&length) {
-            return Err(format!("expected {least} to {most} characters, found {length}"));
-        }
-        if let Some(pattern) = pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
-            return wrong(format!("a text that matches {}", pattern.as_str()));
-        }
-        if text.starts_with('-') && !self.hyphen {
-            return wrong("a text that does not begin with a hyphen, as an option does".to_owned());
-        }
-        Ok(text.clone())
     }
 }
 
@@ -323,18 +276,18 @@ fn parameter(table: &Table) -> Result<Parameter, String> {
             table.keys().find(|key| !["type", "description"].contains(&key.as_str()) && !keys.contains(&key.as_str()));
         other.map_or(Ok(()), |key| Err(format!("{key}: not allowed for the type {kind}")))
     };
-    let kind = match kind.as_str() {
+    let mut schema = match kind.as_str() {
         "string" if table.contains_key("enum") => {
             only(&["enum"])?;
             let choices = entry.list("enum")?.unwrap_or_default();
             if choices.is_empty() || choices.iter().any(|choice| choice.contains(char::is_control)) {
                 return Err("enum: expected strings without control characters".to_owned());
             }
-            Kind::Choice(choices)
+            json!({"enum": choices})
         }
         "string" => {
             only(&["min_length", "max_length", "pattern", "multiline"])?;
-            text_kind(&entry)?
+            schema_of_text(&entry)?
         }
         "integer" => {
             only(&["minimum", "maximum"])?;
@@ -347,18 +300,22 @@ fn parameter(table: &Table) -> Result<Parameter, String> {
             if least > most {
                 return Err(format!("minimum: expected at most {most}, found {least}"));
             }
-            Kind::Integer { least, most }
+            json!({"minimum": least, "maximum": most})
         }
         "boolean" => {
             only(&[])?;
-            Kind::Boolean
+            json!({})
         }
         other => return Err(format!("type: expected string, integer or boolean, found {:?}", truncated(other))),
     };
-    Ok(Parameter { description: entry.text("description")?.unwrap_or_default(), kind, hyphen: false })
+    schema["type"] = json!(kind);
+    if let Some(description) = entry.text("description")?.filter(|description| !description.is_empty()) {
+        schema["description"] = json!(description);
+    }
+    Ok(Parameter { schema: PayloadSchema::parse(&schema)?, multiline: entry.flag("multiline")?, hyphen: false })
 }
 
-fn text_kind(entry: &Entry<'_>) -> Result<Kind, String> {
+fn schema_of_text(entry: &Entry<'_>) -> Result<Json, String> {
     let (least, most) = (entry.number::<i64>("min_length")?, entry.number::<i64>("max_length")?);
     let length = |number: Option<i64>, default: u64| number.map_or(Ok(default), u64::try_from);
     let bounds = (length(least, 1), length(most, DEFAULT_LENGTH));
@@ -366,10 +323,12 @@ fn text_kind(entry: &Entry<'_>) -> Result<Kind, String> {
     if least > most || most > MAX_LENGTH {
         return Err(format!("max_length: expected {least} to {MAX_LENGTH}, found {most}"));
     }
-    // The whole text must match.
-    let pattern = entry.text("pattern")?.map(|text| regex(&format!("^(?:{text})$"))).transpose();
-    let pattern = pattern.map_err(|reason| format!("pattern: {reason}"))?;
-    Ok(Kind::Text { least, most, pattern, multiline: entry.flag("multiline")? })
+    let mut schema = json!({"minLength": least, "maxLength": most});
+    if let Some(pattern) = entry.text("pattern")? {
+        // The whole text must match.
+        schema["pattern"] = json!(format!("^(?:{pattern})$"));
+    }
+    Ok(schema)
 }
 
 /// Reads each `[handler.NAME]` of a file.
@@ -441,11 +400,15 @@ mod tests {
             ),
             (
                 json!({"to": "a", "times": 4, "text": "b"}),
-                "parameters.times: expected a whole number from 1 to 3, found 4",
+                "parameters.times: expected a number with the maximum 3, found 4",
             ),
-            (json!({"to": "a", "times": "2", "text": "b"}), "parameters.times: expected a whole number from 1 to 3"),
-            (json!({"to": ["a"], "times": 2, "text": "b"}), "parameters.to: expected a string, found [\"a\"]"),
-            (json!({"to": "", "times": 2, "text": "b"}), "parameters.to: expected 1 to 20 characters, found 0"),
+            (json!({"to": "a", "times": "2", "text": "b"}), "parameters.times: expected integer, found \"2\""),
+            (
+                json!({"to": "a", "times": 2.0, "text": "b"}),
+                "parameters.times: expected a whole number without a point",
+            ),
+            (json!({"to": ["a"], "times": 2, "text": "b"}), "parameters.to: expected string, found an array"),
+            (json!({"to": "", "times": 2, "text": "b"}), "parameters.to: expected at least 1 characters, found 0"),
             (json!({"to": "a", "times": 2, "text": "\u{0}"}), "parameters.text: expected a text without control"),
         ] {
             let error = filled(&text, given.clone()).unwrap_err();

@@ -20,11 +20,16 @@ pub(crate) enum ToolError {
     Refused(String),
     /// The client has cancelled the request, and expects no answer.
     Cancelled,
+    /// Another client has changed something since the tool looked: it looks again.
+    Overtaken,
 }
 
 impl From<Error> for ToolError {
     fn from(error: Error) -> Self {
-        ToolError::Refused(error.to_string())
+        match error {
+            Error::Overtaken => ToolError::Overtaken,
+            error => ToolError::Refused(error.to_string()),
+        }
     }
 }
 

@@ -4,15 +4,16 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duly::{
-    Actor, Added, Change, NewRun, NewTask, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp,
+    Actor, Added, Change, Definition, Done, NewRun, NewTask, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus,
+    Timestamp,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::cli::mcp_args::Allow;
-use crate::mcp::answer::{Answer, ToolError};
+use crate::mcp::answer::{Answer, ToolError, quoted, untrusted};
 use crate::mcp::desk::{Call, Desk};
-use crate::mcp::grant::{CLIENTS, is_of_a_client, shown};
-use crate::mcp::look::{understood, zone_of};
+use crate::mcp::grant::{CLIENTS, Sight, is_of_a_client, shown};
+use crate::mcp::look::{COMMAND, payload_of, understood, zone_of};
 use crate::mcp::pace::{self, Pace};
 use crate::mcp::shapes;
 use crate::mcp::words::Understood;
@@ -22,6 +23,10 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOKS: usize = 100;
 /// Most runs of a task that are searched for a key, or cancelled with it.
 const KEYS: usize = 1000;
+/// How many times a change is tried that others overtake: at each, one of them makes its change.
+const TRIES: usize = 50;
+/// What follows a dry run.
+const DO_IT: &str = "the same call without dry_run does it";
 /// Longest payload, in bytes of JSON.
 const MAX_PAYLOAD: usize = 32 * 1024;
 
@@ -39,15 +44,26 @@ fn changing(
     desk: &Desk,
     call: &Call<'_>,
     kind: Allow,
-    f: impl FnOnce() -> Result<Answer, ToolError>,
+    f: impl Fn(Actor) -> Result<Answer, ToolError>,
 ) -> Result<Answer, ToolError> {
     let mut changes = alone(desk, call, kind)?;
     pace::check_changes(&mut changes, desk.client.now())?;
-    let answer = f()?;
+    let answer = guarded(desk, call, f)?;
     if !call.flag("dry_run") {
         changes.push(desk.client.now());
     }
     Ok(answer)
+}
+
+/// Examines and changes, again if another server has changed something in between: limits hold for all servers of a scope together.
+fn guarded<T>(desk: &Desk, call: &Call<'_>, f: impl Fn(Actor) -> Result<T, ToolError>) -> Result<T, ToolError> {
+    for _ in 1..TRIES {
+        match f(desk.actor(call.caller)?.guarded()?) {
+            Err(ToolError::Overtaken) => call.check()?,
+            done => return done,
+        }
+    }
+    Err(ToolError::Overtaken)
 }
 
 /// Refuses what would go around a pause: what a user, or duly, has paused rests until the user decides.
@@ -62,7 +78,18 @@ fn check_not_held(task: &Task) -> Result<(), ToolError> {
 }
 
 pub(crate) fn schedule_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    changing(desk, call, Allow::Add, || {
+    changing(desk, call, Allow::Add, |actor| Addition::examined(desk, call)?.make(desk, call, &actor))
+}
+
+/// A task that may be added.
+struct Addition {
+    task: NewTask,
+    old: Option<Task>,
+    remarks: Vec<String>,
+}
+
+impl Addition {
+    fn examined(desk: &Desk, call: &Call<'_>) -> Result<Self, ToolError> {
         let name = call.required("name")?;
         desk.grant.check_new_name(name)?;
         let (task, pace) = new_task(desk, call, name)?;
@@ -71,28 +98,80 @@ pub(crate) fn schedule_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, Tool
             let reason = "a task of this name exists that no client of duly mcp added: choose another name";
             return Err(ToolError::Refused(format!("name: {reason}")));
         }
-        let replaces = call.flag("replace");
         let remarks = match &old {
             // It is the same task, and nothing changes, or it is refused.
-            Some(_) if !replaces => Vec::new(),
+            Some(_) if !call.flag("replace") => Vec::new(),
             old => {
                 old.as_ref().map_or(Ok(()), check_not_held)?;
                 pace::check_task(desk, (&task, &pace), old.as_ref())?
             }
         };
+        Ok(Addition { task, old, remarks })
+    }
+
+    fn make(self, desk: &Desk, call: &Call<'_>, actor: &Actor) -> Result<Answer, ToolError> {
         if call.flag("dry_run") {
-            return would_add(desk, (name, &task), (old.is_some(), replaces), &remarks);
+            return self.rehearse(desk, call, actor);
         }
-        let actor = desk.actor(call.caller, "")?;
-        let added = if replaces { actor.replace(task) } else { actor.add(task) };
+        let added = if call.flag("replace") { actor.replace(self.task) } else { actor.add(self.task) };
         let added = added.map_err(|error| match error {
             duly::Error::TaskDiffers { field, .. } => ToolError::Refused(format!(
                 "a task of this name exists with another {field}: replace true changes it, another name adds a second one"
             )),
             other => other.into(),
         })?;
-        done(desk, &added, &remarks)
-    })
+        done(desk, &added, &self.remarks)
+    }
+
+    /// Answers a dry run: what the same call would do, and each field of the stored task that would change.
+    fn rehearse(self, desk: &Desk, call: &Call<'_>, actor: &Actor) -> Result<Answer, ToolError> {
+        let name = call.required("name")?;
+        let added = (!call.flag("replace")).then(|| actor.would_add(self.task.clone()));
+        let is_refused = matches!(added, Some(Err(duly::Error::TaskDiffers { .. })));
+        let added = added.filter(|_| !is_refused);
+        let done = added.unwrap_or_else(|| actor.would_replace(self.task.clone()))?;
+        let (would, next) = match &done {
+            Done::Created => ("add", DO_IT),
+            Done::Replaced { .. } if is_refused => ("refuse", "replace true, if the change is meant; or another name"),
+            Done::Replaced { .. } => ("change", DO_IT),
+            _ => ("unchanged", "show_task for what is stored"),
+        };
+        let text = match would {
+            "refuse" => format!("{name} exists and differs: would be refused; with replace true it would change"),
+            "unchanged" => format!("unchanged: {name} is stored as it is given"),
+            would => format!("would {would} {name}"),
+        };
+        let mut answer = rehearsed(text, next);
+        answer.field("would", would);
+        let fields = if let Done::Replaced { fields } = done { fields } else { Vec::new() };
+        let differences = self.differences(&fields, call, &mut answer);
+        answer.field("differences", differences);
+        let (times, ahead) = (desk.times(), self.task.occurrences(desk.client.now(), 3).unwrap_or_default());
+        for at in &ahead {
+            answer.line(format!("next {}", shapes::time_text(*at, &times.zone, &times)));
+        }
+        answer.remark(&self.remarks);
+        answer.field("next_runs", ahead.iter().map(|at| shapes::time(*at, &times.zone, &times)).collect::<Vec<_>>());
+        Ok(answer)
+    }
+
+    /// Returns the fields that differ, and adds a line for each.
+    fn differences(&self, fields: &[(&str, String, String)], call: &Call<'_>, answer: &mut Answer) -> Vec<Value> {
+        let stored_for = self.old.as_ref().map(|old| old.definition.handler.as_str()).unwrap_or_default();
+        let given_for = call.text("handler").unwrap_or(COMMAND);
+        let shown = |handler: &str, field: &str, text: &str| match field {
+            "payload" => payload_of(handler, text),
+            _ => text.to_owned(),
+        };
+        let mut differences = Vec::with_capacity(fields.len());
+        for (field, stored, given) in fields {
+            let (stored, given) = (shown(stored_for, field, stored), shown(given_for, field, given));
+            answer.line(format!("{field}: {} \u{2192} {}", quoted(&stored), quoted(&given)));
+            differences.push(json!({"field": field, "stored": untrusted(&stored), "given": untrusted(&given)}));
+            answer.has_untrusted();
+        }
+        differences
+    }
 }
 
 /// Reads the task of a call. Nothing of it can name another task, a key, a command or a program.
@@ -169,30 +248,6 @@ fn with_template(desk: &Desk, call: &Call<'_>, task: NewTask, name: &str) -> Res
     template.fill(task, given).map_err(ToolError::Refused)
 }
 
-/// Answers a dry run. Whether an existing task is the same is only compared when it is added.
-fn would_add(
-    desk: &Desk,
-    (name, task): (&str, &NewTask),
-    (exists, replaces): (bool, bool),
-    remarks: &[String],
-) -> Result<Answer, ToolError> {
-    let times = desk.times();
-    let ahead = task.occurrences(times.now, 3).unwrap_or_default();
-    let mut answer = dry_run(match (exists, replaces) {
-        (false, _) => format!("would add {name}"),
-        (true, true) => format!("would replace {name}, unless it is the same"),
-        (true, false) => {
-            format!("{name} exists: it would stay as it is if it is the same, and be refused if it differs")
-        }
-    });
-    for at in &ahead {
-        answer.line(format!("next {}", shapes::time_text(*at, &times.zone, &times)));
-    }
-    answer.remark(remarks);
-    answer.field("next_runs", ahead.iter().map(|at| shapes::time(*at, &times.zone, &times)).collect::<Vec<_>>());
-    Ok(answer)
-}
-
 /// Answers an addition.
 fn done(desk: &Desk, added: &Added, remarks: &[String]) -> Result<Answer, ToolError> {
     let mut answer = Answer::new();
@@ -214,28 +269,32 @@ fn describe(desk: &Desk, name: &str, answer: &mut Answer) -> Result<(), ToolErro
     let times = desk.times();
     if let Some(task) = desk.client.task(name)? {
         answer.line(shapes::task_line(&task, &times));
-        answer.field("task", shapes::task(&task, true, &times));
+        answer.field("task", shapes::task(&task, Sight::Whole, &times));
     }
     Ok(())
 }
 
 fn dry_run(what: String) -> Answer {
+    rehearsed(what, DO_IT)
+}
+
+fn rehearsed(what: String, next: &str) -> Answer {
     let mut answer = Answer::new();
+    answer.next(next);
     answer.field("change", "none");
     answer.field("dry_run", true);
     answer.line(format!("dry run, nothing was changed: {what}"));
-    answer.next("the same call without dry_run does it");
     answer
 }
 
 pub(crate) fn trigger_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    changing(desk, call, Allow::Trigger, || {
+    changing(desk, call, Allow::Trigger, |actor| {
         let name = call.required("name")?;
         let task = desk.grant.own_task(&desk.client, name)?;
         check_not_held(&task)?;
         let mut run = NewRun::of(name);
         if let Some(payload) = call.arguments.get("payload") {
-            if task.definition.handler == "command" {
+            if task.definition.handler == COMMAND {
                 let reason = "the task is a command, and its input is not the model's to give";
                 return Err(ToolError::Refused(format!("payload: {reason}")));
             }
@@ -255,7 +314,7 @@ pub(crate) fn trigger_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolE
         if call.flag("dry_run") {
             return Ok(dry_run(format!("would start a run of {name} now, unless one has this key")));
         }
-        let triggered = desk.actor(call.caller, "")?.trigger_run(run)?;
+        let triggered = actor.trigger_run(run)?;
         let mut answer = Answer::new();
         answer.field("change", if triggered.is_new { "triggered" } else { "unchanged" });
         answer.field("run", triggered.run_id);
@@ -279,7 +338,7 @@ fn starts_now(is_new: bool) -> Vec<String> {
 }
 
 pub(crate) fn retry_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    changing(desk, call, Allow::Trigger, || {
+    changing(desk, call, Allow::Trigger, |actor| {
         let id = call.number("run").unwrap_or_default();
         let run = desk.grant.own_run(&desk.client, id)?;
         if !matches!(run.status, RunStatus::Dead | RunStatus::Cancelled) {
@@ -291,7 +350,7 @@ pub(crate) fn retry_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErro
         if call.flag("dry_run") {
             return Ok(dry_run(format!("would retry run {id} of {}, which is {}", run.task, run.status)));
         }
-        let new = desk.actor(call.caller, "")?.retry(id)?;
+        let new = actor.retry(id)?;
         let mut answer = Answer::new();
         answer.field("change", "retried");
         answer.field("run", new);
@@ -313,20 +372,20 @@ pub(crate) fn pause_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
     if call.flag("dry_run") {
         return Ok(dry_run(format!("would pause {name}")));
     }
-    desk.actor(call.caller, "")?.pause(name)?;
+    desk.actor(call.caller)?.pause(name)?;
     changes.push(desk.client.now());
     changed(desk, name, "paused", "resume_task lets it go on; what is due in the pause is not made up for")
 }
 
 pub(crate) fn resume_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    changing(desk, call, Allow::Pause, || {
+    changing(desk, call, Allow::Pause, |actor| {
         let name = call.required("name")?;
         let task = desk.grant.own_task(&desk.client, name)?;
         check_not_held(&task)?;
         if call.flag("dry_run") {
             return Ok(dry_run(format!("would resume {name}")));
         }
-        desk.actor(call.caller, "")?.resume(name)?;
+        actor.resume(name)?;
         let mut answer = changed(desk, name, "resumed", "show_task for its next runs")?;
         let task = desk.grant.own_task(&desk.client, name)?;
         answer.remark(&pace::remarks_of(desk, &task));
@@ -362,7 +421,7 @@ pub(crate) fn cancel_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
         answer.line(format!("run {id} of {} was asked to stop before", run.task));
         return Ok(answer);
     }
-    desk.actor(call.caller, "")?.cancel(id)?;
+    desk.actor(call.caller)?.cancel(id)?;
     changes.push(desk.client.now());
     answer.field("change", "cancelled");
     answer.line(format!("run {id} of {} is cancelled, or asked to stop if it is running", run.task));
@@ -373,12 +432,7 @@ pub(crate) fn cancel_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
 pub(crate) fn cancel_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     let mut changes = alone(desk, call, Allow::Remove)?;
     let name = call.required("name")?;
-    let task = desk.grant.own_task(&desk.client, name)?;
-    if !is_of_a_client(&task) {
-        let reason = "no client of duly mcp added it: pause_task stops its schedule, the user removes it";
-        return Err(ToolError::Refused(format!("task {name:?}: {reason}")));
-    }
-    check_not_held(&task)?;
+    let task = removable(desk, name)?;
     let unfinished = unfinished(desk, name)?;
     if !unfinished.is_empty() && !desk.grant.allows(Allow::Cancel) {
         let reason = format!("task {name:?} has unfinished runs, and cancel is not allowed: wait for their end");
@@ -387,21 +441,47 @@ pub(crate) fn cancel_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolEr
     if call.flag("dry_run") {
         return Ok(dry_run(format!("would cancel the unfinished runs of {name}, and remove it with its history")));
     }
-    let actor = desk.actor(call.caller, "")?;
     if !unfinished.is_empty() {
-        cancel_runs(&actor, &task, &unfinished)?;
+        cancel_runs(&desk.actor(call.caller)?, &task, &unfinished)?;
         drop(changes);
         wait_for_runs(desk, call, name)?;
         changes = alone(desk, call, Allow::Remove)?;
     }
-    let note = pace::note_of_removal(desk, &task)?;
-    desk.actor(call.caller, &note)?.remove(name)?;
+    guarded(desk, call, |actor| {
+        let note = pace::note_of_removal(desk, &removable(desk, name)?)?;
+        let actor = note.map_or(Ok(actor.clone()), |note| actor.noting(&note))?;
+        Ok(actor.remove(name)?)
+    })?;
     changes.push(desk.client.now());
     let mut answer = Answer::new();
     answer.field("change", "removed");
     answer.line(format!("removed: {name}, with its history"));
     answer.next("list_tasks for what is left");
     Ok(answer)
+}
+
+/// Returns a task that a client may remove: one that a client added, that no user has paused, and that follows no other task.
+fn removable(desk: &Desk, name: &str) -> Result<Task, ToolError> {
+    let task = desk.grant.own_task(&desk.client, name)?;
+    let refused = |reason: &str| {
+        Err(ToolError::Refused(format!("task {name:?}: {reason}: pause_task stops its schedule, the user removes it")))
+    };
+    if !is_of_a_client(&task) {
+        return refused("no client of duly mcp added it");
+    }
+    check_not_held(&task)?;
+    // No tool declares what follows: such a chain is the user's, and may begin outside of the scope.
+    if desk.client.tasks()?.iter().any(|other| other.id != task.id && leads_to(other, name)) {
+        return refused("another task names it in on_dead, on_success, on_end or on_missed");
+    }
+    Ok(task)
+}
+
+/// Whether runs of a task follow those of another one.
+fn leads_to(task: &Task, name: &str) -> bool {
+    let Definition { on_dead, on_success, on_end, on_missed, .. } = &task.definition;
+    let mut names = [on_dead, on_success, on_end, on_missed].into_iter().flatten().flat_map(|names| names.split(','));
+    names.any(|other| other.trim() == name)
 }
 
 /// The runs of a task that wait or run.
@@ -442,4 +522,79 @@ fn wait_for_runs(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(), ToolErr
     Err(ToolError::Refused(format!(
         "task {name:?} is paused, and a run of it was asked to stop and has not ended: call cancel_task again"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+    use serde_json::{Map, Value, json};
+
+    use super::{Addition, changing, guarded, schedule_task, trigger_task};
+    use crate::cli::mcp_args::{Allow, McpArgs};
+    use crate::mcp::answer::ToolError;
+    use crate::mcp::at_work::Cancellation;
+    use crate::mcp::desk::{Call, Desk};
+    use crate::mcp::versions::Caller;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        mcp: McpArgs,
+    }
+
+    /// What a server of its own has.
+    fn server(db: &Path) -> Desk {
+        let scope = ["mcp", "--scope", "a/", "--allow", "add,trigger", "--handlers", "note"];
+        let limits = ["--max-tasks", "1", "--max-starts-per-day", "1"];
+        let options = Options::parse_from(scope.into_iter().chain(limits));
+        crate::mcp::desk(db, &options.mcp).unwrap_or_else(|error| panic!("{error:?}"))
+    }
+
+    fn refusal<T: std::fmt::Debug>(answer: Result<T, ToolError>) -> String {
+        match answer {
+            Err(ToolError::Refused(reason)) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The first server is held between its look and its change, and the second one is faster.
+    #[test]
+    fn of_two_servers_that_look_at_the_same_time_one_is_refused() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (one, other) = (server(&home.path().join("agent.db")), server(&home.path().join("agent.db")));
+        let (caller, cancellation) =
+            (Caller { client: "tester".to_owned(), is_current: true }, Cancellation::default());
+        let arguments = |value: Value| value.as_object().cloned().unwrap_or_default();
+        let call = |arguments: &Map<String, Value>, f: &dyn Fn(&Call<'_>)| {
+            f(&Call { arguments, caller: &caller, cancellation: &cancellation });
+        };
+        let task = |name: &str| arguments(json!({"name": name, "schedule": "manual", "handler": "note"}));
+        call(&task("a/x"), &|call| {
+            let actor = one.actor(call.caller).unwrap().guarded().unwrap();
+            let addition = Addition::examined(&one, call).unwrap();
+            let faster = task("a/y");
+            schedule_task(&other, &Call { arguments: &faster, ..*call }).unwrap();
+            assert!(matches!(addition.make(&one, call, &actor), Err(ToolError::Overtaken)));
+            assert!(refusal(schedule_task(&one, call)).starts_with("limit --max-tasks: there are 1 tasks"));
+        });
+        assert_eq!(one.client.names().unwrap(), ["a/y"]);
+        call(&arguments(json!({"name": "a/y"})), &|call| {
+            // Each try is overtaken, until nobody is faster.
+            let tries = std::cell::Cell::new(0);
+            let triggered = guarded(&one, call, |actor| {
+                tries.set(tries.get() + 1);
+                crate::mcp::pace::check_starts(&one, &one.grant.own_tasks(&one.client)?, None, None)?;
+                if tries.get() == 1 {
+                    trigger_task(&other, call)?;
+                }
+                Ok(actor.trigger_run(duly::NewRun::of("a/y"))?)
+            });
+            assert!(refusal(triggered).starts_with("limit --max-starts-per-day: expected at most 1"));
+            assert_eq!((tries.get(), one.client.newest_runs(9).unwrap().len()), (2, 1));
+            let never = changing(&one, call, Allow::Add, |_| Err(ToolError::Overtaken));
+            assert!(matches!(never, Err(ToolError::Overtaken)));
+        });
+    }
 }

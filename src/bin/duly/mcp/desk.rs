@@ -48,10 +48,10 @@ impl Desk {
         Times { now: self.client.now(), zone: self.zone.clone() }
     }
 
-    /// Returns who changes tasks. `note`: what is recorded beside the session.
-    pub(crate) fn actor(&self, caller: &Caller, note: &str) -> Result<Actor, ToolError> {
+    /// Returns who changes tasks.
+    pub(crate) fn actor(&self, caller: &Caller) -> Result<Actor, ToolError> {
         let name = self.named.as_deref().unwrap_or(&caller.client);
-        Ok(self.client.actor(&format!("mcp:{name}"), &format!("{}{note}", self.session))?)
+        Ok(self.client.actor(&format!("mcp:{name}"), &self.session)?)
     }
 }
 

@@ -8,7 +8,7 @@ use duly::{EventFilter, RecordedEvent, Run, RunFilter, RunStatus, Task, TaskStat
 use crate::cli::zone;
 use crate::mcp::answer::{Answer, ToolError, quoted};
 use crate::mcp::desk::Desk;
-use crate::mcp::grant::shown;
+use crate::mcp::grant::{Sight, shown};
 use crate::mcp::shapes;
 
 /// How far around a time its occurrences are searched.
@@ -24,8 +24,9 @@ pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Res
     let runs = desk.client.runs(&RunFilter::newest(SEARCHED).of(task.name()).since(from))?;
     let covers = |run: &&Run| run.scheduled_for <= until && run.last_scheduled_for.unwrap_or(run.scheduled_for) >= from;
     let mut runs: Vec<&Run> = runs.iter().filter(covers).collect();
-    let is_own = desk.grant.contains(task.name());
-    let events = if is_own { desk.client.events(&EventFilter::newest(SEARCHED).of(task.name()))? } else { Vec::new() };
+    let sight = desk.grant.sight(task.name());
+    let events = sight.of(Some(EventFilter::newest(SEARCHED).of(task.name())));
+    let events = events.map_or(Ok(Vec::new()), |filter| desk.client.events(&filter))?;
     let occurrence = nearest(task, at);
     let is_of_it = |run: &&Run| {
         let (first, last) = (run.scheduled_for, run.last_scheduled_for.unwrap_or(run.scheduled_for));
@@ -39,7 +40,7 @@ pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Res
     let reasons = if runs.is_empty() {
         without_a_run(task, &events, (at, from, until), &zone, times)
     } else {
-        runs.iter().map(|run| of_a_run(run, is_own, &zone, times)).collect()
+        runs.iter().map(|run| of_a_run(run, sight, &zone, times)).collect()
     };
     answer.line(format!("{} at {}:", task.name(), shapes::time_text(at, &zone, times)));
     reasons.iter().for_each(|reason| answer.line(reason));
@@ -48,7 +49,7 @@ pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Res
     near.iter().for_each(|event| answer.line(shapes::event_line(event, &zone, times)));
     answer.field("around", shapes::time(at, &zone, times));
     answer.field("reasons", reasons);
-    answer.field("runs", runs.iter().map(|run| shapes::run(run, is_own, &zone, times)).collect::<Vec<_>>());
+    answer.field("runs", runs.iter().map(|run| shapes::run(run, sight, &zone, times)).collect::<Vec<_>>());
     answer.field("events", near.iter().map(|event| shapes::event(event, &zone, times)).collect::<Vec<_>>());
     answer.has_untrusted();
     answer.next("tell the user this reason; check says whether anything is wrong now");
@@ -67,8 +68,8 @@ fn instant(text: &str, zone: &Zone, times: &Times) -> Result<Timestamp, ToolErro
     })
 }
 
-fn of_a_run(run: &Run, is_own: bool, zone: &Zone, times: &Times) -> String {
-    let error = run.error.as_deref().filter(|_| is_own).map(|error| format!(": {}", quoted(error))).unwrap_or_default();
+fn of_a_run(run: &Run, sight: Sight, zone: &Zone, times: &Times) -> String {
+    let error = sight.of(run.error.as_deref()).map(|error| format!(": {}", quoted(error))).unwrap_or_default();
     let scheduled = zone.text_at(run.scheduled_for);
     match run.status {
         RunStatus::Skipped => format!("the occurrence of {scheduled} was skipped (run {}){error}", run.id),

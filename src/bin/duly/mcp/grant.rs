@@ -14,6 +14,22 @@ pub(crate) const CLIENTS: &str = "mcp:";
 /// Most tasks of a scope that are looked at one by one; of more, all tasks of the database are read.
 const FEW: usize = 500;
 
+/// How much of a task is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// With its payload, and with what its runs wrote.
+    Whole,
+    /// Its schedule and its runs only.
+    Outline,
+}
+
+impl Sight {
+    /// Returns what is shown of something that only [`Sight::Whole`] shows.
+    pub(crate) fn of<T>(self, shown: Option<T>) -> Option<T> {
+        shown.filter(|_| self == Sight::Whole)
+    }
+}
+
 /// What `--allow`, `--scope`, `--see-all` and `--handlers` admit.
 #[derive(Debug)]
 pub(crate) struct Grant {
@@ -42,6 +58,11 @@ impl Grant {
     /// Whether a task is in the scope: with its payload and output, and to be changed.
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.scope.as_ref().is_none_or(|scope| name.len() > scope.len() && name.starts_with(scope))
+    }
+
+    /// How much of a task that is seen is shown.
+    pub(crate) fn sight(&self, name: &str) -> Sight {
+        if self.contains(name) { Sight::Whole } else { Sight::Outline }
     }
 
     /// Whether a task is seen.

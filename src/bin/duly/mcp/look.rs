@@ -9,7 +9,7 @@ use crate::cli::zone;
 use crate::mcp::answer::{Answer, ToolError, quoted, untrusted, untrusted_up_to};
 use crate::mcp::desk::{Call, Desk};
 use crate::mcp::explain;
-use crate::mcp::grant::shown;
+use crate::mcp::grant::{Sight, shown};
 use crate::mcp::shapes;
 use crate::mcp::words::{Understood, understand};
 
@@ -42,7 +42,7 @@ pub(crate) fn list_tasks(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
     for task in &tasks {
         answer.line(shapes::task_line(task, &times));
     }
-    let listed = tasks.iter().map(|task| shapes::task(task, desk.grant.contains(task.name()), &times));
+    let listed = tasks.iter().map(|task| shapes::task(task, desk.grant.sight(task.name()), &times));
     answer.field("tasks", listed.collect::<Vec<_>>());
     answer.field("now", shapes::time(times.now, &times.zone, &times));
     answer.field("scope", desk.grant.scope());
@@ -57,26 +57,27 @@ pub(crate) fn list_tasks(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
 pub(crate) fn show_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     let (times, name) = (desk.times(), call.required("name")?);
     let task = desk.grant.seen_task(&desk.client, name)?;
-    let (is_own, zone) = (desk.grant.contains(name), shapes::zone_of(&task, &times));
+    let (sight, zone) = (desk.grant.sight(name), shapes::zone_of(&task, &times));
     let mut answer = Answer::new();
     answer.line(shapes::task_line(&task, &times));
-    answer.field("task", shapes::task(&task, is_own, &times));
+    answer.field("task", shapes::task(&task, sight, &times));
     let next_runs = next_runs(&task, &zone, &mut answer, desk);
     answer.field("next_runs", next_runs);
-    if let Some(reason) = task.invalid_reason.as_deref().filter(|_| is_own) {
+    if let Some(reason) = sight.of(task.invalid_reason.as_deref()) {
         answer.line(format!("it cannot be scheduled: {}", quoted(reason)));
         answer.field("invalid_reason", untrusted(reason));
     }
-    if is_own {
-        answer.field("payload", payload(&task));
+    if sight == Sight::Whole {
+        let payload = payload_of(&task.definition.handler, &task.definition.payload);
+        answer.field("payload", untrusted_up_to(&payload, 2000));
         answer.has_untrusted();
     }
     let runs = desk.client.runs(&RunFilter::newest(FEW_RUNS).of(name))?;
     for run in &runs {
-        answer.line(shapes::run_line(run, is_own, &zone, &times));
+        answer.line(shapes::run_line(run, sight, &zone, &times));
     }
-    answer.field("runs", runs.iter().map(|run| shapes::run(run, is_own, &zone, &times)).collect::<Vec<_>>());
-    if is_own {
+    answer.field("runs", runs.iter().map(|run| shapes::run(run, sight, &zone, &times)).collect::<Vec<_>>());
+    if sight == Sight::Whole {
         let events = desk.client.events(&EventFilter::newest(FEW_EVENTS).of(name))?;
         for event in &events {
             answer.line(shapes::event_line(event, &zone, &times));
@@ -99,14 +100,16 @@ fn next_runs(task: &Task, zone: &Zone, answer: &mut Answer, desk: &Desk) -> Vec<
     ahead.iter().map(|upcoming| shapes::occurrence(upcoming, zone, &times)).collect()
 }
 
-/// The payload of a task; of a command only the program and its arguments: its environment and its input may hold secrets.
-fn payload(task: &Task) -> Value {
-    let text = &task.definition.payload;
-    if task.definition.handler != "command" {
-        return untrusted_up_to(text, 2000);
+/// The handler of commands.
+pub(crate) const COMMAND: &str = "command";
+
+/// What is shown of a payload; of a command only the program and its arguments: its environment and its input may hold secrets.
+pub(crate) fn payload_of(handler: &str, payload: &str) -> String {
+    if handler != COMMAND {
+        return payload.to_owned();
     }
-    let argv = serde_json::from_str::<Value>(text).ok().and_then(|payload| payload.get("argv").cloned());
-    untrusted_up_to(&argv.unwrap_or(Value::Null).to_string(), 2000)
+    let argv = serde_json::from_str::<Value>(payload).ok().and_then(|payload| payload.get("argv").cloned());
+    argv.unwrap_or(Value::Null).to_string()
 }
 
 pub(crate) fn preview(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
@@ -189,9 +192,9 @@ pub(crate) fn history(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError>
     let mut values = Vec::with_capacity(runs.len());
     for run in &runs {
         let zone = task.as_ref().map_or_else(|| times.zone.clone(), |task| shapes::zone_of(task, &times));
-        let is_own = desk.grant.contains(&run.task);
-        answer.line(shapes::run_line(run, is_own, &zone, &times));
-        values.push(shapes::run(run, is_own, &zone, &times));
+        let sight = desk.grant.sight(&run.task);
+        answer.line(shapes::run_line(run, sight, &zone, &times));
+        values.push(shapes::run(run, sight, &zone, &times));
     }
     answer.field("runs", values);
     answer.has_untrusted();
@@ -233,8 +236,8 @@ pub(crate) fn run_output(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
     let (times, most) = (desk.times(), call.count("max_characters", 4000));
     let zone = times.zone.clone();
     let mut answer = Answer::new();
-    answer.line(shapes::run_line(&run, true, &zone, &times));
-    answer.field("run", shapes::run(&run, true, &zone, &times));
+    answer.line(shapes::run_line(&run, Sight::Whole, &zone, &times));
+    answer.field("run", shapes::run(&run, Sight::Whole, &zone, &times));
     let mut attempts = Vec::new();
     for attempt in details.attempts.iter().rev().take(5).rev() {
         let output = tail(attempt.output.as_deref().unwrap_or_default(), most);
@@ -306,8 +309,9 @@ pub(crate) fn check(desk: &Desk, _: &Call<'_>) -> Result<Answer, ToolError> {
         count => format!("{count} problems"),
     });
     for problem in &problems {
-        let text = |key: &str| problem[key]["text"].as_str().or(problem[key].as_str()).unwrap_or_default();
-        answer.line(format!("{}: {}: {}", text("kind"), quoted(text("found")), text("advice")));
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let found = quoted(&text(&problem["found"]["text"]));
+        answer.line(format!("{}: {found}: {}", text(&problem["kind"]), text(&problem["advice"])));
     }
     let next = match problems.is_empty() {
         true => "list_tasks for the tasks and their next runs",
@@ -322,19 +326,13 @@ pub(crate) fn check(desk: &Desk, _: &Call<'_>) -> Result<Answer, ToolError> {
 /// A problem as far as it may be seen. Without a scope, all of it. In a scope, the problems of its tasks, in words that name no other
 /// task, and that a scheduler is missing.
 fn seen_problem(desk: &Desk, problem: &Problem) -> Option<Value> {
-    let whole = |problem: &Problem| {
-        json!({"kind": problem.kind.as_str(), "task": problem.task, "run": problem.run, "found": untrusted(&problem.found),
-               "advice": problem.advice})
-    };
+    let said = |found: &str, advice: &str| json!({"kind": problem.kind.as_str(), "task": problem.task, "run": problem.run, "found": untrusted(found), "advice": advice});
+    let whole = || Some(said(&problem.found, &problem.advice));
     if desk.grant.scope().is_none() {
-        return Some(whole(problem));
+        return whole();
     }
     let is_own = problem.task.as_ref().map(|task| desk.grant.contains(task));
-    let about = |found: &str, advice: &str| {
-        Some(
-            json!({"kind": problem.kind.as_str(), "task": problem.task, "run": problem.run, "found": found, "advice": advice}),
-        )
-    };
+    let about = |found: &str, advice: &str| Some(said(found, advice));
     match (is_own, problem.kind) {
         (Some(false), _) => None,
         (
@@ -345,7 +343,7 @@ fn seen_problem(desk: &Desk, problem: &Problem) -> Option<Value> {
             | ProblemKind::Dead
             | ProblemKind::Invalid
             | ProblemKind::Zone,
-        ) => Some(whole(problem)),
+        ) => whole(),
         (Some(true), _) => about("the task or its run has this problem", "tell the user: duly check says more"),
         (None, ProblemKind::NoScheduler) => {
             about("there is work, and no scheduler is alive", "tell the user to start one: duly run")

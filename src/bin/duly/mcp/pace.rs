@@ -181,11 +181,11 @@ pub(crate) fn check_starts(
     Ok(())
 }
 
-/// What a removal of a task is to record beside the session, so that adding and removing it again and again counts.
-pub(crate) fn note_of_removal(desk: &Desk, task: &Task) -> Result<String, ToolError> {
+/// What a removal of a task is to record behind the session, so that adding and removing it again and again counts.
+pub(crate) fn note_of_removal(desk: &Desk, task: &Task) -> Result<Option<String>, ToolError> {
     let (scheduled, others) = starts_of(desk, task.name(), desk.client.now().minus(DAY))?;
     let starts = scheduled + others;
-    Ok(if starts == 0 { String::new() } else { format!(", {starts}{STARTS}") })
+    Ok((starts > 0).then(|| format!("{starts}{STARTS}")))
 }
 
 /// How many runs of a task have started since then, or wait: those of its schedule, and all others.

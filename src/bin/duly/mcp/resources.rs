@@ -69,7 +69,6 @@ fn declared(desk: &Desk, manifest: &str) -> Result<Value, ToolError> {
     let times = desk.times();
     let tasks = desk.grant.seen_tasks(&desk.client)?;
     let declared = tasks.iter().filter(|task| task.definition.managed_by.as_deref() == Some(manifest));
-    let declared: Vec<Value> =
-        declared.map(|task| shapes::task(task, desk.grant.contains(task.name()), &times)).collect();
+    let declared: Vec<Value> = declared.map(|task| shapes::task(task, desk.grant.sight(task.name()), &times)).collect();
     Ok(json!({"tasks": declared}))
 }

@@ -173,6 +173,7 @@ impl<W: Write + Send> Server<'_, W> {
                 match (tool.run)(self.desk, &Call { arguments, caller, cancellation }) {
                     Ok(answer) => answer.into_result(),
                     Err(ToolError::Refused(reason)) => refusal(&reason),
+                    Err(ToolError::Overtaken) => refusal("other clients change the same database: try again"),
                     // It is answered if the input has ended, and not if the client has cancelled it.
                     Err(ToolError::Cancelled) => refusal("the input has ended: nothing is waited for any longer"),
                 }
@@ -191,7 +192,7 @@ impl<W: Write + Send> Server<'_, W> {
                 Err(RpcError { code: INVALID_PARAMS, message: "there is no such resource".to_owned(), data })
             }
             Err(ToolError::Refused(reason)) => Err(RpcError::new(INTERNAL_ERROR, reason)),
-            Err(ToolError::Cancelled) => Err(RpcError::new(INTERNAL_ERROR, "cancelled")),
+            Err(ToolError::Cancelled | ToolError::Overtaken) => Err(RpcError::new(INTERNAL_ERROR, "cancelled")),
         }
     }
 }

@@ -5,6 +5,7 @@ use duly::{RecordedEvent, Run, ScheduleKind, Task, Timestamp, Upcoming, Zone};
 use serde_json::{Value, json};
 
 use crate::mcp::answer::{quoted, untrusted};
+use crate::mcp::grant::Sight;
 
 /// A time with its zone and offset.
 pub(crate) fn time(at: Timestamp, zone: &Zone, times: &Times) -> Value {
@@ -39,7 +40,7 @@ pub(crate) fn schedule_text(task: &Task) -> String {
 }
 
 /// What a list says of a task.
-pub(crate) fn task(task: &Task, is_own: bool, times: &Times) -> Value {
+pub(crate) fn task(task: &Task, sight: Sight, times: &Times) -> Value {
     let (definition, zone) = (&task.definition, zone_of(task, times));
     json!({
         "name": task.name(),
@@ -53,8 +54,8 @@ pub(crate) fn task(task: &Task, is_own: bool, times: &Times) -> Value {
         "last": task.last_status.map(|status| json!({
             "status": status.as_str(), "ended": optional_time(task.last_finished, &zone, times),
         })),
-        "added_by": definition.managed_by.as_ref().filter(|_| is_own),
-        "may_be_changed": is_own,
+        "added_by": sight.of(definition.managed_by.as_ref()),
+        "may_be_changed": sight == Sight::Whole,
     })
 }
 
@@ -68,8 +69,8 @@ pub(crate) fn task_line(task: &Task, times: &Times) -> String {
     format!("{}: {}, {}{by}, {next}{last}", task.name(), schedule_text(task), task.status)
 }
 
-/// A run. `is_own`: with what its task and its program wrote.
-pub(crate) fn run(run: &Run, is_own: bool, zone: &Zone, times: &Times) -> Value {
+/// A run.
+pub(crate) fn run(run: &Run, sight: Sight, zone: &Zone, times: &Times) -> Value {
     json!({
         "run": run.id,
         "task": run.task,
@@ -81,15 +82,15 @@ pub(crate) fn run(run: &Run, is_own: bool, zone: &Zone, times: &Times) -> Value 
         "started": optional_time(run.started_at, zone, times),
         "ended": optional_time(run.finished_at, zone, times),
         "waits_for": run.blocked.as_deref().map(waits_for),
-        "error": run.error.as_deref().filter(|_| is_own).map(untrusted),
-        "result": run.result.as_deref().filter(|_| is_own).map(untrusted),
-        "progress": run.progress.as_deref().filter(|_| is_own).map(untrusted),
+        "error": sight.of(run.error.as_deref()).map(untrusted),
+        "result": sight.of(run.result.as_deref()).map(untrusted),
+        "progress": sight.of(run.progress.as_deref()).map(untrusted),
     })
 }
 
 /// The same in a line.
-pub(crate) fn run_line(run: &Run, is_own: bool, zone: &Zone, times: &Times) -> String {
-    let error = run.error.as_deref().filter(|_| is_own).map(|error| format!(", error: {}", quoted(error)));
+pub(crate) fn run_line(run: &Run, sight: Sight, zone: &Zone, times: &Times) -> String {
+    let error = sight.of(run.error.as_deref()).map(|error| format!(", error: {}", quoted(error)));
     let waits = run.blocked.as_deref().map(|blocked| format!(", waits: {}", waits_for(blocked)));
     let many = (run.occurrences > 1).then(|| format!(", {} occurrences", run.occurrences));
     let extra: String = error.into_iter().chain(waits).chain(many).collect();
