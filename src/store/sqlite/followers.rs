@@ -305,7 +305,7 @@ const FOLLOWING: &str = "
 pub(super) fn of_run(store: &mut SqliteStore, run: i64) -> Answer<Vec<Follower>> {
     store.read("look up what follows a run", |tx, _| {
         let task = tx.prepare_cached(TASK_OF)?.query_row(named_params! { ":run": run }, |row| row.get(0)).optional()?;
-        Ok(task.map_or_else(|| Ok(Vec::new()), |task| following(tx, (run, task)))?)
+        task.map_or_else(|| Ok(Vec::new()), |task| following(tx, (run, task)))
     })
 }
 
