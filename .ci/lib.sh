@@ -129,6 +129,12 @@ touches() {
     return 1
 }
 
+# Returns whether less than $1 minutes have passed since the start: a slow machine leaves a proof to the night that another proof does not need, so
+# that the others end in time.
+is_early() {
+    [ "$SECONDS" -lt $(($1 * 60)) ]
+}
+
 # Returns whether the change concerns a line of Cargo.toml that matches this extended regular expression. Without a base, every line is changed.
 touches_manifest() {
     local base
