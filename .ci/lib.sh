@@ -129,8 +129,8 @@ touches() {
     return 1
 }
 
-# Returns whether less than $1 minutes have passed since the start: a slow machine leaves a proof to the night that another proof does not need, so
-# that the others end in time.
+# Returns whether less than $1 minutes have passed since the start. On a slow machine, .ci/run leaves some proofs to the night, so that it ends in
+# time.
 is_early() {
     [ "$SECONDS" -lt $(($1 * 60)) ]
 }

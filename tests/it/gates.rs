@@ -97,7 +97,7 @@ fn a_gate_does_not_outlive_its_scheduler() {
     let group = wait_for_line(&db, "gate.group");
     let state = db.ask("SELECT status || ', ' || (process IS NULL) FROM task_runs");
     assert_eq!(state, "running, 1", "the overlap policy sees it");
-    // Its output is read after the guard was told of its group.
+    // duly tells the guard of the group first, and then reads its output.
     eventually("it is looking", || lines(&db, "printed") > 0);
     sidecar.kill();
     eventually("the guard has ended the gate", || group_size(&group) == 0);

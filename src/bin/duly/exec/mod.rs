@@ -270,8 +270,13 @@ impl Commands {
         };
         // In doubt it is asked again: a gate has no effect.
         let passed = context.effect_or(GATE, || Ok(None), ask);
-        // If its answer cannot be recorded, nothing was started.
-        passed.map_err(|error| said.unwrap_or_else(|| Failure::not_started(error).into()))
+        passed.map_err(|error| match said {
+            Some(said) => said,
+            // The stored effect is not that of a gate: it stays so.
+            None if error.is::<Failure>() => error,
+            // Its answer cannot be recorded now. Nothing was started.
+            None => Failure::not_started(error).into(),
+        })
     }
 
     fn ask_gate(&self, context: &Context, payload: &Payload) -> Result<(), BoxError> {

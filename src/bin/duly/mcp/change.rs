@@ -581,7 +581,7 @@ mod tests {
         });
         assert_eq!(one.client.names().unwrap(), ["a/y"]);
         call(&arguments(json!({"name": "a/y"})), &|call| {
-            // Each try is overtaken, until nobody is faster.
+            // The other server is faster once.
             let tries = std::cell::Cell::new(0);
             let triggered = guarded(&one, call, |actor| {
                 tries.set(tries.get() + 1);
