@@ -22,7 +22,8 @@ const POLLED: Duration = Duration::from_secs(3);
 
 impl Scheduler {
     /// Starts nothing more, returns un-started claims to the queue, and waits for the running handlers until the deadline.
-    /// Handlers that have not returned by then are asked to stop.
+    /// Handlers that have not returned by then are asked to stop. If the database does not answer for 250 ms after the deadline, this
+    /// returns before the end of the scheduler is recorded.
     ///
     /// An error that a handler returns after that request is an interruption: three in a row do not count as attempts
     /// ([`Failure::interrupted`](crate::Failure::interrupted)). It is recorded if the handler returns before the process ends. If the

@@ -65,6 +65,20 @@ fn a_drain_takes_turns_while_outcomes_are_left_to_write_and_ends_when_all_are_se
     assert!(matches!(state.next(&sight(0)), Act::End));
 }
 
+/// Otherwise a shutdown without patience would return before the end is recorded.
+#[test]
+fn an_order_to_drain_is_obeyed_before_a_later_one_to_report_is_read() {
+    let mut state = state();
+    next_turn(&mut state, &sight(0));
+    state.turned(Turn { wake_at: Duration::MAX, ..Turn::default() });
+    assert!(matches!(state.next(&sight(0)), Act::Wait(_)));
+    assert!(matches!(state.next(&sight(0)), Act::ReadOrder));
+    state.ordered(Order::Drain);
+    assert_eq!(next_turn(&mut state, &sight(0)).slots, None);
+    state.turned(Turn { wake_at: Duration::MAX, ..Turn::default() });
+    assert!(matches!(state.next(&sight(0)), Act::End));
+}
+
 #[test]
 fn an_owner_registers_again_when_its_attempts_have_ended_or_do_not_end() {
     let mut state = state();

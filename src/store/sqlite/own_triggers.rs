@@ -42,11 +42,16 @@ pub(crate) fn set(connection: &Connection, fire: bool) -> rusqlite::Result<()> {
 #[cfg(test)]
 mod tests {
     use rusqlite::Connection;
+    use rusqlite::config::DbConfig;
 
+    use crate::clock::Timestamp;
+    use crate::model::report::{Pass, Pruned};
+    use crate::model::settings::Retention;
+    use crate::rules::retention::Limits;
     use crate::store::sqlite::connection::SqliteStore;
     use crate::store::sqlite::file::{Durability, Missing};
-    use crate::store::sqlite::own_triggers;
     use crate::store::sqlite::restore::Claims;
+    use crate::store::sqlite::{own_triggers, prune};
 
     #[test]
     fn a_turn_fires_triggers_if_the_file_has_others_and_all_other_transactions_do() {
@@ -82,5 +87,31 @@ mod tests {
         assert!(fires(true, false), "its text is no UTF-8");
         batch("DROP TRIGGER theirs");
         assert!(!fires(true, false) && fires(false, false));
+    }
+
+    /// Each change of that costs as much as a turn.
+    #[test]
+    fn retention_has_triggers_fire_only_if_something_has_expired() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("t.db");
+        let mut store = SqliteStore::open(&file, Missing::Create, Durability::MayRepeatAfterPowerLoss).unwrap();
+        let (claims, other) = (Claims::new(), Connection::open(&file).unwrap());
+        let mut fires = |rows: &str| {
+            other.execute_batch(rows).unwrap();
+            let written = store.try_write_items(Some(("a-1", &claims)), |tx, _, _, _| {
+                let limits = Limits::new(&Retention::default(), Timestamp::from_millis(1_805_025_600_000));
+                prune::batch(tx, &limits, &mut Pass::default(), 100, &mut Pruned::default())?;
+                Ok(tx.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)?)
+            });
+            written.unwrap_or_else(|fault| panic!("{fault}"))
+        };
+        let with_task = "INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, planned)
+                         VALUES (1, 't', 'h', 'manual', '', 1)";
+        assert!(!fires(with_task), "nothing has expired");
+        let old_runs = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 102)
+                        INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, finished_at)
+                        SELECT 1, 'h', 1700000000000 + i, 'manual', 'succeeded', 1700000000000 + i, 1700000000000 + i FROM n";
+        assert!(fires(old_runs));
+        assert!(!fires(""), "the rest is kept");
     }
 }

@@ -9,6 +9,7 @@ use crate::model::settings::Retention;
 use crate::rules::retention::{Limits, OldRun};
 use crate::store::fault::Fault;
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::own_triggers;
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::tasks;
 use crate::store::turn_io::MAX_ITEMS;
@@ -80,7 +81,7 @@ pub(crate) fn batch(
         if left == 0 || (is_expired && runs > left && left < limit) {
             return Ok(true);
         }
-        if is_expired && runs <= left && ended_before(tx, task, limits.once_before)? && tasks::delete(tx, task)? {
+        if is_expired && runs <= left && ended_before(tx, task, limits.once_before)? && delete_task(tx, task)? {
             pruned.tasks += 1;
             left = left.saturating_sub(1 + runs);
         } else if let removed @ 1.. = remove_runs(tx, task, limits, runs, left)? {
@@ -97,6 +98,13 @@ pub(crate) fn batch(
     Ok(more || left == 0)
 }
 
+/// Deletes a task, by whose triggers its runs go with it.
+fn delete_task(tx: &Transaction<'_>, task: i64) -> rusqlite::Result<bool> {
+    own_triggers::fire(tx)?;
+    tasks::delete(tx, task)
+}
+
+// No trigger of `schema.sql` is of these tables.
 const EVENTS: &str = "
     DELETE FROM scheduler_events
      WHERE id IN (SELECT id FROM (SELECT id, at FROM scheduler_events WHERE id > 0 ORDER BY id LIMIT :limit)
@@ -218,6 +226,8 @@ fn remove_runs(tx: &Transaction<'_>, task: i64, limits: &Limits, runs: usize, li
     let mut removed = 0;
     for (rank, run) in oldest.into_iter().take(spare).enumerate() {
         if limits.removes(&run, rank, runs) {
+            // Not before: while nothing has expired, no statement is prepared again.
+            own_triggers::fire(tx)?;
             removed += tx.prepare_cached(REMOVE_RUN)?.execute(named_params! { ":run": run.id })?;
         }
     }

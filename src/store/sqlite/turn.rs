@@ -33,8 +33,8 @@ use crate::store::sqlite::open::{self, Change, Written};
 use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence};
 use crate::store::sqlite::{
-    attempts, blocked, claim, clock_mark, damage, delays, due, followers, foreign_plans, marks, once, own_triggers,
-    owners, replan, settle, tasks,
+    attempts, blocked, claim, clock_mark, damage, delays, due, followers, foreign_plans, marks, once, owners, replan,
+    settle, tasks,
 };
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
@@ -323,7 +323,6 @@ impl<'a> Turning<'a> {
     fn prune(&mut self, idle: bool, limit: usize) -> Result<(), Fault> {
         let Some(part) = self.work.prune.filter(|part| part.if_idle == idle) else { return Ok(()) };
         self.item(Item::Prune, |turn| {
-            own_triggers::fire(turn.tx)?;
             let (limits, pass) = (Limits::new(&part.keep, turn.work.now), &mut turn.memory.pruned);
             let more = prune::batch(turn.tx, &limits, pass, limit, &mut Pruned::default());
             turn.memory.damaged = more.as_ref().is_err_and(Fault::is_damage);
