@@ -49,6 +49,14 @@ CREATE TABLE scheduled_tasks (
     -- starts_at, else at created_at.
     starts_at        INTEGER CHECK (starts_at BETWEEN 1000000000000 AND 64060588800000),
     ends_at          INTEGER CHECK (ends_at BETWEEN 1000000000000 AND 64060588800000),
+    -- Local times and dates at which an occurrence is run, or is skipped: '09:00-17:30', '2027-12-24..2027-12-26'. Only with cron,
+    -- calendar and interval.
+    only_between     TEXT CHECK (length(only_between) <= 1000 AND instr(only_between, CAST(x'00' AS TEXT)) = 0
+                                 AND only_between NOT GLOB '*�*'),
+    only_on          TEXT CHECK (length(only_on) <= 32000 AND instr(only_on, CAST(x'00' AS TEXT)) = 0
+                                 AND only_on NOT GLOB '*�*'),
+    except_on        TEXT CHECK (length(except_on) <= 32000 AND instr(except_on, CAST(x'00' AS TEXT)) = 0
+                                 AND except_on NOT GLOB '*�*'),
 
     -- completed: no occurrence is left. invalid: written by another program and unusable; invalid_reason says why.
     status           TEXT NOT NULL DEFAULT 'active'
@@ -321,8 +329,9 @@ CREATE TABLE scheduler_events (
 
 -- Alarms that `duly run --alert-command` and `--alert-url` deliver: one row per channel and condition, while it lasts or a message
 -- about it is due. Empty without these options. subject: the name of the task, for scheduler_lost the id of the owner, else ''.
--- run_id: the newest dead run. count: how often the condition began (dead runs); delivered: how many of these a delivered message
--- holds; claimed: how many the message holds that is being delivered, -1 for the end.
+-- run_id: the newest dead, missed or skipped row. count: how often the condition began (dead runs, missed occurrences);
+-- delivered: how many of these a delivered message holds; claimed: how many the message holds that is being delivered, -1 for
+-- the end.
 CREATE TABLE scheduler_alarms (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     channel          TEXT NOT NULL,
@@ -443,9 +452,9 @@ END;
 
 -- A change of the definition, apart from the schedule, by SQL. It may repair an invalid task, so the loop examines it.
 CREATE TRIGGER scheduled_tasks_touched AFTER UPDATE OF
-    name, handler, payload, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
-    backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, on_success, on_end, on_missed,
-    pause_after_failures, managed_by
+    name, handler, payload, only_between, only_on, except_on, overlap, misfire, misfire_grace_ms, catch_up_limit,
+    expires_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead,
+    on_success, on_end, on_missed, pause_after_failures, managed_by
 ON scheduled_tasks
 WHEN NEW.updated_at IS OLD.updated_at
 BEGIN
@@ -517,9 +526,12 @@ BEGIN
 END;
 
 -- A change of handler also applies to the waiting runs, so that repairing a task repairs its retries; a change of overlap may
--- unblock them. The mark says so: there may be any number of them. planned = 0 calls the loop.
-CREATE TRIGGER scheduled_tasks_repaired AFTER UPDATE OF handler, overlap ON scheduled_tasks
-WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap
+-- unblock them. The mark says so: there may be any number of them. planned = 0 calls the loop, which also examines other times
+-- and dates.
+CREATE TRIGGER scheduled_tasks_repaired AFTER UPDATE OF handler, overlap, only_between, only_on, except_on
+ON scheduled_tasks
+WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap OR NEW.only_between IS NOT OLD.only_between
+  OR NEW.only_on IS NOT OLD.only_on OR NEW.except_on IS NOT OLD.except_on
 BEGIN
     UPDATE scheduled_tasks SET planned = 0, marked = 0 WHERE id = NEW.id;
 END;

@@ -371,7 +371,7 @@ impl Poller {
 
     /// Returns whether something that is known is due.
     fn is_due(&self, now: Now, slots: Slots) -> bool {
-        self.behind_since.is_some() || self.retention_timer.is_due(now) || self.horizon.is_due(now.wall, slots.room)
+        self.behind_since.is_some() || self.retention_timer.is_due(now) || self.horizon.is_due(now.wall, slots)
     }
 
     /// Reads what other connections committed.
@@ -392,7 +392,7 @@ impl Poller {
             // An owner that this look shows for the first time may be dead already: the next look is a poll interval away.
             self.peers.look(now.monotonic, false);
             let pressing = done.more_due || self.peers.has_work(now.monotonic) || self.behind_since.is_some();
-            if !pressing && is_of_a_turn && slots.room == 0 && self.horizon.is_due(now.wall, 0) {
+            if !pressing && is_of_a_turn && slots.room == 0 && self.horizon.is_due(now.wall, Slots::default()) {
                 return Looked::Idle(Turn { stop: done.stop, ..self.crowded_turn(now, slots) });
             }
             if pressing || self.is_due(now, slots) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::store::turn_io::{Done, Seen};
+use crate::store::turn_io::{Done, Seen, Slots};
 
 /// The first and the longest wait before a refused write is retried.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -70,6 +70,8 @@ pub(crate) struct WakeTime {
     data_version: Option<i64>,
     /// Whether the last turn did not look ahead: the poller looks before it waits.
     look_follows: bool,
+    /// Whether a claimable run was put off while no worker was idle: some runs are never read ahead.
+    waits_for_idle: bool,
     /// The look by which expired runs are judged: rows that it did not see were written since.
     pub(crate) seen: Option<Seen>,
 }
@@ -82,6 +84,7 @@ impl WakeTime {
             next_expiry: done.next_expiry,
             data_version: Some(done.data_version),
             look_follows: false,
+            waits_for_idle: false,
             seen: Some(Seen { at: now, next_due: done.next_due }),
         }
     }
@@ -116,21 +119,29 @@ impl WakeTime {
     }
 
     /// Returns whether something that is known is due, or nothing is known yet.
-    pub(crate) fn is_due(&self, now: Timestamp, room: usize) -> bool {
-        (self.data_version.is_none() && !self.look_follows) || self.next(room).is_some_and(|at| at <= now)
+    pub(crate) fn is_due(&self, now: Timestamp, slots: Slots) -> bool {
+        (self.data_version.is_none() && !self.look_follows)
+            || self.may_start_now(slots)
+            || self.next(slots.room).is_some_and(|at| at <= now)
+    }
+
+    /// Returns whether a worker is idle, for which a run waits that was put off.
+    fn may_start_now(&self, slots: Slots) -> bool {
+        self.waits_for_idle && slots.idle > 0
     }
 
     /// Returns the time until something is due.
-    pub(crate) fn wait(&self, now: Timestamp, room: usize) -> Duration {
-        match self.next(room) {
-            _ if self.look_follows => Duration::ZERO,
+    pub(crate) fn wait(&self, now: Timestamp, slots: Slots) -> Duration {
+        match self.next(slots.room) {
+            _ if self.look_follows || self.may_start_now(slots) => Duration::ZERO,
             next => next.map_or(Duration::MAX, |at| at.since(now)),
         }
     }
 
     /// Puts off what is due and could not be written: it waits for an idle worker or a full turn, not for time, and must not
-    /// keep the loop spinning. `claimable`: whether to put off claimable runs too, because none was claimed.
-    pub(crate) fn put_off(&mut self, now: Timestamp, later: Timestamp, claimable: bool) {
+    /// keep the loop spinning. `claimable`: whether to put off claimable runs too, because none was claimed. `idle`: whether a worker was.
+    pub(crate) fn put_off(&mut self, now: Timestamp, later: Timestamp, claimable: bool, idle: bool) {
+        self.waits_for_idle = claimable && !idle && self.next_claimable.is_some_and(|at| at <= now);
         let claimable = if claimable { &mut self.next_claimable } else { &mut None };
         for at in [&mut self.next_due, &mut self.next_expiry, claimable].into_iter().flatten() {
             if *at <= now {
@@ -142,5 +153,25 @@ impl WakeTime {
     fn next(&self, room: usize) -> Option<Timestamp> {
         let claimable = self.next_claimable.filter(|_| room > 0);
         self.next_due.into_iter().chain(self.next_expiry).chain(claimable).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_not_read_ahead_is_due_as_soon_as_a_worker_is_idle() {
+        let (now, later) = (Timestamp::from_millis(1_805_025_600_000), Timestamp::from_millis(1_805_025_601_000));
+        let seen = || WakeTime::of(&Done { next_claimable: Some(now), ..Done::default() }, now);
+        let (busy, idle) = (Slots { room: 3, idle: 0 }, Slots { room: 1, idle: 1 });
+        let mut wake = seen();
+        wake.put_off(now, later, true, false);
+        assert!(!wake.is_due(now, busy) && wake.is_due(now, idle));
+        assert_eq!((wake.wait(now, busy), wake.wait(now, idle)), (Duration::from_secs(1), Duration::ZERO));
+        // A worker was idle, and it was not claimed: it waits for the next full turn.
+        let mut wake = seen();
+        wake.put_off(now, later, true, true);
+        assert!(!wake.is_due(now, idle));
     }
 }

@@ -15,7 +15,7 @@ use crate::model::retry::RetryPolicy;
 use crate::model::run::RunStatus;
 use crate::model::task_columns::task_columns;
 use crate::model::text_enum::text_enum;
-use crate::schedule::{Schedule, ScheduleKind, Schedules, duration_text, parse_duration};
+use crate::schedule::{Schedule, ScheduleKind, Schedules, Windows, duration_text, parse_duration};
 
 /// The maximum length of a name, handler or concurrency key, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
@@ -399,12 +399,23 @@ impl Definition {
             let expected = format!("at most {}, the time in which a run expires", duration_text(expires));
             return Err(Error::invalid_task("jitter_ms", duration_text(self.jitter), expected));
         }
+        if self.windows()?.is_some() && !self.schedule_type.has_occurrences() {
+            let expected =
+                "cron, calendar or interval, since only_between, only_on and except_on choose among occurrences";
+            return Err(Error::invalid_task("schedule_type", self.schedule_type, expected));
+        }
         let anchor = self.starts_at.unwrap_or(created_at);
         let schedule = schedules.get(self.schedule_type, &self.schedule_value, &self.time_zone, anchor)?;
         if let Schedule::Once(at) = &schedule {
             check_time("schedule_value", Some(*at))?;
         }
         Ok(schedule)
+    }
+
+    /// Returns the times and dates at which occurrences are run; `None`: at all.
+    pub(crate) fn windows(&self) -> Result<Option<Windows>> {
+        let texts = [&self.only_between, &self.only_on, &self.except_on].map(Option::as_deref);
+        Windows::parse(&self.time_zone, texts)
     }
 
     /// Returns the columns that name tasks which follow, and what they hold.
@@ -460,10 +471,13 @@ impl Definition {
     }
 }
 
-pub(crate) fn check_name(name: &str) -> Result<()> {
+fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._:/@-".contains(c);
-    if name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed)
-    {
+    name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed)
+}
+
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if is_name(name) {
         return Ok(());
     }
     Err(Error::invalid_task("name", name, "a letter, then up to 199 letters, digits or . _ : / @ -"))
@@ -475,7 +489,10 @@ fn check_followers(field: &'static str, names: &str) -> Result<()> {
     if found > MAX_FOLLOWERS {
         return Err(Error::invalid_task(field, format!("{found} names"), format!("at most {MAX_FOLLOWERS} names")));
     }
-    names.split(',').try_for_each(|name| check_text(field, name.trim_matches(' ')))
+    match names.split(',').all(|name| is_name(name.trim_matches(' '))) {
+        true => Ok(()),
+        false => Err(Error::invalid_task(field, names, "names of tasks, separated by commas")),
+    }
 }
 
 /// Checks a handler name, the name of a task that follows, or a key.

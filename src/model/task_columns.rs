@@ -22,6 +22,12 @@ macro_rules! task_columns {
             starts_at: Option<Timestamp> = None => [starts_at: Option<Timestamp>];
             /// No occurrence is later.
             ends_at: Option<Timestamp> = None => [ends_at: Option<Timestamp>];
+            /// The local times of the day within which an occurrence is run: `09:00-12:00, 13:00-17:30`. Others are skipped.
+            only_between: Option<String> = None => [only_between: Option<String>];
+            /// The local dates on which an occurrence is run: `2027-12-20..2027-12-31`. Others are skipped.
+            only_on: Option<String> = None => [only_on: Option<String>];
+            /// The local dates on which an occurrence is skipped: `holidays: 2027-12-25, 2028-01-01`.
+            except_on: Option<String> = None => [except_on: Option<String>];
             /// See [`Overlap`].
             overlap: Overlap = Overlap::Skip => [overlap: Overlap];
             /// See [`Misfire`].

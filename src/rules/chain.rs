@@ -8,7 +8,8 @@ use crate::model::run::{Origin, RunStatus};
 /// application in a transaction of its own on PostgreSQL, and with `on_dead` and `on_missed`.
 pub(crate) const MAX_LENGTH: u32 = 100;
 
-/// Most tasks that the search for a circle looks at, beside those from which it begins.
+/// Most tasks that the search for a circle looks at, beside those from which it begins. A longer circle counts as one when it runs:
+/// [`MAX_LENGTH`].
 const MAX_LOOKED_AT: usize = 10_000;
 
 /// The end of a run, as far as it matters what follows.
@@ -79,7 +80,11 @@ pub(crate) fn circle<E>(
     let given: HashSet<&str> = tasks.iter().copied().collect();
     // Each task that was looked at, with its place on the way. `None`: all that follows from it was searched.
     let mut seen: HashMap<String, Option<usize>> = HashMap::new();
+    let (mut looked_at, mut is_complete) = (0, true);
     for task in tasks {
+        if !std::mem::replace(&mut is_complete, true) {
+            seen.clear();
+        }
         let mut way: Vec<String> = Vec::new();
         let mut left = vec![vec![(*task).to_owned()]];
         while let Some(followers) = left.last_mut() {
@@ -92,14 +97,16 @@ pub(crate) fn circle<E>(
             };
             let known = seen.get(&follower).copied();
             if let Some(Some(at)) = known {
-                // A circle to which these tasks only lead is not theirs.
+                // A circle to which these tasks only lead is not theirs, and hides what else follows from its tasks.
+                is_complete = false;
                 if let Some(first) = way[at..].iter().position(|on_way| given.contains(on_way.as_str())) {
                     let mut circle = way.split_off(at);
                     circle.rotate_left(first);
                     circle.push(circle[0].clone());
                     return Ok(Some(circle));
                 }
-            } else if known.is_none() && seen.len() < tasks.len() + MAX_LOOKED_AT {
+            } else if known.is_none() && looked_at < tasks.len() + MAX_LOOKED_AT {
+                looked_at += 1;
                 seen.insert(follower.clone(), Some(way.len()));
                 let mut followers = next(&follower)?;
                 followers.reverse();
@@ -178,13 +185,14 @@ mod tests {
 
     #[test]
     fn a_circle_is_found_whatever_leads_to_it() {
-        let way = |task: &str, edges: &[(&str, &str)]| {
+        let ways = |tasks: &[&str], edges: &[(&str, &str)]| {
             let next = |from: &str| {
                 let to = edges.iter().filter(|(task, _)| *task == from);
                 Ok::<_, Infallible>(to.flat_map(|(_, to)| names(to).map(str::to_owned)).collect())
             };
-            circle(&[task], next).unwrap().map(|way| way.join(" "))
+            circle(tasks, next).unwrap().map(|way| way.join(" "))
         };
+        let way = |task: &str, edges: &[(&str, &str)]| ways(&[task], edges);
         let found = |way: &str| Some(way.to_owned());
         assert_eq!(way("a", &[("a", "a")]), found("a a"));
         assert_eq!(way("a", &[("a", "b, c"), ("c", "d"), ("d", "x,a")]), found("a c d a"));
@@ -192,5 +200,11 @@ mod tests {
         assert_eq!(way("a", &[("a", "b,c"), ("b", "d"), ("c", "d")]), None, "two ways to one task");
         assert_eq!(way("a", &[]), None);
         assert_eq!(way("a", &[("a", "b"), ("b", "c"), ("c", "b,a")]), found("a b c a"), "one circle within another");
+        let written_by_sql = [("v", "u,g2"), ("u", "v"), ("g1", "v"), ("g2", "u")];
+        assert_eq!(
+            ways(&["g1", "g2"], &written_by_sql),
+            found("g2 u v g2"),
+            "the search from g1 has met another circle"
+        );
     }
 }

@@ -10,7 +10,7 @@ use crate::model::task::{Definition, Task};
 use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
 use crate::schedule::{ClockNote, Schedule, Schedules, Zone};
 
-/// A future occurrence. Its JSON is that of `duly next --json`: `{"scheduled_for", "local", "note"}`.
+/// A future occurrence. Its JSON is that of `duly next --json`: `{"scheduled_for", "local", "note", "skipped"}`.
 ///
 /// ```
 /// use duly::{ClockNote, NewTask};
@@ -29,6 +29,8 @@ pub struct Upcoming {
     pub local: String,
     /// Whether local time moves forward or back around it.
     pub note: Option<ClockNote>,
+    /// Why it will be skipped: `only_between`, `only_on` or `except_on` of the task excludes it.
+    pub skipped: Option<String>,
 }
 
 /// The projected result of consecutive occurrences.
@@ -236,7 +238,8 @@ impl Task {
 
 fn noted(task: &Definition, plan: &Plan, ahead: Vec<Timestamp>) -> Result<Vec<Upcoming>> {
     let zone = Zone::named(&task.time_zone)?;
-    let noted = |at| Upcoming { at, local: zone.text_at(at), note: plan.schedule.note(at) };
+    let skipped = |at| plan.windows.as_ref().and_then(|windows| Some(windows.reason(windows.closed(at)?)));
+    let noted = |at| Upcoming { at, local: zone.text_at(at), note: plan.schedule.note(at), skipped: skipped(at) };
     Ok(ahead.into_iter().map(noted).collect())
 }
 
@@ -285,6 +288,7 @@ fn project(step: Step, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfi
             }
             _ => projections.push(projection(RunStatus::Skipped, span)),
         },
+        Step::Close(span, _) => projections.push(projection(RunStatus::Skipped, span)),
         Step::Miss(span) | Step::Cut(span) => projections.push(projection(RunStatus::Missed, span)),
         Step::CancelWaiting => {
             let queued = projections.iter_mut().filter(|projection| projection.status == RunStatus::Queued);
@@ -370,5 +374,48 @@ mod tests {
             often.projections.iter().map(|projection| (projection.status, projection.count, projection.last)).collect();
         let first = at("2027-03-14T12:00:00.020Z");
         assert_eq!(counts, [(RunStatus::Queued, 1, first), (RunStatus::Skipped, 29_999, until)]);
+    }
+
+    /// Each row: when the scheduler is back after an outage that began on Friday at 12:30, and what becomes of what was due.
+    #[test]
+    fn after_an_outage_what_the_windows_exclude_is_skipped_and_the_newest_of_the_others_catches_up() {
+        let task = NewTask::cron("t", "0 */4 * * *").handler("work").time_zone("Europe/Rome");
+        let task = task.only_between("06:00-20:00").except_on("2027-03-13..2027-03-14");
+        let brief = |one: &Projection| {
+            let day = |at: Timestamp| at.to_string()[8..13].replace('T', "/");
+            format!("{} {} x{} to {}", one.status, day(one.first), one.count, day(one.last))
+        };
+        for (until, expected) in [
+            // 16:00 in Rome is 15:00 UTC.
+            ("2027-03-12T15:00:30Z", &["queued 12/15 x1 to 12/15"][..]),
+            ("2027-03-12T15:30:00Z", &["queued 12/15 x1 to 12/15"]),
+            ("2027-03-12T19:00:00Z", &["missed 12/15 x1 to 12/15", "skipped 12/19 x1 to 12/19"]),
+            (
+                "2027-03-12T23:00:00Z",
+                &["missed 12/15 x1 to 12/15", "skipped 12/19 x1 to 12/19", "skipped 12/23 x1 to 12/23"],
+            ),
+            (
+                "2027-03-15T05:30:00Z",
+                &[
+                    "queued 12/15 x1 to 12/15",
+                    "skipped 12/19 x1 to 12/19",
+                    "skipped 12/23 x12 to 14/19",
+                    "skipped 14/23 x2 to 15/03",
+                ],
+            ),
+            (
+                "2027-03-15T07:30:00Z",
+                &[
+                    "missed 12/15 x1 to 12/15",
+                    "skipped 12/19 x1 to 12/19",
+                    "skipped 12/23 x12 to 14/19",
+                    "skipped 14/23 x2 to 15/03",
+                    "queued 15/07 x1 to 15/07",
+                ],
+            ),
+        ] {
+            let found = task.outage(at("2027-03-12T12:30:00Z"), at(until)).unwrap();
+            assert_eq!(found.projections.iter().map(brief).collect::<Vec<_>>(), expected, "{until}");
+        }
     }
 }

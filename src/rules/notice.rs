@@ -9,7 +9,7 @@ const SKIPPED_IN_A_ROW: u64 = 5;
 /// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// Nothing ran for occurrences that were missed, or for a run that expired.
+    /// Nothing runs in the place of occurrences that were missed, or for a run that expired.
     Missed,
     /// Occurrences were missed, and by the policy of the task a later one is run in their place.
     CaughtUp,
@@ -27,12 +27,10 @@ impl Notice {
         }
     }
 
-    /// Returns the event for occurrences that a misfire policy has passed over. Only `skip` runs nothing in their place.
-    pub(crate) fn of_misfire(policy: Misfire) -> Notice {
-        match policy {
-            Misfire::Skip => Notice::Missed,
-            Misfire::RunOnce | Misfire::RunAll => Notice::CaughtUp,
-        }
+    /// Returns the event for occurrences that a misfire policy has passed over. `opens`: whether a later occurrence is run, now or in the
+    /// next turn; the overlap policy may skip it.
+    pub(crate) fn of_misfire(policy: Misfire, opens: bool) -> Notice {
+        if policy != Misfire::Skip && opens { Notice::CaughtUp } else { Notice::Missed }
     }
 
     /// Returns the event when the number of occurrences that were skipped in a row grows: at the fifth, and whenever it has doubled since,
@@ -59,7 +57,8 @@ mod tests {
 
     #[test]
     fn only_a_policy_that_runs_nothing_misses() {
-        let told = [Misfire::Skip, Misfire::RunOnce, Misfire::RunAll].map(Notice::of_misfire);
+        let told = [Misfire::Skip, Misfire::RunOnce, Misfire::RunAll].map(|policy| Notice::of_misfire(policy, true));
         assert_eq!(told, [Notice::Missed, Notice::CaughtUp, Notice::CaughtUp]);
+        assert_eq!(Notice::of_misfire(Misfire::RunOnce, false), Notice::Missed, "an earlier run is unfinished");
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::model::run::{Origin, RunStatus};
 use crate::model::task::{Definition, Misfire, Overlap};
-use crate::schedule::Schedule;
+use crate::schedule::{Closed, Schedule, Windows};
 
 /// Most occurrences that are counted one by one. The count of a longer gap is a lower bound.
 pub(crate) const COUNT_LIMIT: u64 = 10_000;
@@ -19,6 +19,8 @@ pub(crate) const COUNT_LIMIT: u64 = 10_000;
 const LOOK_LIMIT: usize = 10_000;
 /// Runs after which a resolution stops; the rest stays due for the next turn.
 const OPEN_LIMIT: usize = 200;
+/// Most periods of a gap that one resolution records, each in a row; the rest stays due for the next turn.
+const PERIOD_LIMIT: usize = 100;
 
 /// What the rules need of a task.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) active_since: Timestamp,
     pub(crate) starts_at: Option<Timestamp>,
     pub(crate) ends_at: Option<Timestamp>,
+    /// When an occurrence is run; `None`: whenever it is.
+    pub(crate) windows: Option<Box<Windows>>,
     pub(crate) overlap: Overlap,
     pub(crate) misfire: Misfire,
     pub(crate) grace: Duration,
@@ -36,7 +40,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Creates the plan of a task whose schedule has been checked.
+    /// Creates the plan of a task whose definition has been checked.
     pub(crate) fn new(
         task: &Definition,
         schedule: Schedule,
@@ -51,6 +55,7 @@ impl Plan {
             active_since,
             starts_at: task.starts_at,
             ends_at: task.ends_at,
+            windows: task.windows().ok().flatten().map(Box::new),
             overlap: task.overlap,
             misfire: task.misfire,
             grace: task.misfire_grace,
@@ -61,6 +66,16 @@ impl Plan {
     /// Returns the instants before and after which the task has no occurrence.
     pub(crate) fn bounds(&self) -> (Option<Timestamp>, Option<Timestamp>) {
         (self.starts_at, self.ends_at)
+    }
+
+    /// Returns the rule by which an occurrence at this instant is skipped.
+    pub(crate) fn closed(&self, at: Timestamp) -> Option<Closed> {
+        self.windows.as_ref()?.closed(at)
+    }
+
+    /// Returns the misfire policy for occurrences that are resolved at `now`: nothing catches up at a time at which nothing is to run.
+    pub(crate) fn misfire_at(&self, now: Timestamp) -> Misfire {
+        if self.closed(now).is_some() { Misfire::Skip } else { self.misfire }
     }
 }
 
@@ -83,6 +98,16 @@ pub(crate) struct Span {
     pub(crate) exact: bool,
 }
 
+impl Span {
+    fn of(occurrence: Timestamp) -> Self {
+        Span { first: occurrence, last: occurrence, count: 1, exact: true }
+    }
+
+    fn extend(&mut self, later: Span) {
+        (self.last, self.count, self.exact) = (later.last, self.count + later.count, self.exact && later.exact);
+    }
+}
+
 /// One change to write. Steps are applied in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -90,7 +115,10 @@ pub(crate) enum Step {
         scheduled_for: Timestamp,
         origin: Origin,
     },
+    /// The overlap policy forbids a run.
     Skip(Span),
+    /// A window or a date excludes them.
+    Close(Span, Closed),
     Miss(Span),
     /// Also missed: no later turn can examine them one by one.
     Cut(Span),
@@ -220,25 +248,25 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
         },
         _ => Some(plan.next_run),
     };
-    // Lateness counts from the later of the occurrence and active_since: nothing is late within the grace after
-    // active_since.
-    let late_before = now.minus(plan.grace);
     if let Some(oldest) = due
-        && oldest < late_before
-        && plan.active_since < late_before
+        && work.is_late(oldest, now)
     {
-        due = work.misfire(oldest, late_before, now);
+        due = work.misfire(oldest, now.minus(plan.grace), now);
     }
     let mut looked = 0;
     while let Some(occurrence) = due.filter(|at| *at <= now) {
-        if looked == LOOK_LIMIT || work.opened >= OPEN_LIMIT {
+        // Late ones are left if their gap has too many periods.
+        if work.is_late(occurrence, now) || looked == LOOK_LIMIT || work.opened >= OPEN_LIMIT {
             if rest == Rest::Cut {
                 due = work.cut(occurrence, now);
             }
             break;
         }
         looked += 1;
-        work.admit(occurrence, Origin::Schedule);
+        match plan.closed(occurrence) {
+            None => work.admit(occurrence, Origin::Schedule),
+            Some(closed) => work.close(occurrence, closed),
+        }
         due = work.after(occurrence);
     }
     let next = match (&plan.schedule, due) {
@@ -268,6 +296,11 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// Lateness counts from the later of the occurrence and active_since: nothing is late within the grace after active_since.
+    fn is_late(&self, occurrence: Timestamp, now: Timestamp) -> bool {
+        occurrence.max(self.plan.active_since) < now.minus(self.plan.grace)
+    }
+
     /// Returns the occurrence after one that is due. A delay has none: it counts from the end of the run.
     fn after(&self, occurrence: Timestamp) -> Option<Timestamp> {
         match self.plan.schedule {
@@ -290,37 +323,63 @@ impl Work<'_> {
         }
     }
 
-    /// Applies the misfire policy to the occurrences before `late_before`. Returns the first occurrence after them.
+    /// Returns this occurrence, or the last before it, that no window excludes. None is before `oldest`.
+    fn open_until(&self, mut occurrence: Timestamp, oldest: Timestamp) -> Option<Timestamp> {
+        for _ in 0..LOOK_LIMIT {
+            match &self.plan.windows {
+                Some(windows) if windows.closed(occurrence).is_some() => {
+                    occurrence = self.before(windows.begin(occurrence), oldest)?;
+                }
+                _ => return Some(occurrence),
+            }
+        }
+        None
+    }
+
+    /// Returns this occurrence, or the first after it, that no window excludes.
+    fn open_from(&self, mut occurrence: Timestamp) -> Option<Timestamp> {
+        for _ in 0..LOOK_LIMIT {
+            match &self.plan.windows {
+                Some(windows) if windows.closed(occurrence).is_some() => {
+                    occurrence = self.after(windows.end(occurrence).minus(Duration::from_millis(1)))?;
+                }
+                _ => return Some(occurrence),
+            }
+        }
+        None
+    }
+
+    /// Returns the occurrences from `first` to `now` that no window excludes.
+    fn timely(&self, first: Option<Timestamp>, now: Timestamp) -> impl Iterator<Item = Timestamp> {
+        let first = first.and_then(|first| self.open_from(first));
+        iter::successors(first, |at| self.open_from(self.after(*at)?)).take_while(move |at| *at <= now)
+    }
+
+    /// Applies the misfire policy to the occurrences before `late_before`. Returns the first occurrence after them, or after as many as one
+    /// resolution records.
     fn misfire(&mut self, oldest: Timestamp, late_before: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let late_before = self.within_few_periods(oldest, late_before);
         let newest = self.before(late_before, oldest).unwrap_or(oldest);
         let following = self.after(newest);
-        let one_is_in_time = following.is_some_and(|at| at <= now);
-        match self.plan.misfire {
-            Misfire::RunOnce if !one_is_in_time => {
-                if let Some(last) = self.before(newest, oldest) {
-                    self.miss(oldest, last);
-                }
-                self.admit(newest, Origin::CatchUp);
+        let room = match self.plan.misfire_at(now) {
+            Misfire::RunOnce => usize::from(self.timely(following, now).next().is_none()),
+            Misfire::Skip => 0,
+            Misfire::RunAll => self.room_for_late(following, now),
+        };
+        let older = |at: &Timestamp| self.open_until(self.before(*at, oldest)?, oldest);
+        let kept: Vec<Timestamp> = iter::successors(self.open_until(newest, oldest), older).take(room).collect();
+        let mut first = Some(oldest);
+        for occurrence in kept.into_iter().rev() {
+            if let Some(first) = first
+                && let Some(last) = self.before(occurrence, first)
+            {
+                self.pass(first, last);
             }
-            Misfire::RunOnce | Misfire::Skip => self.miss(oldest, newest),
-            Misfire::RunAll => {
-                let mut room = self.room_for_late(following, now);
-                let mut kept = Vec::new();
-                let mut older = Some(newest);
-                while room > 0
-                    && let Some(late) = older
-                {
-                    kept.push(late);
-                    older = self.before(late, oldest);
-                    room -= 1;
-                }
-                if let Some(last) = older {
-                    self.miss(oldest, last);
-                }
-                for occurrence in kept.into_iter().rev() {
-                    self.admit(occurrence, Origin::CatchUp);
-                }
-            }
+            self.admit(occurrence, Origin::CatchUp);
+            first = self.after(occurrence);
+        }
+        if let Some(first) = first.filter(|first| *first <= newest) {
+            self.pass(first, newest);
         }
         following
     }
@@ -330,8 +389,7 @@ impl Work<'_> {
     fn room_for_late(&self, timely: Option<Timestamp>, now: Timestamp) -> usize {
         let waiting = if self.plan.overlap == Overlap::BufferAll { self.waiting } else { 0 };
         let room = self.plan.catch_up_limit.saturating_sub(waiting);
-        let timely = iter::successors(timely, |at| self.after(*at)).take_while(|at| *at <= now);
-        room - timely.take(room).count()
+        room - self.timely(timely, now).take(room).count()
     }
 
     /// Records the remaining due occurrences as one span. Returns the first occurrence after `now`.
@@ -342,9 +400,53 @@ impl Work<'_> {
         self.after(newest)
     }
 
-    fn miss(&mut self, first: Timestamp, last: Timestamp) {
-        let span = self.span(first, last);
-        self.steps.push(Step::Miss(span));
+    /// Records occurrences that are not run, in one span for each period: those that a window excludes as skipped, all others as missed.
+    fn pass(&mut self, first: Timestamp, last: Timestamp) {
+        let mut from = Some(first);
+        while let Some(occurrence) = from.filter(|at| *at <= last) {
+            let end = last.plus(Duration::from_millis(1)).min(self.end_of_period(occurrence));
+            let newest = self.before(end, occurrence).unwrap_or(occurrence);
+            let part = self.span(occurrence, newest);
+            match (self.plan.closed(occurrence), self.steps.last_mut()) {
+                (Some(closed), Some(Step::Close(span, rule))) if *rule == closed => span.extend(part),
+                (Some(closed), _) => self.steps.push(Step::Close(part, closed)),
+                // At midnight, or at a change of the clock, the windows may exclude nothing before and after.
+                (None, Some(Step::Miss(span))) => span.extend(part),
+                (None, _) => self.steps.push(Step::Miss(part)),
+            }
+            from = self.after(newest);
+        }
+    }
+
+    /// Returns an instant up to which the windows say the same as for this one.
+    fn end_of_period(&self, at: Timestamp) -> Timestamp {
+        self.plan.windows.as_ref().map_or(Timestamp::MAX, |windows| windows.end(at))
+    }
+
+    /// Returns `end`, or the occurrence before it that begins one period too many for one resolution.
+    fn within_few_periods(&self, oldest: Timestamp, end: Timestamp) -> Timestamp {
+        if self.plan.windows.is_none() {
+            return end;
+        }
+        let mut occurrence = oldest;
+        for _ in 0..PERIOD_LIMIT {
+            match self.after(self.end_of_period(occurrence).minus(Duration::from_millis(1))) {
+                Some(next) if next < end => occurrence = next,
+                _ => return end,
+            }
+        }
+        occurrence
+    }
+
+    /// Skips an occurrence that a window excludes.
+    fn close(&mut self, occurrence: Timestamp, closed: Closed) {
+        self.resolved(occurrence);
+        match self.steps.last_mut() {
+            Some(Step::Close(span, rule)) if *rule == closed => (span.last, span.count) = (occurrence, span.count + 1),
+            _ => self
+                .steps
+                .push(Step::Close(Span { first: occurrence, last: occurrence, count: 1, exact: true }, closed)),
+        }
     }
 
     /// Returns the span from one occurrence to another, and marks both and those in between as resolved.
@@ -370,8 +472,8 @@ impl Work<'_> {
         };
         if !room {
             match self.steps.last_mut() {
-                Some(Step::Skip(span)) => (span.last, span.count) = (occurrence, span.count + 1),
-                _ => self.steps.push(Step::Skip(Span { first: occurrence, last: occurrence, count: 1, exact: true })),
+                Some(Step::Skip(span)) => span.extend(Span::of(occurrence)),
+                _ => self.steps.push(Step::Skip(Span::of(occurrence))),
             }
             return;
         }

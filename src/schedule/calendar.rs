@@ -312,7 +312,7 @@ fn times_of_day(text: &str) -> Result<Vec<NaiveTime>, String> {
     }
 }
 
-fn time_of_day(text: &str) -> Result<NaiveTime, String> {
+pub(super) fn time_of_day(text: &str) -> Result<NaiveTime, String> {
     let refused = || format!("{text:?} is no time of the day: {TIME}");
     let parts: Vec<&str> = text.split(':').collect();
     let has_two_digits = |part: &&str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());

@@ -14,6 +14,7 @@ mod pattern;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod windows;
 mod zone;
 
 use std::collections::HashMap;
@@ -28,6 +29,7 @@ use crate::clock::{Timestamp, millis};
 use crate::error::{Error, Result};
 pub use crate::schedule::duration::{duration_text, parse_duration};
 use crate::schedule::local_times::LocalTimes;
+pub(crate) use crate::schedule::windows::{Closed, Windows};
 #[cfg(test)]
 pub(crate) use crate::schedule::zone::data::built_in as zone_file;
 pub use crate::schedule::zone::data::{ZoneData, zone_data};
@@ -74,6 +76,11 @@ impl ScheduleKind {
             ScheduleKind::Once => "once",
             ScheduleKind::Manual => "manual",
         }
+    }
+
+    /// Returns whether its occurrences follow each other, whatever the runs do.
+    pub(crate) fn has_occurrences(self) -> bool {
+        matches!(self, ScheduleKind::Cron | ScheduleKind::Calendar | ScheduleKind::Interval)
     }
 }
 

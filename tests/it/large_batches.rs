@@ -62,6 +62,11 @@ fn variants() -> Vec<Variant> {
         variants.push(Box::new(move |task| task.retry(RetryPolicy { max_attempts: number, ..RetryPolicy::default() })));
     }
     variants.push(Box::new(|task| task.misfire(duly::Misfire::RunAll, seconds(60))));
+    for text in ["", "09:00-17:30", "9 to 5", "2027-12-24..2027-12-26", "holidays: 2027-12-25; 2028-01-01"] {
+        variants.push(Box::new(move |task| task.only_between(text)));
+        variants.push(Box::new(move |task| task.only_on(text)));
+        variants.push(Box::new(move |task| task.except_on(text)));
+    }
     variants
 }
 

@@ -311,6 +311,8 @@ mod versions;
 mod waits;
 /// Requests of its own client wake a sleeping scheduler.
 mod wake;
+/// Times and dates at which occurrences are skipped.
+mod windows;
 /// Workers in other languages: the conformance kit of docs/workers.md.
 mod workers;
 /// Workers of `duly run`: outcomes, broken rules, ends of processes, shutdown.

@@ -77,6 +77,60 @@ fn an_outage_is_reported_although_the_next_occurrence_has_succeeded() {
     db.assert_sound();
 }
 
+/// One look finds the success and what was missed after it.
+#[test]
+fn an_alarm_goes_on_if_more_was_missed_after_a_success() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::cron("t", "0 * * * *").handler("work").misfire(Misfire::Skip, minutes(1))).expect("a task");
+    look(&client, &Limits::default());
+    let states = |client: &Client| {
+        messages(client, &Limits::default()).into_iter().map(|(_, state, count, _)| (state, count)).collect::<Vec<_>>()
+    };
+    advance_and_step(&mut stepper, minutes(150));
+    assert_eq!(states(&client), [(BEGAN, 2)]);
+    advance_and_step(&mut stepper, minutes(30));
+    succeed_all(&mut stepper);
+    advance_and_step(&mut stepper, minutes(150));
+    assert_eq!(states(&client), [(BEGAN, 2)], "16:00 and 17:00 were missed, and nothing has succeeded since");
+    assert_eq!(problems(&client, &Limits::default()).len(), 1);
+    advance_and_step(&mut stepper, minutes(30));
+    succeed_all(&mut stepper);
+    assert_eq!(states(&client), [(ENDED, 1)]);
+    assert_eq!(problems(&client, &Limits::default()), []);
+}
+
+/// The policy would run the newest, but the retry of an earlier run waits.
+#[test]
+fn what_the_overlap_policy_keeps_from_catching_up_is_missed() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
+    let client = stepper.client().clone();
+    let retry = duly::RetryPolicy { backoff: minutes(600), max_backoff: minutes(600), ..duly::RetryPolicy::default() };
+    client.add(NewTask::cron("t", "0 * * * *").handler("work").retry(retry).on_missed("tell")).expect("a task");
+    client.add(NewTask::manual("tell").handler("work")).expect("a task");
+    look(&client, &Limits::default());
+    advance_and_step(&mut stepper, minutes(60));
+    finish_all(&mut stepper, &Outcome::failed("no network"));
+    stepper.step().expect("a step");
+    advance_and_step(&mut stepper, minutes(150));
+    db.assert_history(
+        "t",
+        &[
+            "2027-03-14 13:00:00 schedule failed",
+            "2027-03-14 14:00:00 schedule missed",
+            "2027-03-14 15:00:00 schedule skipped",
+        ],
+    );
+    assert_eq!(
+        db.rows("SELECT origin FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id WHERE t.name = 'tell'"),
+        ["on_missed"]
+    );
+    let told = messages(&client, &Limits::default());
+    assert_eq!(told.iter().map(|one| (one.0, one.1)).collect::<Vec<_>>(), [(MISSED, BEGAN)]);
+}
+
 /// Who asks for it learns of what a later run has replaced, too.
 #[test]
 fn caught_up_occurrences_are_reported_to_those_who_ask() {

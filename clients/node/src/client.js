@@ -8,7 +8,8 @@ import { SCHEDULE_OPTIONS, checkZone, schedule, shown } from "./schedule.js";
 
 /** The options of a task beside its schedule, with those of the command line. */
 const OPTIONS = {
-  timeZone: "tz", startsAt: "starts-at", endsAt: "ends-at", overlap: "overlap", misfire: "misfire", misfireGraceMs: "misfire-grace",
+  timeZone: "tz", startsAt: "starts-at", endsAt: "ends-at", onlyBetween: "only-between", onlyOn: "only-on", exceptOn: "except",
+  overlap: "overlap", misfire: "misfire", misfireGraceMs: "misfire-grace",
   catchUpLimit: "catch-up-limit", expiresMs: "expires", maxAttempts: "max-attempts", backoffMs: "backoff", backoffCapMs: "backoff-cap",
   timeoutMs: "timeout", jitterMs: "jitter", priority: "priority", concurrencyKey: "key", onDead: "on-dead",
   pauseAfterFailures: "pause-after-failures",

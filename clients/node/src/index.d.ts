@@ -137,6 +137,12 @@ export interface Policies {
   timeZone?: string;
   startsAt?: Date | number | null;
   endsAt?: Date | number | null;
+  /** Local times within which an occurrence is run: "09:00-17:30". Others are skipped. */
+  onlyBetween?: string | null;
+  /** Local dates on which an occurrence is run: "2027-12-20..2027-12-31". */
+  onlyOn?: string | null;
+  /** Local dates on which an occurrence is skipped. */
+  exceptOn?: string | null;
   overlap?: "skip" | "buffer_one" | "buffer_all" | "allow" | "cancel_running";
   misfire?: "run_once" | "skip" | "run_all";
   misfireGraceMs?: number | Duration;

@@ -23,7 +23,7 @@ use crate::manifest;
 use crate::mutations::mutator::{each, each_in_time};
 use crate::output::escape::{is_control, lines, one_line, shell_word};
 
-const MANIFESTS: [&str; 7] = [
+const MANIFESTS: [&str; 8] = [
     "[defaults]\ntime_zone = \"Europe/Rome\"\nmax_attempts = 3\nenv = { A = \"1\" }\n\n[[task]]\nname = \"nightly\"\n\
      cron = \"0 6 * * *\"\ncommand = [\"./report.sh\", \"--yesterday\"]\ntimeout = \"10m\"\n",
     "[[task]]\nname = \"a\"\nevery = \"90s\"\nshell = \"echo $HOME\"\njitter = \"1m\"\nexpires = \"1h\"\npriority = 0\n",
@@ -35,6 +35,9 @@ const MANIFESTS: [&str; 7] = [
      on_dead = \"e\"\npause_after_failures = 3\n[[task]]\nname = \"e\"\nevery = '1m'\nhandler = '''h'''\n",
     "[[worker]]\nname = \"mail\"\ncommand = [\"node\", \"mail.mjs\"]\ncwd = \"mail\"\nenv = { LOG = \"debug\" }\ncopies = 2\n\
      [[worker]]\nname = \"w\"\ncommand = [\"./w\"]\n[[task]]\nname = \"f\"\nevery = \"1m\"\nhandler = \"mail\"\n",
+    "[[calendar]]\nname = \"holidays\"\ndates = [\"2027-12-24..2027-12-26\", \"2028-01-01\"]\n[[task]]\nname = \"g\"\n\
+     cron = \"0 9 * * *\"\nhandler = \"h\"\nonly_between = \"09:00-12:00, 22:00-24:00\"\nonly_on = [\"2027-01-01..2028-12-31\"]\n\
+     except = [\"holidays\", \"2027-11-02\"]\n",
     "[handler.mail]\ndescription = \"d\"\npayload_schema = { type = \"object\", required = [\"to\"], properties.to = { pattern = \"^a\" } }\n\
      [[template]]\nname = \"p\"\ncommand = [\"sh\", \"p.sh\", \"--to={to}\", \"--\", \"{{{n}}}\"]\nmax_attempts = 2\n\
      parameters.to = { pattern = \"[a-z]+\", max_length = 9 }\nparameters.n = { type = \"integer\", minimum = -1, maximum = 9 }\n",

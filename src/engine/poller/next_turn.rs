@@ -18,7 +18,8 @@ impl Poller {
         let now = Now { wall: done.decided_at.map_or(now.wall, |at| at.min(now.wall)), ..now };
         // What could have been written and was not waits for an idle worker or a full turn, not for time: it must not keep the
         // loop spinning.
-        self.horizon.put_off(now.wall, now.wall.plus(self.settings.poll), done.claims.is_empty());
+        let later = now.wall.plus(self.settings.poll);
+        self.horizon.put_off(now.wall, later, done.claims.is_empty(), input.slots.idle > 0);
         let wake_at = if done.more_lost { now.monotonic } else { self.wake_at(now, left) };
         // All that is left waits for a worker, and none is free.
         let is_crowded =
@@ -53,7 +54,7 @@ impl Poller {
         if self.draining {
             return heartbeat;
         }
-        let wait = self.horizon.wait(now.wall, slots.room);
+        let wait = self.horizon.wait(now.wall, slots);
         let starts = self.troubles.starts.next().filter(|at| *at > now.monotonic).unwrap_or(heartbeat);
         now.monotonic.saturating_add(wait).min(heartbeat).min(starts).min(self.retention_timer.wake_at(now))
     }

@@ -19,10 +19,10 @@ impl Poller {
         let is_working = !self.claimed.is_empty() || self.has_reports() || self.behind_since.is_some() || self.draining;
         let is_troubled =
             self.refused.until().is_some() || !self.lock_is_kept || self.newer.is_some() || !self.clock.is_set;
-        if is_working || is_troubled || !self.peers.is_empty() || self.horizon.is_due(now.wall, slots.room) {
+        if is_working || is_troubled || !self.peers.is_empty() || self.horizon.is_due(now.wall, slots) {
             return None;
         }
-        let due = now.monotonic.saturating_add(self.horizon.wait(now.wall, slots.room));
+        let due = now.monotonic.saturating_add(self.horizon.wait(now.wall, slots));
         Some(due.min(self.retention_timer.wake_at(now)))
     }
 }

@@ -30,7 +30,7 @@ impl NewTask {
     /// ```
     #[must_use]
     pub fn on_dead(mut self, task: impl Into<String>) -> Self {
-        self.rest.on_dead = Some(task.into());
+        self.rest.on_dead = Some(listed(task));
         self
     }
 
@@ -38,7 +38,7 @@ impl NewTask {
     /// opened once, in the transaction that stores the success, with the run as its payload: JSON as for [`on_dead`](NewTask::on_dead),
     /// with its `result`. Nothing waits for several runs, and no condition is attached.
     ///
-    /// A task that `on_success` and `on_end` lead back to is refused. What SQL writes is not: of a chain of runs the 101st is not opened,
+    /// A task that `on_success` and `on_end` lead back to is refused. What SQL writes is not: of a chain of runs the 101st that follows is not opened,
     /// and an event says so.
     ///
     /// ```
@@ -63,7 +63,7 @@ impl NewTask {
     /// ```
     #[must_use]
     pub fn on_success(mut self, tasks: impl Into<String>) -> Self {
-        self.rest.on_success = Some(tasks.into());
+        self.rest.on_success = Some(listed(tasks));
         self
     }
 
@@ -91,13 +91,13 @@ impl NewTask {
     /// ```
     #[must_use]
     pub fn on_end(mut self, tasks: impl Into<String>) -> Self {
-        self.rest.on_end = Some(tasks.into());
+        self.rest.on_end = Some(listed(tasks));
         self
     }
 
-    /// Sets the task to run when nothing ran: a run of this task expired, or its occurrences were missed under
-    /// [`Misfire::Skip`](crate::Misfire::Skip). One run is opened for each row of missed occurrences, with `from`, `to` (RFC 3339) and `count` in its payload;
-    /// `exact` is false if `count` is the least that it can be. Under the other policies a run stands for what was missed, and none is opened.
+    /// Sets the task to run when nothing ran: a run of this task expired, or its occurrences were missed and no later one runs in their
+    /// place, as under [`Misfire::Skip`](crate::Misfire::Skip). One run is opened for each row of missed occurrences, with `from`, `to`
+    /// (RFC 3339) and `count` in its payload; `exact` is false if `count` is the least that it can be.
     ///
     /// ```
     /// use duly::testing::Stepper;
@@ -118,7 +118,12 @@ impl NewTask {
     /// ```
     #[must_use]
     pub fn on_missed(mut self, tasks: impl Into<String>) -> Self {
-        self.rest.on_missed = Some(tasks.into());
+        self.rest.on_missed = Some(listed(tasks));
         self
     }
+}
+
+/// Returns the names as they are stored: the same list is the same text.
+fn listed(tasks: impl Into<String>) -> String {
+    tasks.into().split(',').map(|name| name.trim_matches(' ')).collect::<Vec<_>>().join(", ")
 }

@@ -159,6 +159,13 @@ fn schedule(task: &Task, times: &Times) -> Markup {
         p.muted { (show(&words::schedule_sentence(task), 2 * MAX_CELL)) }
         @if let Some(at) = definition.starts_at { p.muted { "Not before " (parts::instant(at, times)) "." } }
         @if let Some(at) = definition.ends_at { p.muted { "Not after " (parts::instant(at, times)) "." } }
+        @for (words, text) in [
+            ("Only between ", &definition.only_between),
+            ("Only on ", &definition.only_on),
+            ("Not on ", &definition.except_on),
+        ] {
+            @if let Some(text) = text { p.muted { (words) (show(text, MAX_CELL)) "." } }
+        }
     }
 }
 
@@ -243,21 +250,24 @@ fn occurrences(task: &Task, times: &Times) -> Markup {
         return parts::empty("No next occurrence", &html! { (reason) });
     }
     let zone = show(&task.definition.time_zone, 60);
-    let has_notes = ahead.iter().any(|one| one.note.is_some());
+    let has_notes = ahead.iter().any(|one| one.note.is_some() || one.skipped.is_some());
     let rows = html! {
-        @for Upcoming { at, local, note } in &ahead {
+        @for Upcoming { at, local, note, skipped } in &ahead {
             tr {
                 td.nowrap.full { (spaced(local)) }
                 td.nowrap data-label="UTC" { (parts::utc(*at).trim_end_matches(" UTC")) }
                 td.nowrap data-label="From now" { (parts::distance(*at, times.now)) }
                 @if has_notes {
-                    td.full { @if let Some(note) = note { (parts::badge(Tone::Warn, &note.to_string())) } }
+                    td.full {
+                        @if let Some(note) = note { (parts::badge(Tone::Warn, &note.to_string())) }
+                        @if let Some(reason) = skipped { (parts::badge(Tone::Idle, &show(&format!("skipped: {reason}"), MAX_CELL))) }
+                    }
                 }
             }
         }
     };
     let local = format!("Local time, {zone}");
-    let columns = [local.as_str(), "UTC", "From now", "Daylight saving"];
+    let columns = [local.as_str(), "UTC", "From now", "Remark"];
     parts::stacked("Next occurrences", &columns[..if has_notes { 4 } else { 3 }], &rows)
 }
 

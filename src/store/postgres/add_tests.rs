@@ -123,6 +123,9 @@ fn random_task(random: &mut fastrand::Rng, name: &str) -> Definition {
         task = task.ends_at(at(random));
     }
     if some(random) {
+        task = task.only_between("09:00-17:30").except_on("holidays é: 2027-12-24..2027-12-26");
+    }
+    if some(random) {
         task = task.payload(serde_json::json!({"b": [1, 2.50, "é\n"], "a": name, "n": null}));
     }
     if some(random) {

@@ -183,13 +183,15 @@ pub(crate) fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> Strin
     let (priority, attempts, expires) =
         (random.u8(..4), 1 + random.u8(..3), pick(random, &["NULL", "NULL", "1000", "60000"]));
     let handler = pick(random, &["work", "mail", "slow", "nowhere"]);
+    let has_occurrences = ["cron", "interval", "calendar"].contains(&kind);
+    let between = if has_occurrences && random.u8(..4) == 0 { "'11:00-12:02, 12:05-13:00'" } else { "NULL" };
     format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, misfire, misfire_grace_ms, priority,
                                       concurrency_key, on_dead, on_success, on_end, on_missed, pause_after_failures,
-                                      max_attempts, backoff_ms, expires_ms, created_at, active_since)
+                                      max_attempts, backoff_ms, expires_ms, created_at, active_since, only_between)
          VALUES ('t{number}', '{handler}', '{kind}', '{value}', '{overlap}', '{misfire}', 30000, {priority}, {key}, {dead}, {success},
                  {end}, {missed}, {pause},
-                 {attempts}, 5000, {expires}, {now}, {now})"
+                 {attempts}, 5000, {expires}, {now}, {now}, {between})"
     )
 }
 

@@ -10,7 +10,7 @@ use crate::host::attempt_slots::hash;
 use crate::model::retry::RetryPolicy;
 use crate::model::task::{DEFAULT_GRACE, Misfire, Overlap};
 use crate::rules::resolve::Plan;
-use crate::schedule::{Schedule, ScheduleKind, Schedules};
+use crate::schedule::{Schedule, ScheduleKind, Schedules, Windows};
 use crate::store::fault::Fault;
 use crate::store::sqlite::row;
 use crate::store::sqlite::sql::sql;
@@ -42,7 +42,7 @@ const DUE: &str = sql! {"
            t.created_at,
            EXISTS (SELECT 1 FROM task_runs r
                     WHERE r.task_id = t.id AND {unfinished:r}),
-           t.id
+           t.id, t.only_between, t.only_on, t.except_on
       FROM rarray(?1) CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = value
      WHERE {active_planned:t} AND t.next_run <= ?2"};
 
@@ -124,6 +124,7 @@ fn read_plain(row: &Row<'_>, id: i64) -> Result<Due, Fault> {
             active_since: row.get(5)?,
             starts_at: None,
             ends_at: None,
+            windows: None,
             overlap: Overlap::Skip,
             misfire: Misfire::RunOnce,
             grace: DEFAULT_GRACE,
@@ -172,6 +173,7 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
             active_since: row.get(10)?,
             starts_at,
             ends_at: row.get(7)?,
+            windows: windows(row)?,
             overlap,
             misfire: row.get(12)?,
             grace: length(13)?,
@@ -185,6 +187,15 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
         key: key.or_else(own_key),
         any_unfinished: row.get(24)?,
     })
+}
+
+fn windows(row: &Row<'_>) -> Result<Option<Box<Windows>>, Fault> {
+    let texts: [Option<String>; 3] = [row.get(26)?, row.get(27)?, row.get(28)?];
+    if texts.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let zone: String = row.get(5)?;
+    Ok(Windows::parse(&zone, texts.each_ref().map(Option::as_deref))?.map(Box::new))
 }
 
 /// Returns a part of `whole` that depends only on the name, spread evenly over names.

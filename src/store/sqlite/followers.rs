@@ -326,12 +326,17 @@ pub(super) fn following(tx: &Transaction<'_>, (run, task): (i64, i64)) -> Result
     Ok(following)
 }
 
-/// Returns the payload of a run that follows: the ended run as JSON. Keys are column names, times RFC 3339.
+/// Returns the payload of a run that follows: the ended run as JSON. Keys are column names, times RFC 3339. `left_out` names what is too long.
 fn describe(run: &Run, payload: &str) -> String {
     let value = |text: &str| match text.len() {
         ..=MAX_VALUE => serde_json::from_str(text).unwrap_or_default(),
         _ => Value::Null,
     };
+    let is_long = |text: Option<&str>| text.is_some_and(|text| text.len() > MAX_VALUE);
+    let mut left_out: Vec<&str> = [("payload", is_long(Some(payload))), ("result", is_long(run.result.as_deref()))]
+        .into_iter()
+        .filter_map(|(name, is_long)| is_long.then_some(name))
+        .collect();
     let time = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let mut described = json!({
         "id": run.id,
@@ -354,9 +359,13 @@ fn describe(run: &Run, payload: &str) -> String {
         "result": run.result.as_deref().map(value),
     });
     for long in ["payload", "result"] {
-        if described.to_string().len() > MAX_DESCRIPTION {
+        if described.to_string().len() > MAX_DESCRIPTION && !described[long].is_null() {
             described[long] = Value::Null;
+            left_out.push(long);
         }
+    }
+    if !left_out.is_empty() {
+        described["left_out"] = json!(left_out);
     }
     described.to_string()
 }
@@ -465,7 +474,10 @@ pub(crate) fn find_circle<'d>(
     };
     let Some(circle) = chain::circle(&names, next)? else { return Ok(None) };
     let Some(task) = leading.into_iter().find(|task| task.name == circle[0]) else { return Ok(None) };
-    let field = if task.on_success.is_some() { "on_success" } else { "on_end" };
+    let leads = |names: &Option<String>| {
+        names.as_deref().is_some_and(|names| chain::names(names).any(|name| name == circle[1]))
+    };
+    let field = if leads(&task.on_success) { "on_success" } else { "on_end" };
     let expected = "tasks whose on_success and on_end do not lead back to this one";
     Ok(Some((task, Error::invalid_task(field, circle.join(" -> "), expected))))
 }

@@ -4,6 +4,7 @@
 //! A run that may start is opened and claimed in one statement if a worker is free. Otherwise it is queued.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::iter;
 use std::sync::Arc;
 
 use rusqlite::{Transaction, named_params};
@@ -15,7 +16,7 @@ use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap, TaskStatus};
 use crate::rules::notice::Notice;
 use crate::rules::placement::{Reason, Waiting};
 use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
-use crate::schedule::{Schedule, ScheduleKind, Schedules};
+use crate::schedule::{Closed, Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
@@ -30,6 +31,7 @@ use crate::store::turn_io::{Seen, Slots};
 const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
 const WAITED_BEFORE: &str = "an earlier run of the task had not started yet (overlap policy): with a more urgent priority it starts before others";
 const LATE: &str = "resolved later than the grace of the task (misfire policy)";
+const NOT_NOW: &str = "nothing catches up at a time that the task excludes (only_between, only_on, except_on)";
 const CUT: &str = "too many were due to be looked at one by one when the task was changed";
 
 fn skip_reason(due: &Due, none_has_begun: bool) -> String {
@@ -43,8 +45,9 @@ fn skip_reason(due: &Due, none_has_begun: bool) -> String {
     }
 }
 
-fn miss_reason(due: &Due) -> String {
-    match due.plan.misfire {
+fn miss_reason(due: &Due, policy: Misfire) -> String {
+    match policy {
+        Misfire::Skip if due.plan.misfire != Misfire::Skip => format!("{LATE}: {NOT_NOW}"),
         Misfire::RunAll => {
             let limit = due.plan.catch_up_limit;
             format!("{LATE}: catch_up_limit {limit} keeps only the newest")
@@ -205,6 +208,8 @@ pub(crate) fn resolve_due(
     let mut opener = Opener {
         due,
         is_new: seen.is_some_and(|seen| seen.is_new(due.plan.next_run)),
+        opens: resolution.steps.iter().any(|step| matches!(step, Step::Open { .. }))
+            || matches!(resolution.next, Next::At(at) if at <= now),
         claimer: None,
         unfinished: unfinished.len(),
         was_held: !unfinished.is_empty(),
@@ -270,6 +275,8 @@ struct Opener<'a, 'c> {
     due: &'c Due,
     /// Whether the task was written, or made due, since the last poll.
     is_new: bool,
+    /// Whether a run is opened, or occurrences are left that the next turn resolves.
+    opens: bool,
     claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
     /// Number of unfinished runs of the task.
     unfinished: usize,
@@ -288,7 +295,11 @@ impl Opener<'_, '_> {
         match *step {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
             Step::Skip(span) => self.skip(&span),
-            Step::Miss(span) => self.miss(&span, &miss_reason(self.due), Notice::of_misfire(self.due.plan.misfire)),
+            Step::Close(span, closed) => self.close(&span, closed),
+            Step::Miss(span) => {
+                let policy = self.due.plan.misfire_at(self.cx.now);
+                self.miss(&span, &miss_reason(self.due, policy), Notice::of_misfire(policy, self.opens))
+            }
             Step::Cut(span) => self.miss(&span, CUT, Notice::Missed),
             Step::CancelWaiting => self.cancel_waiting(),
             Step::Stop { run } => Ok(runs::ask_to_stop(self.cx.tx, run).map(|_| ())?),
@@ -376,7 +387,7 @@ impl Opener<'_, '_> {
 
     fn skip(&mut self, span: &Span) -> Result<(), Fault> {
         let reason = skip_reason(self.due, self.none_has_begun);
-        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason)? else { return Ok(()) };
+        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason, None)? else { return Ok(()) };
         // Behind a run of the same resolution they are skipped because that is late, and not because runs take long.
         if !self.was_held {
             return Ok(());
@@ -387,8 +398,14 @@ impl Opener<'_, '_> {
         }
     }
 
+    /// Nobody is told: the task asks for it.
+    fn close(&mut self, span: &Span, closed: Closed) -> Result<(), Fault> {
+        let reason = self.due.plan.windows.as_ref().map(|windows| windows.reason(closed)).unwrap_or_default();
+        self.pass_over(RunStatus::Skipped, span, &reason, Some(closed)).map(|_| ())
+    }
+
     fn miss(&mut self, span: &Span, reason: &str, notice: Notice) -> Result<(), Fault> {
-        let Some((span, PassedRow { run, .. })) = self.pass_over(RunStatus::Missed, span, reason)? else {
+        let Some((span, PassedRow { run, .. })) = self.pass_over(RunStatus::Missed, span, reason, None)? else {
             return Ok(());
         };
         if notice == Notice::Missed && self.cx.written.followed {
@@ -403,8 +420,15 @@ impl Opener<'_, '_> {
         Ok(owners::record(self.cx.tx, self.cx.now, notice.kind(), Some(self.due.id), Some(row), Some(detail))?)
     }
 
-    /// Records a span of occurrences that are not run. Returns the part of it that had no row before, and its row.
-    fn pass_over(&mut self, status: RunStatus, span: &Span, reason: &str) -> Result<Option<(Span, PassedRow)>, Fault> {
+    /// Records a span of occurrences that are not run, all by this rule of the task's windows or all by another one. Returns the part of it
+    /// that had no row before, and its row.
+    fn pass_over(
+        &mut self,
+        status: RunStatus,
+        span: &Span,
+        reason: &str,
+        closed: Option<Closed>,
+    ) -> Result<Option<(Span, PassedRow)>, Fault> {
         let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
         let reason = format!("{least}{reason}");
         let mut row = PassedOver {
@@ -414,6 +438,7 @@ impl Opener<'_, '_> {
             status,
             span: *span,
             reason: &reason,
+            is_closed: closed.is_some(),
         };
         // After a clock that was wrong the oldest occurrences may have rows. Those after them form a shorter span.
         let passed = loop {
@@ -422,8 +447,9 @@ impl Opener<'_, '_> {
             }
             let Span { first, last, count, .. } = row.span;
             already(self.cx.tx, self.due.id, first, self.cx.now)?;
-            let next = resolve::occurrence_after(&self.due.plan, first).filter(|next| *next <= last);
-            let Some(first) = next.filter(|_| count > 1) else { return Ok(None) };
+            let after = |at: &Timestamp| resolve::occurrence_after(&self.due.plan, *at).filter(|next| *next <= last);
+            let mut later = iter::successors(after(&first), after).filter(|at| self.due.plan.closed(*at) == closed);
+            let Some(first) = later.next().filter(|_| count > 1) else { return Ok(None) };
             row.span = Span { first, count: count - 1, ..row.span };
         };
         let span = row.span;

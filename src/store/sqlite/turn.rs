@@ -130,6 +130,8 @@ struct Turning<'a> {
     passed_over: usize,
     /// Items that may still be written.
     budget: usize,
+    /// How many items the runs that follow others were.
+    follower_items: usize,
     /// Whether the next turn must follow at once, beside what is due.
     more: bool,
 }
@@ -164,6 +166,7 @@ impl<'a> Turning<'a> {
             held_tasks,
             passed_over,
             budget,
+            follower_items: 0,
             more: false,
         })
     }

@@ -21,6 +21,9 @@ const LINES: [&str; 8] = [
     "0 0 29 2 *",
 ];
 const ZONES: [&str; 5] = ["UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"];
+/// Times of the day, over midnight too, and a date, of which many seeds see the bounds.
+pub(crate) const WINDOWS: &str = "22:15-04:30, 09:00-13:30";
+pub(crate) const EXCEPTED: &str = "2027-03-14, 2027-10-31";
 const MAX_TASKS: usize = 9;
 
 fn seconds(seconds: u64) -> Duration {
@@ -31,7 +34,8 @@ impl Scenario {
     /// Draws a task with a schedule and policies of any kind.
     pub(crate) fn draw_task(&mut self, name: &str) -> NewTask {
         let now = self.wall();
-        let mut task = match self.rng.u32(..100) {
+        let kind = self.rng.u32(..100);
+        let mut task = match kind {
             0..40 => {
                 let (line, zone) = (self.pick(&LINES), self.pick(&ZONES));
                 NewTask::cron(name, line).time_zone(zone)
@@ -80,6 +84,12 @@ impl Scenario {
             2 => task.on_end(older(2)),
             3 => task.on_missed(older(1)),
             4 => task.on_success(older(3)).on_end(older(3)).on_missed(older(2)),
+            _ => task,
+        };
+        let has_occurrences = !matches!(kind, 70..100);
+        task = match number % 5 {
+            1 if has_occurrences => task.only_between(WINDOWS),
+            3 if has_occurrences => task.only_between(WINDOWS).except_on(EXCEPTED),
             _ => task,
         };
         if self.once_in(4) {

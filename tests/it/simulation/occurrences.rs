@@ -291,6 +291,8 @@ impl TaskModel {
             self.next = self.first(after);
         }
         if after.status == "invalid" || !after.planned {
+            // A task that the wrong clock has completed counts from now; a small turn leaves its plan to the next one.
+            self.awaits = awaited && after.status != "invalid";
             if matches!(self.calendar, Calendar::Delay(_)) {
                 let is_new = |at: &i64| self.until.is_none_or(|until| *at > until);
                 self.next = after.next_run.filter(is_new).filter(|_| !after.is_halted());

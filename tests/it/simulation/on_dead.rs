@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use duly::{Misfire, Origin, Outcome, RunStatus};
+use duly::{Origin, Outcome, RunStatus};
 
 use crate::simulation::history::{Action, Check, History, Step};
+use crate::simulation::notices::missed;
 use crate::simulation::rows::{RunRow, TaskRow};
 
 /// Runs of one task that ended in one step, and count in its streak.
@@ -53,7 +54,10 @@ impl History {
             if by_payload != by_key || !(1..=100).contains(&length) {
                 return Err(format!("run {} follows run {by_payload}, and its key says {by_key}, {length}", run.id));
             }
-            found.push((run.task, by_key));
+            // Retention may delete a row in the step that writes it.
+            if step.after.runs.contains_key(&by_key) || step.before.runs.contains_key(&by_key) {
+                found.push((run.task, by_key));
+            }
         }
         let ended = step.changed.iter().filter_map(|(before, after)| Some((*before, (*after)?, (*after)?.status)));
         let gone = gone.iter().map(|(run, status)| (Some(*run), *run, *status));
@@ -66,7 +70,7 @@ impl History {
                 continue;
             };
             let mut named = BTreeSet::new();
-            for origin in self.opens(before, run, status, task) {
+            for origin in self.opens(step, before, run, status) {
                 let targets = task.followers(*origin).filter(|target| named.insert(*target)).collect::<Vec<_>>();
                 for target in targets {
                     expected.extend(self.expected_follower(step, run, *origin, target, &found)?);
@@ -82,7 +86,7 @@ impl History {
     }
 
     /// Returns which columns of its task apply to a run that has ended, or to a new row of missed occurrences.
-    fn opens(&self, before: Option<&RunRow>, run: &RunRow, status: RunStatus, task: &TaskRow) -> &'static [Origin] {
+    fn opens(&self, step: &Step<'_>, before: Option<&RunRow>, run: &RunRow, status: RunStatus) -> &'static [Origin] {
         let began = run.attempt > run.forgiven || self.observer.shows_an_attempt(run.id);
         let says = |words: &str| run.error.as_deref().is_some_and(|error| error.contains(words));
         // A run may be opened too late to begin, and expire in the same turn.
@@ -93,9 +97,7 @@ impl History {
             RunStatus::Dead => &[Origin::OnDead, Origin::OnEnd],
             RunStatus::Cancelled if began => &[Origin::OnEnd],
             RunStatus::Missed if expired && run.origin != Origin::OnMissed => &[Origin::OnMissed],
-            RunStatus::Missed if !expired && task.misfire == Misfire::Skip && !says("changed by SQL") => {
-                &[Origin::OnMissed]
-            }
+            RunStatus::Missed if !expired && missed(step, before, run) == Some("missed") => &[Origin::OnMissed],
             _ => &[],
         }
     }
@@ -109,17 +111,20 @@ impl History {
         target: &str,
         found: &[(i64, i64)],
     ) -> Result<Option<(i64, i64)>, String> {
-        let task = step.after.named(target);
-        // A task that becomes invalid in this turn may have received the run before.
-        if let Some(task) = task.filter(|task| task.status != "invalid" || found.contains(&(task.id, run.id))) {
-            let was_invalid = step.before.named(target).is_some_and(|task| task.status == "invalid");
-            let is_full = self.observer.followed_by(run.id).2 >= 100;
-            return Ok(((task.status != "invalid" || !was_invalid) && !is_full).then_some((task.id, run.id)));
-        }
         let says = format!("the {origin} task {target:?} cannot run: ");
         let is_report = |(_, of, detail): &(String, Option<i64>, Option<String>)| {
             *of == Some(run.id) && detail.as_deref().is_some_and(|detail| detail.starts_with(&says))
         };
+        let task = step.after.named(target);
+        // A row that cannot be read is marked as invalid when a turn examines the task itself.
+        let is_unmarked = step.fresh.events.iter().any(is_report);
+        // A task that becomes invalid in this turn may have received the run before.
+        let may_run = |task: &&TaskRow| !is_unmarked && task.status != "invalid" || found.contains(&(task.id, run.id));
+        if let Some(task) = task.filter(may_run) {
+            let was_invalid = step.before.named(target).is_some_and(|task| task.status == "invalid");
+            let is_full = self.observer.followed_by(run.id).2 >= 100;
+            return Ok(((task.status != "invalid" || !was_invalid) && !is_full).then_some((task.id, run.id)));
+        }
         match step.fresh.events.iter().filter(|event| is_report(event)).count() {
             1 => Ok(None),
             _ => Err(format!("run {} has ended, {target:?} cannot run, and no event says so", run.id)),

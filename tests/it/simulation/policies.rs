@@ -2,8 +2,10 @@
 
 use std::fmt::Debug;
 
+use chrono::{TimeZone, Timelike};
 use duly::{Misfire, Origin, Overlap, RunStatus};
 
+use crate::simulation::actions::EXCEPTED;
 use crate::simulation::history::{Check, Step};
 use crate::simulation::rows::{RunRow, TaskRow};
 
@@ -14,6 +16,26 @@ enum Item {
     Miss { first: i64, last: i64, count: i64 },
     /// A run, or a skip if the overlap policy says so.
     Admit { at: i64, late: bool },
+    /// A skip, since the task excludes its time.
+    Exclude { at: i64 },
+}
+
+/// Returns which column of a task excludes an occurrence.
+pub(crate) fn excluded(task: &TaskRow, at: i64) -> Option<&'static str> {
+    let zone: chrono_tz::Tz = task.only_between.as_ref().and_then(|_| task.zone.parse().ok())?;
+    let local = zone.timestamp_millis_opt(at).single().expect("an instant").naive_local();
+    if task.except_on.is_some() && EXCEPTED.split(", ").any(|date| local.date().to_string() == date) {
+        return Some("except_on");
+    }
+    let minute = local.hour() * 60 + local.minute();
+    let is_within = !(4 * 60 + 30..22 * 60 + 15).contains(&minute) || (9 * 60..13 * 60 + 30).contains(&minute);
+    (!is_within).then_some("only_between")
+}
+
+/// Whether a row stands for occurrences that its task excludes.
+pub(crate) fn is_excluded(row: &RunRow) -> bool {
+    row.attempt == 0
+        && row.error.as_ref().is_some_and(|error| error.contains("(only_between)") || error.contains("(except_on)"))
 }
 
 /// Checks the rows that were written for the occurrences that are due, for a task that counts from `since`.
@@ -32,8 +54,10 @@ pub(crate) fn check(step: &Step<'_>, task: &TaskRow, since: i64, due: &[i64], ro
 
 fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -> Vec<Item> {
     let is_late = |at: &i64| (*at).max(since) < now - task.grace;
-    let (late, timely): (Vec<i64>, Vec<i64>) = due.iter().partition(|at| is_late(at));
+    let open: Vec<i64> = due.iter().copied().filter(|at| excluded(task, *at).is_none()).collect();
+    let (late, timely): (Vec<i64>, Vec<i64>) = open.iter().partition(|at| is_late(at));
     let runs = match task.misfire {
+        _ if excluded(task, now).is_some() => 0,
         Misfire::RunOnce => usize::from(timely.is_empty()),
         // The newest count first: those within the grace. If runs wait for each other, waiting runs count too.
         Misfire::RunAll => {
@@ -42,13 +66,17 @@ fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -
         }
         _ => 0,
     };
-    let (missed, late) = late.split_at(late.len().saturating_sub(runs));
+    let missed = &late[..late.len().saturating_sub(runs)];
     let mut items = Vec::new();
-    if let (Some(first), Some(last)) = (missed.first(), missed.last()) {
-        items.push(Item::Miss { first: *first, last: *last, count: i64::try_from(missed.len()).expect("a count") });
+    for at in due {
+        let is_missed = missed.contains(at);
+        match items.last_mut() {
+            Some(Item::Miss { last, count, .. }) if is_missed => (*last, *count) = (*at, *count + 1),
+            _ if is_missed => items.push(Item::Miss { first: *at, last: *at, count: 1 }),
+            _ if excluded(task, *at).is_some() => items.push(Item::Exclude { at: *at }),
+            _ => items.push(Item::Admit { at: *at, late: is_late(at) }),
+        }
     }
-    items.extend(late.iter().map(|at| Item::Admit { at: *at, late: true }));
-    items.extend(timely.iter().map(|at| Item::Admit { at: *at, late: false }));
     items
 }
 
@@ -78,6 +106,14 @@ fn check_rows(mut db: TestDb, task: &TaskRow, items: &[Item], rows: &[(&RunRow, 
                 let is_last = matches!(last, Some(Item::Admit { at, .. }) if *at == row.newest());
                 admits && is_last && (grown || row.scheduled_for == *first)
             }
+            (RunStatus::Skipped, [Item::Exclude { at: first }, ..]) => {
+                let rule = excluded(task, *first);
+                let is_one =
+                    items.iter().all(|item| matches!(item, Item::Exclude { at } if excluded(task, *at) == rule));
+                let is_last = matches!(items.last(), Some(Item::Exclude { at }) if *at == row.newest());
+                let says = rule.is_some_and(|rule| row.error.as_ref().is_some_and(|error| error.contains(rule)));
+                is_one && is_last && says && (grown || row.scheduled_for == *first)
+            }
             (_, [Item::Admit { at, late }]) => {
                 let origin = if *late { Origin::CatchUp } else { Origin::Schedule };
                 row.scheduled_for == *at && row.origin == origin
@@ -86,6 +122,9 @@ fn check_rows(mut db: TestDb, task: &TaskRow, items: &[Item], rows: &[(&RunRow, 
         };
         if !fits {
             return Err(format!("run {} is {row:?}, expected {items:?} of {:?}", row.id, all(rows)));
+        }
+        if status == RunStatus::Skipped && is_excluded(row) {
+            continue;
         }
         if status == RunStatus::Skipped {
             db.check_skip(task, row)?;

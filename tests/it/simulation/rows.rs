@@ -35,6 +35,8 @@ pub(crate) struct TaskRow {
     pub(crate) on_success: Option<String>,
     pub(crate) on_end: Option<String>,
     pub(crate) on_missed: Option<String>,
+    pub(crate) only_between: Option<String>,
+    pub(crate) except_on: Option<String>,
     pub(crate) pause_after: Option<u32>,
     pub(crate) failures: u32,
     pub(crate) jitter: i64,
@@ -274,6 +276,8 @@ impl TaskRow {
             && text(row, 26).as_deref() == self.on_success.as_deref()
             && text(row, 27).as_deref() == self.on_end.as_deref()
             && text(row, 28).as_deref() == self.on_missed.as_deref()
+            && text(row, 29).as_deref() == self.only_between.as_deref()
+            && text(row, 30).as_deref() == self.except_on.as_deref()
     }
 }
 
@@ -318,6 +322,8 @@ fn task(row: &Row<'_>) -> TaskRow {
         on_success: words(row, 26),
         on_end: words(row, 27),
         on_missed: words(row, 28),
+        only_between: words(row, 29),
+        except_on: words(row, 30),
     }
 }
 

@@ -250,7 +250,12 @@ impl History {
             |key: &(i64, u32)| step.after.runs.get(&key.0).is_some_and(|run| is_own(run) && run.attempt == key.1);
         let waiting: Vec<_> = delivered.iter().filter(|key| is_left(key) && !self.was_stuck(key.0)).collect();
         let tried = delivered.len() - waiting.len();
-        if let Some((id, number)) = waiting.first().filter(|_| turn.most_outcomes.is_none_or(|most| tried < most)) {
+        // In a small turn, the runs that follow the first ends may leave no room for others.
+        let follows = |run: &RunRow| run.follows() && !step.before.runs.contains_key(&run.id);
+        let any_follows = step.changed.iter().any(|(_, after)| after.is_some_and(follows));
+        let may_wait =
+            turn.most_outcomes.is_some_and(|most| tried >= most) || turn.is_small && tried > 0 && any_follows;
+        if let Some((id, number)) = waiting.first().filter(|_| !may_wait) {
             return Err(format!("attempt {number} of run {id} has ended, and a turn did not record it"));
         }
         for (id, number) in delivered.iter().copied().filter(|key| !is_left(key)) {

@@ -17,6 +17,7 @@ _UNKNOWN_RUN = re.compile(r"there is no run\b|unknown run")
 _EXISTS = re.compile(r"already exists|exists with|another payload|differs in")
 # The arguments of a task beside its schedule, with the options of the command line.
 _OPTIONS = {
+    "only_between": "only-between", "only_on": "only-on", "except_on": "except",
     "overlap": "overlap", "misfire": "misfire", "misfire_grace_ms": "misfire-grace",
     "catch_up_limit": "catch-up-limit", "expires_ms": "expires", "max_attempts": "max-attempts",
     "backoff_ms": "backoff", "backoff_cap_ms": "backoff-cap", "timeout_ms": "timeout", "jitter_ms": "jitter",

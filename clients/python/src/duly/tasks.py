@@ -23,7 +23,8 @@ _REFUSALS = (
 
 # What a definition consists of. What is not given has the default of its column.
 _DEFINITION = (
-    "handler", "payload", "schedule_type", "schedule_value", "time_zone", "starts_at", "ends_at", "overlap", "misfire",
+    "handler", "payload", "schedule_type", "schedule_value", "time_zone", "starts_at", "ends_at", "only_between", "only_on",
+    "except_on", "overlap", "misfire",
     "misfire_grace_ms", "catch_up_limit", "expires_ms", "max_attempts", "backoff_ms", "backoff_cap_ms", "timeout_ms",
     "jitter_ms", "priority", "concurrency_key", "on_dead", "on_success", "on_end", "on_missed", "pause_after_failures",
 )  # fmt: skip
@@ -72,6 +73,9 @@ def add(
     time_zone: Union[str, tzinfo, None] = None,
     starts_at: Optional[datetime] = None,
     ends_at: Optional[datetime] = None,
+    only_between: Optional[str] = None,
+    only_on: Optional[str] = None,
+    except_on: Optional[str] = None,
     overlap: Optional[str] = None,
     misfire: Optional[str] = None,
     misfire_grace_ms: Union[int, str, timedelta, None] = None,
@@ -129,6 +133,9 @@ def add(
         "time_zone": zone_name(request, time_zone),
         "starts_at": instant(request, "starts_at", starts_at),
         "ends_at": instant(request, "ends_at", ends_at),
+        "only_between": only_between,
+        "only_on": only_on,
+        "except_on": except_on,
         "overlap": overlap,
         "misfire": misfire,
         "misfire_grace_ms": milliseconds(request, "misfire_grace_ms", misfire_grace_ms),

@@ -170,6 +170,15 @@ pub(crate) struct Policies {
     /// Pause the task after N consecutive dead runs. Default: never.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) pause_after_failures: Option<u32>,
+    /// Skip occurrences outside of these local times, such as 09:00-12:00,13:00-17:30 or 22:00-06:00.
+    #[arg(long, value_name = "TIMES")]
+    pub(crate) only_between: Option<String>,
+    /// Skip occurrences on other local dates than these, such as 2027-12-20..2027-12-31,2028-01-07.
+    #[arg(long, value_name = "DATES")]
+    pub(crate) only_on: Option<String>,
+    /// Skip occurrences on these local dates.
+    #[arg(long = "except", value_name = "DATES")]
+    pub(crate) except_on: Option<String>,
     /// No occurrence is before this time.
     #[arg(long, value_name = "TIME")]
     pub(crate) starts_at: Option<String>,
@@ -201,6 +210,9 @@ impl Policies {
         task = self.on_success.iter().fold(task, NewTask::on_success);
         task = self.on_end.iter().fold(task, NewTask::on_end);
         task = self.on_missed.iter().fold(task, NewTask::on_missed);
+        task = self.only_between.iter().fold(task, NewTask::only_between);
+        task = self.only_on.iter().fold(task, NewTask::only_on);
+        task = self.except_on.iter().fold(task, NewTask::except_on);
         self.pause_after_failures.into_iter().fold(task, NewTask::pause_after_failures)
     }
 }

@@ -1,6 +1,7 @@
 //! `add`: adds a task, and prints its next occurrences.
 
 use std::path::Path;
+use std::time::Duration;
 
 use duly::text::database_name::may_exist;
 use duly::{Added, Change, Client, NewTask, ScheduleKind, Task, Timestamp, Zone};
@@ -110,9 +111,17 @@ pub(crate) fn occurrence_table(task: &Task, occurrences: &[Timestamp], printer: 
             Cell::from(printer.times.local(*at)),
             Cell::from(printer.times.relative(*at)),
             Cell::new(&in_zone.unwrap_or_default(), Tone::Faint),
+            Cell::new(&skipped(task, *at).unwrap_or_default(), Tone::Odd),
         ]);
     }
     table
+}
+
+/// Returns why an occurrence will be skipped.
+fn skipped(task: &Task, at: Timestamp) -> Option<String> {
+    let found = task.upcoming(at.minus(Duration::from_millis(1)), 1).ok()?;
+    let reason = found.into_iter().find(|one| one.at == at)?.skipped?;
+    Some(format!("skipped: {reason}"))
 }
 
 fn new_task(add: &Add) -> Result<NewTask, Failure> {

@@ -151,10 +151,15 @@ fn print(page: &[Upcoming], is_first: bool, none: &str, printer: &mut Printer<'_
             Cell::from(one.local.as_str()),
             Cell::from(one.at.to_string().replace(".000Z", "Z")),
             Cell::new(&printer.times.relative(one.at), Tone::Faint),
-            Cell::new(&one.note.map(|note| note.to_string()).unwrap_or_default(), Tone::Odd),
+            Cell::new(&remark(one), Tone::Odd),
         ]);
     }
     Ok(printer.table(table, none)?)
+}
+
+fn remark(one: &Upcoming) -> String {
+    let skipped = one.skipped.as_ref().map(|reason| format!("skipped: {reason}"));
+    one.note.map(|note| note.to_string()).into_iter().chain(skipped).collect::<Vec<_>>().join("; ")
 }
 
 fn print_outage(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failure> {

@@ -81,6 +81,9 @@ fn summary(task: &Task, marked_runs: Option<usize>, printer: &Printer<'_>) -> Ta
     row("next", task.next_run.is_none().then(|| next(task, times)), plain);
     row("starts at", at(definition.starts_at), plain);
     row("ends at", at(definition.ends_at), plain);
+    row("only between", definition.only_between.clone(), plain);
+    row("only on", definition.only_on.clone(), plain);
+    row("except", definition.except_on.clone(), plain);
     row("handler", Some(definition.handler.clone()), plain);
     action(task).into_iter().for_each(|(name, value)| row(name, Some(value), plain));
     row("overlap", Some(definition.overlap.to_string()), plain);

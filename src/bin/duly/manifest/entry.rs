@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use duly::{Limit, Misfire, NewTask, Overlap, ScheduleKind, Timestamp};
 use serde_json::json;
@@ -52,16 +53,30 @@ policies! {
     on_end = text() => on_end;
     on_missed = text() => on_missed;
     pause_after_failures = number() => pause_after_failures;
+    only_between = text() => only_between;
+    only_on = dates() => only_on;
+    except = dates() => except_on;
 }
+
+/// The dates of each `[[calendar]]`, as a task stores them.
+pub(super) type Calendars = BTreeMap<String, String>;
 
 /// One `[[task]]` with the `[defaults]` that apply to it.
 pub(crate) struct Entry<'a> {
     pub(crate) table: &'a Table,
     pub(crate) defaults: &'a Table,
     pub(crate) folder: &'a Path,
+    pub(crate) calendars: &'a Calendars,
 }
 
-impl Entry<'_> {
+impl<'a> Entry<'a> {
+    /// A table to which no defaults apply.
+    pub(crate) fn alone(table: &'a Table) -> Self {
+        static NO_DEFAULTS: LazyLock<Table> = LazyLock::new(Table::new);
+        static NO_CALENDARS: Calendars = Calendars::new();
+        Entry { table, defaults: &NO_DEFAULTS, folder: Path::new(""), calendars: &NO_CALENDARS }
+    }
+
     pub(crate) fn task(&self) -> Result<NewTask, String> {
         let name = self.text("name")?.ok_or("name: expected a string, found none")?;
         let (kind, value) = self.schedule()?;
@@ -85,7 +100,15 @@ impl Entry<'_> {
         if let Some(zone) = self.text("time_zone")? {
             task = task.time_zone(zone);
         }
-        task = self.policies()?.set(task);
+        let mut policies = self.policies()?;
+        if matches!(kind, ScheduleKind::Delay | ScheduleKind::Once | ScheduleKind::Manual) {
+            // A default chooses among occurrences, and these have none.
+            let Policies { only_between, only_on, except_on, .. } = &mut policies;
+            for (key, given) in [("only_between", only_between), ("only_on", only_on), ("except", except_on)] {
+                given.take_if(|_| !self.table.contains_key(key));
+            }
+        }
+        task = policies.set(task);
         task = self.instant("starts_at")?.into_iter().fold(task, NewTask::starts_at);
         Ok(self.instant("ends_at")?.into_iter().fold(task, NewTask::ends_at))
     }
@@ -227,6 +250,25 @@ impl Entry<'_> {
     fn word<T>(&self, key: &str, parse: fn(&str) -> Option<T>, expected: &str) -> Result<Option<T>, String> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {:?}", truncated(&text)))
+    }
+
+    /// Returns the dates that a list names, by themselves or by their calendars.
+    pub(super) fn dates(&self, key: &str) -> Result<Option<String>, String> {
+        let Some(items) = self.list(key)? else { return Ok(None) };
+        let dates = |item: &String| match self.calendars.get(item) {
+            Some(dates) => Ok(format!("{item}: {dates}")),
+            None if item.starts_with(|c: char| c.is_ascii_digit()) => Ok(item.clone()),
+            None => {
+                let expected = "the name of a [[calendar]] of this file, or dates such as 2027-12-24..2027-12-26";
+                Err(format!("{key}: expected {expected}, found {:?}", truncated(item)))
+            }
+        };
+        let dates = items.iter().map(dates).collect::<Result<Vec<_>, _>>()?;
+        if dates.is_empty() {
+            Err(format!("{key}: expected calendars or dates, found none"))
+        } else {
+            Ok(Some(dates.join("; ")))
+        }
     }
 
     fn codes(&self, key: &str) -> Result<Vec<i32>, String> {

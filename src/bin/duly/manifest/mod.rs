@@ -25,6 +25,7 @@
 //! parameters.text = { max_length = 280 }
 //! ```
 
+mod calendar;
 mod entry;
 #[cfg_attr(not(feature = "mcp"), allow(dead_code))]
 pub(crate) mod payload_schema;
@@ -44,6 +45,7 @@ use duly::{Limit, NewTask};
 use toml::{Table, Value};
 
 use crate::cli::values::truncated;
+use crate::manifest::calendar::calendars;
 use crate::manifest::entry::{Entry, POLICIES, SHARED_KEYS, check_keys, wrong_value};
 use crate::manifest::template::{HandlerReference, Template, handlers, templates};
 use crate::manifest::worker::workers;
@@ -154,12 +156,14 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Declared> {
         Some(Value::Table(defaults)) => defaults,
         Some(_) => return None,
     };
-    check_keys(&first, "", &[&["defaults", "limit", "worker", "template", "handler"]]).ok()?;
+    check_keys(&first, "", &[&["defaults", "calendar", "limit", "worker", "template", "handler"]]).ok()?;
     check_keys(defaults, "", &[SHARED_KEYS, POLICIES]).ok()?;
+    let calendars = calendars(&first).ok()?;
+    let shared = Entry { table: &nothing, defaults, folder, calendars: &calendars };
     let read = |part: &str| {
         let file: Table = part.parse().ok()?;
         match file.get("task")?.as_array()?.as_slice() {
-            [Value::Table(table)] if file.len() == 1 => task(0, table, defaults, folder).ok(),
+            [Value::Table(table)] if file.len() == 1 => task(0, Entry { table, ..shared }).ok(),
             _ => None,
         }
     };
@@ -168,7 +172,7 @@ fn parse_in_parts(text: &str, folder: &Path) -> Option<Declared> {
         tasks.push(read(part)?);
     }
     let (limits, workers) = (limits(&first).ok()?, workers(&first, folder).ok()?);
-    let (templates, handlers) = (templates(&first, defaults, folder).ok()?, handlers(&first).ok()?);
+    let (templates, handlers) = (templates(&first, &shared).ok()?, handlers(&first).ok()?);
     Some(Declared { tasks, limits, workers, templates, handlers })
 }
 
@@ -177,7 +181,7 @@ fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
     })?;
-    check_keys(&file, "", &[&["defaults", "task", "limit", "worker", "template", "handler"]])?;
+    check_keys(&file, "", &[&["defaults", "task", "calendar", "limit", "worker", "template", "handler"]])?;
     let nothing = Table::new();
     let defaults = match file.get("defaults") {
         None => &nothing,
@@ -185,18 +189,20 @@ fn parse_whole(text: &str, folder: &Path) -> Result<Declared, String> {
         Some(other) => return Err(wrong_value("defaults", "a table, [defaults]", other)),
     };
     check_keys(defaults, "defaults: ", &[SHARED_KEYS, POLICIES])?;
+    let calendars = calendars(&file)?;
+    let shared = Entry { table: &nothing, defaults, folder, calendars: &calendars };
     let tasks = match file.get("task") {
         None => &Vec::new(),
         Some(Value::Array(tasks)) => tasks,
         Some(other) => return Err(wrong_value("task", "tables, [[task]]", other)),
     };
     let read = |(place, value): (usize, &Value)| match value {
-        Value::Table(table) => task(place, table, defaults, folder),
+        Value::Table(table) => task(place, Entry { table, ..shared }),
         other => Err(wrong_value("task", "tables, [[task]]", other)),
     };
     let tasks = tasks.iter().enumerate().map(read).collect::<Result<_, _>>()?;
     let (limits, workers) = (limits(&file)?, workers(&file, folder)?);
-    let (templates, handlers) = (templates(&file, defaults, folder)?, handlers(&file)?);
+    let (templates, handlers) = (templates(&file, &shared)?, handlers(&file)?);
     Ok(Declared { tasks, limits, workers, templates, handlers })
 }
 
@@ -211,21 +217,19 @@ fn limits(file: &Table) -> Result<Vec<Limit>, String> {
         let Value::Table(table) = value else { return Err(wrong_value("limit", "tables, [[limit]]", value)) };
         let place = format!("limit {}: ", place + 1);
         check_keys(table, &place, &[LIMIT_KEYS])?;
-        let nothing = &Table::new();
-        let entry = Entry { table, defaults: nothing, folder: Path::new("") };
-        entry.limit().map_err(|reason| format!("{place}{reason}"))
+        Entry::alone(table).limit().map_err(|reason| format!("{place}{reason}"))
     };
     limits.iter().enumerate().map(read).collect()
 }
 
 /// Reads the task at `place`, counted from 0.
-fn task(place: usize, table: &Table, defaults: &Table, folder: &Path) -> Result<NewTask, String> {
-    let place = match table.get("name") {
+fn task(place: usize, entry: Entry<'_>) -> Result<NewTask, String> {
+    let place = match entry.table.get("name") {
         Some(Value::String(name)) => format!("task {:?}: ", truncated(name)),
         _ => format!("task {}: ", place + 1),
     };
-    check_keys(table, &place, &[TASK_KEYS, SHARED_KEYS, POLICIES])?;
-    Entry { table, defaults, folder }.task().map_err(|reason| format!("{place}{reason}"))
+    check_keys(entry.table, &place, &[TASK_KEYS, SHARED_KEYS, POLICIES])?;
+    entry.task().map_err(|reason| format!("{place}{reason}"))
 }
 
 #[cfg(test)]

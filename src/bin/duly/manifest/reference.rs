@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::cli::reference::{assert_current, quoted, renewed};
 use crate::manifest::entry::{POLICIES, SHARED_KEYS};
-use crate::manifest::{LIMIT_KEYS, TASK_KEYS, parse, template, worker};
+use crate::manifest::{LIMIT_KEYS, TASK_KEYS, calendar, parse, template, worker};
 
 #[test]
 fn the_reference_of_the_manifest_is_current() {
@@ -12,6 +12,7 @@ fn the_reference_of_the_manifest_is_current() {
     let tables = [
         ("`[[task]]`", TASK_KEYS),
         ("`[[task]]` and `[defaults]`", &shared),
+        ("`[[calendar]]`", calendar::KEYS),
         ("`[[limit]]`", LIMIT_KEYS),
         ("`[[worker]]`", worker::KEYS),
         ("`[[template]]`", template::KEYS),

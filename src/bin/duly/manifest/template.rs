@@ -4,7 +4,6 @@
 //! A parameter becomes a part of one argument, never text for a shell: it adds no argument, and no option.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use duly::NewTask;
 use serde_json::{Map, Value as Json, json};
@@ -120,7 +119,7 @@ impl Parameter {
 }
 
 /// Reads each `[[template]]` of a file, in order. `[defaults]` apply as to a task.
-pub(super) fn templates(file: &Table, defaults: &Table, folder: &Path) -> Result<Vec<Template>, String> {
+pub(super) fn templates(file: &Table, shared: &Entry<'_>) -> Result<Vec<Template>, String> {
     let given = match file.get("template") {
         None => return Ok(Vec::new()),
         Some(Value::Array(given)) => given,
@@ -137,7 +136,7 @@ pub(super) fn templates(file: &Table, defaults: &Table, folder: &Path) -> Result
             _ => format!("template {}: ", place + 1),
         };
         check_keys(table, &place, &[KEYS, SHARED_KEYS, POLICIES])?;
-        let template = template(&Entry { table, defaults, folder }).map_err(|reason| format!("{place}{reason}"))?;
+        let template = template(&Entry { table, ..*shared }).map_err(|reason| format!("{place}{reason}"))?;
         if templates.iter().any(|other| other.name == template.name) {
             return Err(format!("{place}expected one template of this name, found two"));
         }
@@ -151,8 +150,10 @@ fn template(entry: &Entry<'_>) -> Result<Template, String> {
     if !is_name(&name) {
         return Err(format!("name: expected {EXPECTED_NAME}, found {:?}", truncated(&name)));
     }
-    if entry.table.contains_key("time_zone") {
-        return Err("time_zone: not allowed for a template: the schedule has it".to_owned());
+    for key in ["time_zone", "only_between", "only_on", "except"] {
+        if entry.table.contains_key(key) {
+            return Err(format!("{key}: not allowed for a template: the agent chooses the schedule"));
+        }
     }
     let mut parameters = parameters(entry)?;
     let payload = entry.command()?.ok_or("command: expected an array of strings, found none")?;
@@ -160,7 +161,8 @@ fn template(entry: &Entry<'_>) -> Result<Template, String> {
     let arguments: Vec<Vec<Piece>> = payload.argv.iter().map(|text| pieces(text)).collect::<Result<_, _>>()?;
     check_uses(&arguments, &mut parameters)?;
     let description = entry.text("description")?.unwrap_or_default();
-    Ok(Template { name, description, parameters, arguments, payload, policies: entry.policies()? })
+    let policies = Policies { only_between: None, only_on: None, except_on: None, ..entry.policies()? };
+    Ok(Template { name, description, parameters, arguments, payload, policies })
 }
 
 /// Refuses a parameter that is not used or not declared, and one that would choose the program or be read as a script.
@@ -268,8 +270,7 @@ fn parameters(entry: &Entry<'_>) -> Result<BTreeMap<String, Parameter>, String> 
 }
 
 fn parameter(table: &Table) -> Result<Parameter, String> {
-    let nothing = &Table::new();
-    let entry = Entry { table, defaults: nothing, folder: Path::new("") };
+    let entry = Entry::alone(table);
     let kind = entry.text("type")?.unwrap_or_else(|| "string".to_owned());
     let only = |keys: &[&str]| {
         let other =
@@ -342,8 +343,7 @@ pub(super) fn handlers(file: &Table) -> Result<BTreeMap<String, HandlerReference
         let place = format!("handler {:?}: ", truncated(name));
         let Value::Table(table) = value else { return Err(wrong_value("handler", "tables, [handler.NAME]", value)) };
         check_keys(table, &place, &[HANDLER_KEYS])?;
-        let nothing = &Table::new();
-        let description = Entry { table, defaults: nothing, folder: Path::new("") }.text("description");
+        let description = Entry::alone(table).text("description");
         let description = description.map_err(|reason| format!("{place}{reason}"))?.unwrap_or_default();
         let schema = |value: &Value| PayloadSchema::parse(&json_of(value)?);
         let payload = table.get("payload_schema").map(schema).transpose();

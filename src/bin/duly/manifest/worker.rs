@@ -32,8 +32,7 @@ pub(super) fn workers(file: &Table, folder: &Path) -> Result<Vec<WorkerOptions>,
             _ => format!("worker {}: ", place + 1),
         };
         check_keys(table, &place, &[KEYS])?;
-        let nothing = &Table::new();
-        let entry = Entry { table, defaults: nothing, folder };
+        let entry = Entry { folder, ..Entry::alone(table) };
         let worker = worker(&entry).map_err(|reason| format!("{place}{reason}"))?;
         if workers.insert(worker.name.clone(), worker).is_some() {
             return Err(format!("{place}expected one worker of this name, found two"));

@@ -140,5 +140,8 @@ pub(crate) fn occurrence(upcoming: &Upcoming, zone: &Zone, times: &Times) -> Val
     if let Some(note) = upcoming.note {
         value["note"] = json!(note.to_string());
     }
+    if let Some(reason) = &upcoming.skipped {
+        value["skipped"] = json!(reason);
+    }
     value
 }

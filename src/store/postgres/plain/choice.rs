@@ -267,6 +267,7 @@ fn due(row: &Row, id: i64, schedules: &mut Schedules) -> Result<Option<Due>, Fau
             active_since: Timestamp::from_millis(row.try_get(6)?),
             starts_at,
             ends_at: time(16)?,
+            windows: None,
             overlap,
             misfire,
             grace: length(row, 20)?.unwrap_or_default(),

@@ -64,6 +64,7 @@ SELECT g.is_plain, t.id, t.name, t.handler, t.payload, t.next_run, t.active_sinc
                   -- No limit concerns it.
                   concurrency_key IS NULL AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = s.handler)
                   AND expires_ms IS NULL AND jitter_ms = 0 AND handler = ANY($2::text[])
+                  AND num_nulls(only_between, only_on, except_on) = 3
                   AND CASE
                       -- Never resolved.
                       WHEN schedule_type = 'once' THEN

@@ -25,7 +25,7 @@ const PASSED_OVER: &str = "
      ORDER BY e.id LIMIT :limit";
 
 const LASTING: &str = "
-    SELECT a.id, t.id, a.run_id, r.scheduled_for
+    SELECT a.id, t.id, a.run_id, r.scheduled_for, a.subject
       FROM scheduler_alarms a LEFT JOIN scheduled_tasks t ON t.name = a.subject LEFT JOIN task_runs r ON r.id = a.run_id
      WHERE a.channel = :channel AND a.kind = :kind AND a.ended_at IS NULL";
 
@@ -75,6 +75,11 @@ pub(super) fn find(
     let mut statement = tx.prepare_cached(LASTING)?;
     let mut lasting = statement.query(named_params! { ":channel": channel, ":kind": kind.as_str() })?;
     while let Some(row) = lasting.next()? {
+        // It goes on with a newer row. The next look, which follows at once, asks for a success after that.
+        let subject = row::shown(row, 4)?;
+        if changes.begun.iter().any(|(begun, _)| begun.kind == kind && begun.subject == subject) {
+            continue;
+        }
         let of_run = (row.get::<_, Option<i64>>(2)?.unwrap_or_default(), row.get(3)?);
         // A task that is gone needs no success.
         let lasts = |task| history::has_succeeded_since(tx, task, of_run).map(|succeeded| !succeeded);

@@ -47,7 +47,9 @@ impl Turning<'_> {
 
     /// The runs that were opened because they follow others are items, too.
     pub(super) fn spend_on_followers(&mut self) {
-        self.budget = self.budget.saturating_sub(std::mem::take(&mut self.written.followers));
+        let items = std::mem::take(&mut self.written.followers);
+        self.follower_items += items;
+        self.budget = self.budget.saturating_sub(items);
     }
 
     /// Returns whether a fault is one of the item alone. That an item takes too long is shown if it is the only one of the turn, or was set

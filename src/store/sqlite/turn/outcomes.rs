@@ -22,7 +22,7 @@ impl Turning<'_> {
     pub(super) fn settle_all(&mut self) -> Result<(), Fault> {
         let mut success = Success::new(self.tx)?;
         let (owner, together) = (self.work.owner, self.mode == Mode::Together);
-        let left = self.budget.saturating_sub((self.work.most / 2).max(1));
+        let (half, mut settled) = ((self.work.most / 2).max(1), 0);
         let (mut plain, others): (Vec<_>, Vec<_>) =
             self.work.finished.iter().enumerate().partition(|(_, finished)| {
                 together && settle::is_plain(finished) && !finished.claim.is_of_other(owner)
@@ -31,8 +31,8 @@ impl Turning<'_> {
         let most = if self.written.followed { FOLLOWED_SPAN } else { MAX_OUTCOMES };
         let spans = plain.chunk_by(|(_, before), (_, next)| settle::continues(before, next));
         let spans = spans.flat_map(|span| span.chunks(most)).chain(others.chunks(1));
-        for (nth, span) in spans.enumerate() {
-            if nth > 0 && self.budget <= left {
+        for span in spans {
+            if settled > 0 && self.follower_items > 0 && settled + self.follower_items >= half {
                 self.done.deferred.extend(span.iter().map(|(place, _)| *place));
             } else if span.len() < SPAN {
                 span.iter().try_for_each(|(_, finished)| self.settle(&mut success, finished))?;
@@ -42,6 +42,7 @@ impl Turning<'_> {
                 settle::settle_span(&mut self.change(), owner, &span)?;
                 self.spend_on_followers();
             }
+            settled += span.len();
         }
         self.slots = self.slots.less(self.done.deferred.len());
         self.follow_passed()

@@ -42,6 +42,9 @@ UPDATE scheduled_tasks SET handler = 'other'
 UPDATE scheduled_tasks SET handler = 'work'
 UPDATE scheduled_tasks SET overlap = 'allow'
 UPDATE scheduled_tasks SET overlap = 'buffer_one', misfire = 'skip' WHERE name = 'later'
+UPDATE scheduled_tasks SET only_between = '09:00-17:30' WHERE name IN ('due', 'later')
+UPDATE scheduled_tasks SET only_between = NULL, only_on = NULL
+UPDATE scheduled_tasks SET only_on = '2027-01-01', except_on = '2027-01-02' WHERE name = 'invalid'
 UPDATE scheduled_tasks SET payload = '{"b":2}'
 UPDATE scheduled_tasks SET priority = 0, max_attempts = 1, timeout_ms = 0 WHERE name IN ('due', 'invalid')
 UPDATE scheduled_tasks SET priority = 0, updated_at = 1600000000009 WHERE name IN ('due', 'invalid')

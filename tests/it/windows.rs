@@ -1,0 +1,208 @@
+//! Times and dates at which occurrences are skipped: `only_between`, `only_on`, `except_on`.
+
+use duly::{Error, Misfire, NewTask, Overlap};
+
+use crate::fixtures::{TestDb, at, minutes, seconds, work_off};
+use crate::misfire::{after_an_outage, assert_after_outage};
+
+fn hours(hours: u64) -> std::time::Duration {
+    minutes(60 * hours)
+}
+
+fn hourly() -> NewTask {
+    NewTask::cron("t", "0 * * * *").only_between("09:00-17:30")
+}
+
+/// Lives through a time, by steps of `every`, and finishes all runs.
+fn live(db: &TestDb, task: NewTask, from: &str, steps: u32, every: std::time::Duration) {
+    let mut stepper = db.stepper(from);
+    stepper.client().add(task.handler("work")).expect("a task");
+    let before = db.add_bystander(&stepper);
+    for _ in 0..steps {
+        stepper.clock().advance(every);
+        work_off(&mut stepper);
+    }
+    db.assert_bystander(&before);
+    db.assert_sound();
+}
+
+#[test]
+fn occurrences_outside_are_skipped_in_one_row_for_each_period() {
+    let db = TestDb::new();
+    live(&db, hourly(), "2027-03-14T15:00:00Z", 20, hours(1));
+    db.assert_history(
+        "t",
+        &[
+            "2027-03-14 16:00:00 schedule succeeded",
+            "2027-03-14 17:00:00 schedule succeeded",
+            "2027-03-14 18:00:00 schedule skipped x15 to 2027-03-15 08:00:00",
+            "2027-03-15 09:00:00 schedule succeeded",
+            "2027-03-15 10:00:00 schedule succeeded",
+            "2027-03-15 11:00:00 schedule succeeded",
+        ],
+    );
+    let reason = "SELECT DISTINCT error FROM task_runs WHERE status = 'skipped'";
+    assert_eq!(db.rows(reason), ["outside of 09:00-17:30 (only_between)"]);
+    // The task asks for it: nobody is told.
+    assert_eq!(db.number::<u32>("SELECT count(*) FROM scheduler_events WHERE kind = 'skipped'"), 0);
+}
+
+#[test]
+fn each_rule_has_a_row_of_its_own_with_its_reason() {
+    let db = TestDb::new();
+    let task = NewTask::interval("t", hours(6)).starts_at(at("2027-12-24T00:00:00Z")).time_zone("Europe/Rome");
+    let task = task.only_between("06:00-20:00").except_on("holidays: 2027-12-25..2027-12-26; 2027-12-27");
+    live(&db, task, "2027-12-23T18:00:00Z", 17, hours(6));
+    let runs = "SELECT strftime('%d %H', scheduled_for / 1000, 'unixepoch') || ' ' || status || ' ' || occurrences || ' '
+                       || ifnull(error, '') FROM task_runs WHERE task_id = (SELECT id FROM scheduled_tasks WHERE name = 't')
+                 ORDER BY scheduled_for";
+    assert_eq!(
+        db.rows(runs),
+        [
+            // 01:00, 07:00, 13:00 and 19:00 in Rome.
+            "24 00 skipped 1 outside of 06:00-20:00 (only_between)",
+            "24 06 succeeded 1 ",
+            "24 12 succeeded 1 ",
+            "24 18 succeeded 1 ",
+            "25 00 skipped 8 on holidays: 2027-12-25..2027-12-26 (except_on)",
+            "27 00 skipped 4 on 2027-12-27 (except_on)",
+            "28 00 skipped 1 outside of 06:00-20:00 (only_between)",
+        ]
+    );
+}
+
+/// The reason of each skip is its own, even beside the other.
+#[test]
+fn a_skip_by_the_overlap_policy_has_a_row_of_its_own() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper("2027-03-14T16:50:00Z");
+    let task = NewTask::interval("t", minutes(10)).starts_at(at("2027-03-14T17:00:00Z")).only_between("09:00-17:30");
+    stepper.client().add(task.handler("work")).expect("a task");
+    // The run of 17:00 goes on until 17:55.
+    for _ in 0..6 {
+        stepper.clock().advance(minutes(10));
+        stepper.step().expect("a step");
+    }
+    let rows = "SELECT strftime('%H:%M', scheduled_for / 1000, 'unixepoch') || ' ' || status || ' ' || occurrences || ' ' || ifnull(error, '')
+                  FROM task_runs ORDER BY scheduled_for";
+    assert_eq!(
+        db.rows(rows),
+        [
+            "17:00 running 1 ",
+            "17:10 skipped 2 an earlier run of the task was unfinished (overlap policy)",
+            "17:30 skipped 3 outside of 09:00-17:30 (only_between)",
+        ]
+    );
+    db.assert_sound();
+}
+
+#[test]
+fn after_an_outage_the_newest_that_is_not_excluded_catches_up() {
+    // The scheduler is down from 12:00, and back in the morning.
+    let missed = "2027-03-14 13:00:00 schedule missed x5 to 2027-03-14 17:00:00";
+    let night = "2027-03-14 18:00:00 schedule skipped x15 to 2027-03-15 08:00:00";
+    assert_after_outage(
+        hourly(),
+        "2027-03-15T10:20:00Z",
+        &[missed, night, "2027-03-15 09:00:00 schedule missed", "2027-03-15 10:00:00 catch_up succeeded"],
+        "2027-03-15 11:00:00 active",
+    );
+    // One in time takes the place of all that are late.
+    assert_after_outage(
+        hourly().misfire(Misfire::RunOnce, minutes(15)),
+        "2027-03-15T09:00:00Z",
+        &[missed, night, "2027-03-15 09:00:00 schedule succeeded"],
+        "2027-03-15 10:00:00 active",
+    );
+    // At night nothing catches up.
+    assert_after_outage(
+        hourly(),
+        "2027-03-14T20:20:00Z",
+        &[missed, "2027-03-14 18:00:00 schedule skipped x3 to 2027-03-14 20:00:00"],
+        "2027-03-14 21:00:00 active",
+    );
+    let all = hourly().overlap(Overlap::Allow).misfire(Misfire::RunAll, seconds(10)).catch_up_limit(3);
+    assert_after_outage(
+        all,
+        "2027-03-15T10:20:00Z",
+        &[
+            "2027-03-14 13:00:00 schedule missed x4 to 2027-03-14 16:00:00",
+            "2027-03-14 17:00:00 catch_up succeeded",
+            night,
+            "2027-03-15 09:00:00 catch_up succeeded",
+            "2027-03-15 10:00:00 catch_up succeeded",
+        ],
+        "2027-03-15 11:00:00 active",
+    );
+}
+
+#[test]
+fn a_missed_occurrence_of_the_day_is_told_of_if_nothing_catches_up_at_night() {
+    let db = TestDb::new();
+    after_an_outage(&db, hourly().on_missed("tell"), "2027-03-14T20:20:00Z");
+    let told = "SELECT kind || ' ' || detail FROM scheduler_events WHERE kind IN ('missed', 'caught_up', 'skipped')";
+    let reason = "resolved later than the grace of the task (misfire policy): nothing catches up at a time that the task excludes \
+                  (only_between, only_on, except_on)";
+    let told = db.rows(told);
+    assert!(told.len() == 1 && told[0].starts_with("missed 5 occurrences") && told[0].ends_with(reason), "{told:?}");
+}
+
+/// A gap of three years has more periods than one turn records.
+#[test]
+fn a_long_outage_is_recorded_period_by_period() {
+    let db = TestDb::new();
+    after_an_outage(&db, hourly(), "2030-03-14T12:00:30Z");
+    let rows = "SELECT status, count(*), sum(occurrences) FROM task_runs WHERE task_id = 1 GROUP BY status";
+    let days = 3 * 365 + 1;
+    let expected = [
+        format!("missed|{}|{}", days + 1, 9 * days - 1),
+        format!("skipped|{days}|{}", 15 * days),
+        "succeeded|1|1".to_owned(),
+    ];
+    assert_eq!(db.rows(rows), expected);
+    let overlaps = "SELECT count(*) FROM task_runs a JOIN task_runs b
+                     ON a.task_id = b.task_id AND a.scheduled_for < b.scheduled_for AND a.last_scheduled_for >= b.scheduled_for";
+    assert_eq!(db.number::<u32>(overlaps), 0, "each occurrence is in one row");
+}
+
+#[test]
+fn by_sql_they_apply_at_once_and_what_is_no_time_makes_the_task_invalid() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper("2027-03-14T12:30:00Z");
+    stepper.client().add(NewTask::cron("t", "0 * * * *").handler("work")).expect("a task");
+    stepper.step().expect("a step");
+    db.execute("UPDATE scheduled_tasks SET only_between = '09:00-12:45' WHERE name = 't'");
+    stepper.clock().advance(hours(1));
+    work_off(&mut stepper);
+    db.assert_history("t", &["2027-03-14 13:00:00 schedule skipped"]);
+    db.execute("UPDATE scheduled_tasks SET only_between = '9 to 5' WHERE name = 't'");
+    work_off(&mut stepper);
+    let invalid = "SELECT status || ': ' || invalid_reason FROM scheduled_tasks WHERE name = 't'";
+    let reason = "invalid: invalid only_between: expected times of 24 hours such as 09:00-17:30, or 22:00-06:00 over midnight, separated by \
+                  commas, found \"9 to 5\"";
+    assert_eq!(db.rows(invalid), [reason]);
+    db.execute("UPDATE scheduled_tasks SET only_between = NULL WHERE name = 't'");
+    stepper.clock().advance(hours(1));
+    work_off(&mut stepper);
+    assert_eq!(db.rows("SELECT status FROM scheduled_tasks WHERE name = 't'"), ["active"]);
+    db.assert_sound();
+}
+
+#[test]
+fn they_are_stored_compared_and_refused_where_nothing_is_chosen() {
+    let db = TestDb::new();
+    let client = db.client();
+    let task = || hourly().only_on("2027-01-01..2027-12-31").except_on("2027-12-25").handler("work");
+    client.add(task()).unwrap();
+    let stored = client.task("t").unwrap().expect("the task").definition;
+    let texts = [stored.only_between.as_deref(), stored.only_on.as_deref(), stored.except_on.as_deref()];
+    assert_eq!(texts, [Some("09:00-17:30"), Some("2027-01-01..2027-12-31"), Some("2027-12-25")]);
+    let other = client.add(task().except_on("2027-12-26")).unwrap_err().to_string();
+    assert_eq!(other, r#"task "t" exists with another except_on: stored "2027-12-25", given "2027-12-26""#);
+    for task in [NewTask::manual("a"), NewTask::delay("a", hours(1)), NewTask::once("a", at("2027-03-14T12:00:00Z"))] {
+        match client.add(task.handler("work").only_on("2027-01-01")) {
+            Err(Error::InvalidTask { field: "schedule_type", .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
