@@ -48,10 +48,11 @@ impl Desk {
         Times { now: self.client.now(), zone: self.zone.clone() }
     }
 
-    /// Returns who changes tasks.
-    pub(crate) fn actor(&self, caller: &Caller) -> Result<Actor, ToolError> {
-        let name = self.named.as_deref().unwrap_or(&caller.client);
-        Ok(self.client.actor(&format!("mcp:{name}"), &self.session)?)
+    /// Returns who changes tasks for a call. The changes of a dry run are taken back.
+    pub(crate) fn actor(&self, call: &Call<'_>) -> Result<Actor, ToolError> {
+        let name = self.named.as_deref().unwrap_or(&call.caller.client);
+        let actor = self.client.actor(&format!("mcp:{name}"), &self.session)?;
+        Ok(if call.flag("dry_run") { actor.rehearsing() } else { actor })
     }
 }
 
