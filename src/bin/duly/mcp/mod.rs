@@ -21,7 +21,7 @@ mod versions;
 mod words;
 
 use std::collections::BTreeMap;
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -37,8 +37,19 @@ use crate::mcp::grant::Grant;
 /// Serves a client until its stream of requests ends.
 pub(crate) fn mcp(db: &Path, args: &McpArgs, requests: impl Read, answers: impl Write + Send) -> Result<(), Failure> {
     let desk = desk(db, args)?;
+    warnings(&desk).iter().for_each(|warning| drop(io::stderr().write_all(format!("warning: {warning}\n").as_bytes())));
     let served = server::serve(&desk, &mut BufReader::new(requests), answers);
     served.map_err(|error| Failure::Unsuccessful(format!("standard input cannot be read: {error}")))
+}
+
+/// Where the options and the manifest say of a handler less than the user may think.
+fn warnings(desk: &Desk) -> Vec<String> {
+    let (granted, described) = (&desk.grant.handlers, &desk.handlers);
+    let unused = described.keys().filter(|name| !granted.contains(*name));
+    let unused = unused.map(|name| format!("[handler.{name}]: no task has it, since --handlers does not name it"));
+    let is_open = |name: &&String| described.get(*name).is_none_or(|handler| handler.payload.is_none());
+    let open = granted.iter().filter(is_open);
+    unused.chain(open.map(|name| format!("--handlers {name}: without a payload_schema it takes any payload"))).collect()
 }
 
 fn desk(db: &Path, args: &McpArgs) -> Result<Desk, Failure> {

@@ -352,7 +352,7 @@ mod tests {
             ("4001-01-01T00:00", "expected an instant from 2001-09-09T01:46:40.000Z to 4000"),
             ("every 2 weeks on mon at 9:00", "expected a time of 24 hours such as 09:00"),
             ("every 1 month", "expected a text such as \"every 3 days at 09:00\""),
-            ("every month on 31 at 09:00", "not every month has a day 31"),
+            ("every 2 months on 31 at 09:00", "not every month has a day 31"),
         ] {
             let error = understand(text, now, &rome).unwrap_err();
             assert!(error.starts_with("schedule: invalid schedule") && error.contains(says), "{text}: {error}");
