@@ -218,3 +218,20 @@ fn a_server_without_its_database_or_with_wrong_options_does_not_start() {
         assert!(output.stdout.is_empty(), "{options:?}");
     }
 }
+
+#[test]
+fn a_handler_that_cannot_be_used_or_takes_anything_is_a_warning() {
+    let (db, _) = crate::mcp::change::home();
+    let options = ["mcp", "--scope", "a/", "--allow", "add", "--handlers", "note", "--manifest", "tasks.toml"];
+    let output = db.duly(&options).output().expect("the program");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let warnings: Vec<&str> = said.lines().collect();
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert_eq!(
+        warnings,
+        [
+            "warning: [handler.remind]: no task has it, since --handlers does not name it",
+            "warning: --handlers note: without a payload_schema it takes any payload"
+        ]
+    );
+}

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::mcp_args::Allow;
 use crate::mcp::answer::{Answer, ToolError, quoted, untrusted};
-use crate::mcp::desk::{Call, Desk};
+use crate::mcp::desk::{Call, Desk, instant};
 use crate::mcp::grant::{Sight, is_of_a_client, shown};
-use crate::mcp::look::{COMMAND, instant, payload_of, refused_schedule, understood, zone_of};
+use crate::mcp::look::{COMMAND, payload_of, refused_schedule, understood, zone_of};
 use crate::mcp::pace;
 use crate::mcp::shapes;
 use crate::mcp::words::Understood;

@@ -7,9 +7,9 @@ use duly::{EventFilter, RecordedEvent, Run, RunFilter, RunStatus, Task, TaskStat
 
 use crate::cli::values::reason;
 use crate::mcp::answer::{Answer, ToolError, quoted};
-use crate::mcp::desk::Desk;
+use crate::mcp::desk::{Desk, instant};
 use crate::mcp::grant::{Sight, shown};
-use crate::mcp::{look, shapes};
+use crate::mcp::shapes;
 
 /// How far around a time its occurrences are searched.
 const AROUND: Duration = Duration::from_secs(5 * 60);
@@ -19,7 +19,7 @@ const SEARCHED: usize = 500;
 /// Answers what became of a task at a time.
 pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Result<Answer, ToolError> {
     let zone = shapes::zone_of(task, times);
-    let at = instant(text, &zone, times)?;
+    let at = time_around(text, &zone, times)?;
     let (from, until) = (at.minus(AROUND), at.plus(AROUND));
     let runs = desk.client.runs(&RunFilter::newest(SEARCHED).of(task.name()).since(from))?;
     let covers = |run: &&Run| run.scheduled_for <= until && run.last_scheduled_for.unwrap_or(run.scheduled_for) >= from;
@@ -57,9 +57,9 @@ pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Res
 }
 
 /// Reads a time: an instant, a local time, or a time of today.
-fn instant(text: &str, zone: &Zone, times: &Times) -> Result<Timestamp, ToolError> {
+fn time_around(text: &str, zone: &Zone, times: &Times) -> Result<Timestamp, ToolError> {
     if text.contains('-') {
-        return look::instant("around", text, zone);
+        return instant("around", text, zone);
     }
     let today = zone.local_at(times.now).map(|local| format!("{}T{text}", local.date())).unwrap_or_default();
     zone.instant(&today).map_err(|error| match reason(error) {

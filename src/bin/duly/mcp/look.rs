@@ -5,9 +5,8 @@ use std::time::Duration;
 use duly::{EventFilter, Limits, Problem, ProblemKind, Run, RunFilter, RunStatus, Task, Zone};
 use serde_json::{Value, json};
 
-use crate::cli::zone;
 use crate::mcp::answer::{Answer, ToolError, quoted, untrusted, untrusted_up_to};
-use crate::mcp::desk::{Call, Desk};
+use crate::mcp::desk::{Call, Desk, instant};
 use crate::mcp::explain;
 use crate::mcp::grant::{Sight, shown};
 use crate::mcp::shapes;
@@ -137,12 +136,6 @@ pub(crate) fn preview(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError>
     answer.field("now", shapes::time(times.now, &zone, &times));
     answer.next("if this is what is meant, schedule_task with the same schedule and time_zone");
     Ok(answer)
-}
-
-/// The instant of an argument, or the reason of the library, by the name that the tool has for it.
-pub(crate) fn instant(argument: &str, text: &str, zone: &Zone) -> Result<duly::Timestamp, ToolError> {
-    let at = zone::day_or_instant(text, zone);
-    at.map_err(|reason| ToolError::Refused(format!("{argument}: {reason}, found {:?}", shown(text))))
 }
 
 /// Why a schedule was refused, without the name of a field that no tool has.

@@ -21,7 +21,7 @@ mod versions;
 mod words;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -34,10 +34,18 @@ use crate::manifest;
 use crate::mcp::desk::Desk;
 use crate::mcp::grant::Grant;
 
-/// Serves a client until its stream of requests ends.
-pub(crate) fn mcp(db: &Path, args: &McpArgs, requests: impl Read, answers: impl Write + Send) -> Result<(), Failure> {
+/// Serves a client until its stream of requests ends. `said`: for warnings.
+pub(crate) fn mcp(
+    db: &Path,
+    args: &McpArgs,
+    requests: impl Read,
+    answers: impl Write + Send,
+    mut said: impl Write,
+) -> Result<(), Failure> {
     let desk = desk(db, args)?;
-    warnings(&desk).iter().for_each(|warning| drop(io::stderr().write_all(format!("warning: {warning}\n").as_bytes())));
+    for warning in warnings(&desk) {
+        let _ = writeln!(said, "warning: {warning}");
+    }
     let served = server::serve(&desk, &mut BufReader::new(requests), answers);
     served.map_err(|error| Failure::Unsuccessful(format!("standard input cannot be read: {error}")))
 }
