@@ -379,6 +379,17 @@ mod tests {
         }
     }
 
+    /// As floats, 2^53 and 2^53 + 1 are one number.
+    #[test]
+    fn whole_numbers_are_compared_exactly() {
+        let most = 1_u64 << 53;
+        for bound in [json!({"maximum": most}), json!({"enum": [most]}), json!({"const": most})] {
+            assert!(schema(bound.clone()).check(&json!(most), "n").is_ok(), "{bound}");
+            assert!(schema(bound.clone()).check(&json!(most + 1), "n").is_err(), "{bound}");
+        }
+        assert!(schema(json!({"exclusiveMinimum": most})).check(&json!(most + 1), "n").is_ok());
+    }
+
     #[test]
     fn a_schema_that_would_not_be_checked_completely_is_refused() {
         let deep = (0..17).fold(json!({}), |inner, _| json!({"items": inner}));
