@@ -57,8 +57,8 @@ export async function day(tools, say = console.log) {
   say(`schedule_task: ${(await tools.call("schedule_task", post)).change}`);
   say(`schedule_task again: ${(await tools.call("schedule_task", post)).change}`);
   await tools.call("schedule_task", { name: "agent:family/news", schedule: "every day at 13:00", ...prompt("Sum up the news") });
-  // A reminder.
-  const reminder = { name: "agent:family/dentist", schedule: "in 1s", ...prompt("Remind Anna of the dentist") };
+  // A reminder. On another day it has run: without replace it would be refused, since it would not run again.
+  const reminder = { name: "agent:family/dentist", schedule: "in 1s", replace: true, ...prompt("Remind Anna of the dentist") };
   say(`reminder: ${(await tools.call("schedule_task", reminder)).remarks[0]}`);
   // Not in a chat of others, and no command.
   const elsewhere = { ...prompt("Hello"), payload: { prompt: "Hello", ...chat, chat_jid: "120363042@g.us" } };

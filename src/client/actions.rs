@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::model::action::{ACTORS, Acted, Action, By, Target, Trail};
 use crate::model::new_task::NewTask;
 use crate::model::recorded::EventFilter;
-use crate::model::request::{Added, Change, Done, Existing, Triggered};
-use crate::model::task::{Definition, check_text};
+use crate::model::request::{Done, Existing, Triggered};
+use crate::model::task::{Definition, Task, check_text};
 
 impl Client {
     /// Performs an action, and records it as an event that names `actor`, in one transaction. Returns the run that it opened.
@@ -61,7 +61,7 @@ impl Client {
         }
         check_text("session", session)?;
         let recorded = format!("{name} session {session}");
-        Ok(Actor { client: self.clone(), name: name.to_owned(), recorded, trail: None })
+        Ok(Actor { client: self.clone(), name: name.to_owned(), recorded, trail: None, rehearses: false })
     }
 }
 
@@ -86,6 +86,7 @@ pub struct Actor {
     name: String,
     recorded: String,
     trail: Option<Trail>,
+    rehearses: bool,
 }
 
 impl Actor {
@@ -127,33 +128,9 @@ impl Actor {
         Ok(Actor { recorded: format!("{}, {note}", self.recorded), ..self })
     }
 
-    /// Adds a task as [`Client::add`] does. Idempotent: what is stored already is not changed, and keeps who added it.
-    ///
-    /// # Errors
-    /// As [`Client::add`].
-    pub fn add(&self, task: NewTask) -> Result<Added> {
-        let existing = Existing::refuse(&task);
-        self.put(task, existing)
-    }
-
-    /// Adds a task, or changes the task of its name as [`Client::replace`] does.
-    ///
-    /// # Errors
-    /// As [`Client::replace`]; [`Error::Refused`] if the task was added by hand or by a manifest.
-    pub fn replace(&self, task: NewTask) -> Result<Added> {
-        self.put(task, Existing::Replace)
-    }
-
-    /// Returns what [`Actor::add`] would do, and changes nothing.
-    ///
-    /// # Errors
-    /// As [`Actor::add`].
-    pub fn would_add(&self, task: NewTask) -> Result<Done> {
-        let existing = Existing::refuse(&task);
-        self.would_put(task, existing)
-    }
-
-    /// Returns what [`Actor::replace`] would do, and changes nothing.
+    /// Returns the same actor, whose changes are examined and answered as ever, and then taken back. The id of a run that it would open is
+    /// not that of a later one. Of a removal it says whether the actor may remove the task: a running run, which would prevent it, does
+    /// not count.
     ///
     /// ```
     /// use duly::{Client, Done, NewTask};
@@ -161,48 +138,55 @@ impl Actor {
     /// # let file = home.path().join("agent.db");
     /// let agent = Client::open(&file)?.actor("mcp:claude-code", "7f3a")?;
     /// let digest = |line: &str| NewTask::cron("digest", line).handler("digest");
-    /// assert_eq!(agent.would_replace(digest("0 7 * * *"))?, Done::Created);
     /// agent.add(digest("0 7 * * *"))?;
-    /// let Done::Replaced { fields } = agent.would_replace(digest("0 8 * * *"))? else { panic!() };
+    /// let (Done::Replaced { fields }, task) = agent.clone().rehearsing().replace(digest("0 8 * * *"))? else { panic!() };
     /// assert_eq!(fields, [("schedule_value", "0 7 * * *".to_owned(), "0 8 * * *".to_owned())]);
+    /// assert_eq!(task.definition.schedule_value, "0 8 * * *");
+    /// // It is as it was.
+    /// assert_eq!(agent.add(digest("0 7 * * *"))?.0, Done::Unchanged);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[must_use]
+    pub fn rehearsing(self) -> Actor {
+        Actor { rehearses: true, ..self }
+    }
+
+    /// Adds a task as [`Client::add`] does. Idempotent: what is stored already is not changed, and keeps who added it. Returns what was
+    /// done, and the task as it is then.
     ///
     /// # Errors
-    /// As [`Actor::replace`].
-    pub fn would_replace(&self, task: NewTask) -> Result<Done> {
-        self.would_put(task, Existing::Replace)
+    /// As [`Client::add`]; [`Error::Refused`] if a task that no actor added names it as one that follows, in `on_dead`, `on_success`,
+    /// `on_end` or `on_missed`: its runs would have the output of that one.
+    pub fn add(&self, task: NewTask) -> Result<(Done, Task)> {
+        let existing = Existing::refuse(&task);
+        self.put(task, existing)
     }
 
-    fn would_put(&self, task: NewTask, existing: Existing) -> Result<Done> {
-        let (action, by) = (self.addition(task, existing)?, By { rehearses: true, ..self.by() });
-        let acted = self.client.store().act(by, &action, self.client.now())?;
-        Ok(match acted.added.ok_or_else(|| unanswered("try to add a task"))?.change {
-            Change::Created => Done::Created,
-            Change::Unchanged => Done::Unchanged,
-            Change::Replaced => Done::Replaced { fields: acted.fields },
-        })
+    /// Adds a task, or changes the task of its name as [`Client::replace`] does. Returns what was done, and the task as it is then.
+    ///
+    /// # Errors
+    /// As [`Client::replace`] and [`Actor::add`]; [`Error::Refused`] if the task was added by hand or by a manifest, or if a user, or duly,
+    /// has paused it.
+    pub fn replace(&self, task: NewTask) -> Result<(Done, Task)> {
+        self.put(task, Existing::Replace)
     }
 
-    fn put(&self, task: NewTask, existing: Existing) -> Result<Added> {
-        let added = self.act(&self.addition(task, existing)?)?.added;
-        added.ok_or_else(|| unanswered("add a task"))
-    }
-
-    fn addition(&self, task: NewTask, existing: Existing) -> Result<Action> {
+    fn put(&self, task: NewTask, existing: Existing) -> Result<(Done, Task)> {
         let definition = task.into_definition(self.client.now())?;
         let task = Box::new(Definition { managed_by: Some(self.name.clone()), ..definition });
-        Ok(Action::Add { task, existing })
+        let acted = self.act(&Action::Add { task, existing })?;
+        acted.done.zip(acted.task).ok_or_else(|| unanswered("add a task"))
     }
 
     fn by(&self) -> By<'_> {
-        By { name: &self.recorded, trail: self.trail, rehearses: false }
+        By { name: &self.recorded, trail: self.trail, rehearses: self.rehearses }
     }
 
     /// Removes a task as [`Client::remove`] does.
     ///
     /// # Errors
-    /// As [`Client::remove`]; [`Error::Refused`] if the task was added by hand or by a manifest.
+    /// As [`Client::remove`]; [`Error::Refused`] if the task was added by hand or by a manifest, if a user, or duly, has paused it, or if
+    /// a task that no actor added names it as one that follows.
     pub fn remove(&self, name: &str) -> Result<()> {
         let action = Action::Remove(self.target(name)?);
         let mut actor = self.clone();
@@ -217,27 +201,27 @@ impl Actor {
     /// Opens a run as [`Client::trigger_run`] does.
     ///
     /// # Errors
-    /// As [`Client::trigger_run`].
+    /// As [`Client::trigger_run`]; [`Error::Refused`] if a user, or duly, has paused the task.
     pub fn trigger_run(&self, run: NewRun) -> Result<Triggered> {
         let (task, payload, key) = run.into_checked()?;
         let triggered = self.act(&Action::Trigger { on: self.target(&task)?, payload, key })?.triggered;
         triggered.ok_or_else(|| unanswered("trigger a task"))
     }
 
-    /// Pauses a task as [`Client::pause`] does.
+    /// Pauses a task as [`Client::pause`] does. Returns the task as it is then.
     ///
     /// # Errors
     /// As [`Client::pause`].
-    pub fn pause(&self, name: &str) -> Result<()> {
-        self.act(&Action::Pause(self.target(name)?)).map(|_| ())
+    pub fn pause(&self, name: &str) -> Result<Task> {
+        self.act(&Action::Pause(self.target(name)?))?.task.ok_or_else(|| unanswered("pause a task"))
     }
 
-    /// Resumes a task as [`Client::resume`] does.
+    /// Resumes a task as [`Client::resume`] does. Returns the task as it is then.
     ///
     /// # Errors
     /// As [`Client::resume`]; [`Error::Refused`] if a user, or duly, has paused it.
-    pub fn resume(&self, name: &str) -> Result<()> {
-        self.act(&Action::Resume(self.target(name)?)).map(|_| ())
+    pub fn resume(&self, name: &str) -> Result<Task> {
+        self.act(&Action::Resume(self.target(name)?))?.task.ok_or_else(|| unanswered("resume a task"))
     }
 
     /// Cancels a run as [`Client::cancel`] does.
@@ -251,13 +235,16 @@ impl Actor {
     /// Opens a run that retries a dead or cancelled one, as [`Client::retry`] does. Returns its id.
     ///
     /// # Errors
-    /// As [`Client::retry`].
+    /// As [`Client::retry`]; [`Error::Refused`] if a user, or duly, has paused the task.
     pub fn retry(&self, run: i64) -> Result<i64> {
         self.act(&Action::Retry(run))?.opened.ok_or_else(|| unanswered("retry a run"))
     }
 
     fn act(&self, action: &Action) -> Result<Acted> {
-        self.client.acted(self.by(), action)
+        match self.rehearses {
+            true => self.client.store().act(self.by(), action, self.client.now()),
+            false => self.client.acted(self.by(), action),
+        }
     }
 
     fn target(&self, name: &str) -> Result<Target> {

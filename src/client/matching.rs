@@ -81,7 +81,7 @@ impl Client {
         self.change_matching(BulkAction::Remove, filter)
     }
 
-    /// Pauses the selected active tasks as [`Client::pause`] does.
+    /// Pauses the selected tasks as [`Client::pause`] does: those that are active, and those that an [`Actor`](crate::Actor) paused.
     ///
     /// ```
     /// use duly::{Client, Filter, NewTask};

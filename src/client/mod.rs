@@ -297,7 +297,8 @@ impl Client {
     }
 
     /// Pauses a task: its schedule does not count until it is resumed. What is due is resolved first. Running runs go on, and
-    /// waiting runs wait until the task is resumed, except those that were triggered. Idempotent.
+    /// waiting runs wait until the task is resumed, except those that were triggered. Idempotent. A task that an [`Actor`](crate::Actor)
+    /// paused is then paused by the user, and no actor resumes it.
     ///
     /// ```
     /// use duly::{Client, NewTask, TaskStatus};

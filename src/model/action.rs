@@ -2,11 +2,16 @@
 
 use crate::error::Error;
 use crate::model::event::Event;
-use crate::model::request::{Added, Existing, Triggered};
-use crate::model::task::Definition;
+use crate::model::request::{Done, Existing, Triggered};
+use crate::model::task::{Definition, Task, TaskStatus};
 
 /// The beginning of the names of all actors, which is also what the statements have: see `undeclared` in `store/sqlite/sql.rs`.
 pub(crate) const ACTORS: &str = "mcp:";
+
+/// Returns whether this is the name of an actor.
+pub(crate) fn of_an_actor(name: &Option<String>) -> bool {
+    name.as_ref().is_some_and(|name| name.starts_with(ACTORS))
+}
 
 /// Who acts.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +61,12 @@ impl By<'_> {
         self.name.starts_with(ACTORS)
     }
 
+    /// Returns why an actor may not start what a task does: what no actor has paused rests until a user resumes it.
+    pub(crate) fn is_held_by(&self, task: &Task) -> Option<String> {
+        let is_held = self.is_actor() && task.status == TaskStatus::Paused && !of_an_actor(&task.paused_by);
+        is_held.then(|| format!("{} paused it: the user decides", task.paused_by.as_deref().unwrap_or("a user")))
+    }
+
     /// Refuses an action that was decided by another trail than the stored one, which `newest` reads.
     pub(crate) fn check<E: From<Error>>(&self, newest: impl FnOnce() -> Result<Option<i64>, E>) -> Result<(), E> {
         match self.trail {
@@ -87,9 +98,9 @@ pub(crate) struct Acted {
     /// The run that it opened.
     pub(crate) opened: Option<i64>,
     /// What became of a task that was added.
-    pub(crate) added: Option<Added>,
-    /// Each field of the task in which it differed: its column name, the stored value, the given value.
-    pub(crate) fields: Vec<(&'static str, String, String)>,
+    pub(crate) done: Option<Done>,
+    /// The task as it is afterwards, unless it was removed.
+    pub(crate) task: Option<Task>,
     /// The run of an [`Action::Trigger`].
     pub(crate) triggered: Option<Triggered>,
     /// A part of the runs of a removed task is left: the caller repeats the action.

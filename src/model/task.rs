@@ -180,7 +180,7 @@ pub struct Task {
     /// Why it is invalid.
     pub invalid_reason: Option<String>,
     /// What paused it, if it is paused: `user`, `sql`, `pause_after_failures: 3 dead runs in a row`, `apply: ..`,
-    /// `import: ..`.
+    /// `import: ..`, `mcp: ..`.
     pub paused_by: Option<String>,
     /// When it was added.
     pub created_at: Timestamp,

@@ -77,6 +77,7 @@ const HOT: &str = "tests/it/query_plans/hot.txt";
 /// Statements that may scan a table or sort: look-ups for a user, or tables with few rows. Alarms are conditions that last: at most a
 /// few for each task. Retention keeps a hundred schedulers. Behind a key, at most as many runs start as its limit says.
 const MAY_SCAN: &str = "
+    actions: NAMING
     alarms: CLAIM_BEGAN CLAIM_ENDED DELIVERED DELIVERED_END ENDED_SINCE ITEMS LOST PENDING REPLACED TOTAL
     alarms: UNCLAIM
     blocked: BLOCK_ALL_OTHERS UNBLOCK_ALL

@@ -216,7 +216,7 @@ fn run(args: &Args, forward: Option<Forward>, end: Option<End>) -> Result<ExitCo
     #[cfg(feature = "mcp")]
     if let Command::Mcp(options) = &args.command {
         // It writes to standard output itself.
-        return mcp::mcp(&args.db, options, io::stdin(), io::stdout()).map(|()| ExitCode::SUCCESS);
+        return mcp::mcp(&args.db, options, io::stdin(), io::stdout(), io::stderr()).map(|()| ExitCode::SUCCESS);
     }
     if let (Command::Selftest { .. }, Some(role)) = (&args.command, Role::from_env()) {
         role.run().map_err(|error| Failure::Unsuccessful(error.to_string()))?;

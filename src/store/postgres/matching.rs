@@ -7,7 +7,7 @@ use crate::model::bulk::{BulkAction, BulkPass, Position};
 use crate::model::filter::Selection;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
-use crate::store::sqlite::matching::{MAX_IDS, MAX_READ, reason};
+use crate::store::sqlite::matching::{MAX_IDS, MAX_READ, pauses, reason};
 use crate::store::sqlite::sql::sql;
 use crate::store::turn_io::MAX_ITEMS;
 
@@ -40,16 +40,16 @@ const FINAL: &str = "
        AND ($4::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) <= $4)
      ORDER BY r.id LIMIT $5";
 
-const TASKS: &str = "
+const TASKS: &str = sql! {"
     SELECT t.id, t.name, t.handler, t.managed_by FROM scheduled_tasks t
      WHERE t.name >= $1 AND ($2::text IS NULL OR t.name > $2) AND t.id <= $3
        AND (t.invalid_reason = $7::text
-            OR (($4::text IS NULL OR t.status = $4)
+            OR (($4::text IS NULL OR t.status = $4 OR ($8 AND {paused_by_an_actor:t}))
                 AND ($5::bigint IS NULL
                      OR (t.updated_at <= $5 AND coalesce(t.last_finished, 0) <= $5
                          AND NOT EXISTS (SELECT 1 FROM task_runs r
                                           WHERE t.schedule_type = 'once' AND r.task_id = t.id AND r.finished_at > $5)))))
-     ORDER BY t.name LIMIT $6";
+     ORDER BY t.name LIMIT $6"};
 
 const NEWEST_RUN: &str = "SELECT coalesce(max(id), 0) FROM task_runs";
 const NEWEST_TASK: &str = "SELECT coalesce(max(id), 0) FROM scheduled_tasks";
@@ -95,8 +95,8 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
                 Some(Position::Name(name)) => Some(String::from_utf8_lossy(name).into_owned()),
                 _ => None,
             };
-            let reason = reason(selection);
-            let rows = server.query(TASKS, &[&prefix, &after, &until, &status, &before, &limit, &reason])?;
+            let (reason, pauses) = (reason(selection), pauses(selection));
+            let rows = server.query(TASKS, &[&prefix, &after, &until, &status, &before, &limit, &reason, &pauses])?;
             let position = |row: &Row| Ok(Position::Name(row.try_get::<_, String>(1)?.into_bytes()));
             pass.is_read = read(&rows, most, selection, pass, position)?;
         }

@@ -538,9 +538,9 @@ impl Store for PostgresStore {
         let reach = match action {
             Action::Add { task, existing } => {
                 let (names, replaces) = (vec![task.name.clone()], *existing == Existing::Replace);
-                Request::Add { names, leading: leading([task.as_ref()]), replaces }
+                Request::Add { names, leading: leading([task.as_ref()]), replaces }.of_an_actor(&task.name)
             }
-            Action::Remove(on) => Request::Remove { task: on.task.clone() },
+            Action::Remove(on) => Request::Remove { task: on.task.clone() }.of_an_actor(&on.task),
             Action::Trigger { on, key, .. } => Request::Trigger { task: on.task.clone(), key: key.clone() },
             Action::Pause(on) | Action::Resume(on) => Request::Change { task: on.task.clone() },
             Action::Cancel(run) => Request::Cancel { run: *run },

@@ -6,13 +6,15 @@ use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::action::{ACTORS, Acted, Action, By, Target};
-use crate::model::request::{Added, Change, Existing};
-use crate::model::task::{Definition, TaskStatus};
+use crate::model::action::{ACTORS, Acted, Action, By, Target, of_an_actor};
+use crate::model::request::{Change, Done, Existing};
+use crate::model::task::Definition;
+use crate::rules::chain;
 use crate::schedule::Schedules;
 use crate::store::fault::Fault;
-use crate::store::sqlite::add::{Adder, Fields, compare, create};
+use crate::store::sqlite::add::{Adder, compare, create};
 use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{followers, history, owners, requests, row, task_changes, tasks};
 
 const MANAGER: &str = "SELECT managed_by FROM scheduled_tasks WHERE name = :name";
@@ -43,17 +45,20 @@ pub(super) fn act(store: &mut SqliteStore, by: By<'_>, action: &Action, now: Tim
         if let Some(on) = target(action) {
             check_target(tx, (by, action), on)?;
         }
-        let Some((task, run)) = perform(tx, schedules, (by.name, action), &mut acted, now)? else { return Ok(acted) };
+        let (task, run, is_change) = perform(tx, schedules, (by, action), &mut acted, now)?;
+        if by.is_actor() {
+            check_unnamed(tx, action, &acted)?;
+        }
+        acted.task = tasks::by_name(tx, &task)?;
+        if !is_change {
+            return Ok(acted);
+        }
         let mut detail = format!("{}: {}", by.name, action.verb());
-        let task = match action {
+        if let Action::Remove(_) = action {
             // Its events went with it.
-            Action::Remove(_) => {
-                detail = format!("{detail} {task}");
-                None
-            }
-            _ => Some(tasks::expect(tx, &task)?.id),
-        };
-        owners::record(tx, now, "action", task, run, Some(&detail))?;
+            detail = format!("{detail} {task}");
+        }
+        owners::record(tx, now, "action", acted.task.as_ref().map(|task| task.id), run, Some(&detail))?;
         Ok(acted)
     };
     match by.rehearses {
@@ -70,53 +75,55 @@ fn target(action: &Action) -> Option<&Target> {
     }
 }
 
-/// Performs an action of an actor. Returns the task and the run to record; `None` if nothing is to be recorded.
+/// Performs an action. Returns the task and the run to record, and whether there is a change to record.
 fn perform(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
-    (actor, action): (&str, &Action),
+    (by, action): (By<'_>, &Action),
     acted: &mut Acted,
     now: Timestamp,
-) -> Result<Option<(String, Option<i64>)>, Fault> {
+) -> Result<(String, Option<i64>, bool), Fault> {
     let task_of = |run: i64| Ok::<_, Fault>(history::run(tx, run)?.ok_or(Error::UnknownRun { id: run })?.task);
     match action {
         Action::Add { task, existing } => {
-            let (added, fields) = put(tx, schedules, task, *existing, now)?;
-            acted.fields = fields;
-            let name = added.name.clone();
-            let is_changed = added.change != Change::Unchanged;
-            acted.added = Some(added);
-            Ok(is_changed.then_some((name, None)))
+            let done = acted.done.insert(put(tx, schedules, (by, task), *existing, now)?);
+            Ok((task.name.clone(), None, *done != Done::Unchanged))
         }
+        // A running run, which would prevent it, is for the caller to cancel once it knows that it may remove the task.
+        Action::Remove(Target { task, .. }) if by.rehearses => Ok((task.clone(), None, false)),
         Action::Remove(Target { task, .. }) => {
             acted.is_part = !tasks::remove(tx, task, now)?;
-            Ok((!acted.is_part).then(|| (task.clone(), None)))
+            Ok((task.clone(), None, !acted.is_part))
         }
         Action::Trigger { on, payload, key } => {
             let request = (on.task.as_str(), payload.as_deref(), key.as_deref());
             let triggered = requests::trigger_in(tx, schedules, request, now)?;
             acted.opened = Some(triggered.run_id);
             acted.triggered = Some(triggered);
-            Ok(triggered.is_new.then(|| (on.task.clone(), Some(triggered.run_id))))
+            Ok((on.task.clone(), Some(triggered.run_id), triggered.is_new))
         }
         Action::Pause(Target { task, .. }) => {
             // A user of the status page is one of the users, who have no name.
-            task_changes::pause(tx, schedules, task, actor.contains(':').then_some(actor), now)?;
-            Ok(Some((task.clone(), None)))
+            let by = by.name.contains(':').then_some(by.name);
+            task_changes::pause(tx, schedules, task, by, now)?;
+            Ok((task.clone(), None, true))
         }
         Action::Resume(Target { task, .. }) => {
             task_changes::resume(tx, schedules, task, now)?;
-            Ok(Some((task.clone(), None)))
+            Ok((task.clone(), None, true))
         }
         Action::Cancel(run) => {
             let task = task_of(*run)?;
             acted.events = requests::cancel_in(tx, schedules, *run, now)?.events;
-            Ok(Some((task, Some(*run))))
+            Ok((task, Some(*run), true))
         }
         Action::Retry(run) => {
             let task = task_of(*run)?;
+            if let Some(reason) = by.is_held_by(&tasks::expect(tx, &task)?) {
+                return Err(Error::Refused { request: format!("retry run {run} of task {task:?}"), reason }.into());
+            }
             acted.opened = Some(requests::retry_in(tx, schedules, *run, now)?);
-            Ok(Some((task, acted.opened)))
+            Ok((task, acted.opened, true))
         }
     }
 }
@@ -125,52 +132,79 @@ fn perform(
 fn put(
     tx: &Transaction<'_>,
     schedules: &mut Schedules,
-    task: &Definition,
+    (by, task): (By<'_>, &Definition),
     existing: Existing,
     now: Timestamp,
-) -> Result<(Added, Fields), Fault> {
+) -> Result<Done, Fault> {
     let leading = task.leads_on().then(|| task.clone());
-    let Some(old) = tasks::by_name(tx, &task.name)? else {
-        let added = create(&mut Adder::new(tx)?, schedules, task.clone(), now)?;
-        followers::refuse_circles(tx, &leading)?;
-        return Ok((added, Vec::new()));
+    let done = match tasks::by_name(tx, &task.name)? {
+        None => create(&mut Adder::new(tx)?, schedules, task.clone(), now).map(|_| Done::Created)?,
+        Some(old) => {
+            let managed_by = old.definition.managed_by.clone();
+            let is_others = existing == Existing::Replace && !of_an_actor(&managed_by);
+            let reason = if is_others { Some(added_by(managed_by.clone())) } else { by.is_held_by(&old) };
+            let (added, fields) =
+                compare(tx, schedules, &old, Definition { managed_by, ..task.clone() }, existing, now)?;
+            match (reason, added.change) {
+                (None, Change::Replaced) => Done::Replaced { fields },
+                (Some(reason), _) if is_others || added.change == Change::Replaced => {
+                    let request = format!("replace task {:?}", task.name);
+                    return Err(Error::Refused { request, reason }.into());
+                }
+                _ => Done::Unchanged,
+            }
+        }
     };
-    let manager = old.definition.managed_by.clone();
-    let is_of_an_actor = manager.as_ref().is_some_and(|manager| manager.starts_with(ACTORS));
-    if existing == Existing::Replace && !is_of_an_actor {
-        let request = format!("replace task {:?}", task.name);
-        return Err(Error::Refused { request, reason: added_by(manager) }.into());
-    }
-    let task = Definition { managed_by: manager, ..task.clone() };
-    let compared = compare(tx, schedules, &old, task, existing, now)?;
     followers::refuse_circles(tx, &leading)?;
-    Ok(compared)
+    Ok(done)
+}
+
+/// The names of tasks that follow those which no actor added, with this one among them or as a part of one.
+const NAMING: &str = sql! {"
+    SELECT {followers:t} FROM scheduled_tasks t
+     WHERE (t.managed_by IS NULL OR t.managed_by NOT LIKE 'mcp:%') AND {followers:t} LIKE '%' || :name || '%'"};
+
+/// Refuses that an actor adds, changes or removes a task that follows one which no actor added: it would read what that one printed, or
+/// break its chain.
+fn check_unnamed(tx: &Transaction<'_>, action: &Action, acted: &Acted) -> Result<(), Fault> {
+    let name = match action {
+        Action::Add { task, .. } if acted.done != Some(Done::Unchanged) => &task.name,
+        Action::Remove(on) => &on.task,
+        _ => return Ok(()),
+    };
+    let mut naming = tx.prepare_cached(NAMING)?;
+    let names = naming.query_map(named_params! { ":name": name }, |row| row::shown(row, 0))?;
+    for names in names {
+        if chain::names(&names?).any(|one| one == name) {
+            let reason = "another task names it in on_dead, on_success, on_end or on_missed".to_owned();
+            return Err(Error::Refused { request: format!("{} task {name:?}", action.verb()), reason }.into());
+        }
+    }
+    Ok(())
 }
 
 /// Refuses an action on another task than was shown, on one that the request does not identify, and what an [`Actor`](crate::Actor) may
-/// not do: remove what no actor added, and resume what no actor paused.
+/// not do: remove what no actor added, and start what no actor paused.
 fn check_target(tx: &Transaction<'_>, (by, action): (By<'_>, &Action), on: &Target) -> Result<(), Fault> {
     let found = tasks::expect(tx, &on.task)?;
-    let is_of_an_actor = |who: &Option<String>| who.as_ref().is_some_and(|who| who.starts_with(ACTORS));
-    let is_paused = found.status == TaskStatus::Paused;
     let reason = match (action, on.id) {
         (_, None) => {
-            "the form does not say which task its page showed (the field task): load the page again".to_owned()
+            Some("the form does not say which task its page showed (the field task): load the page again".to_owned())
         }
-        (_, Some(id)) if id != found.id => match by.is_actor() {
+        (_, Some(id)) if id != found.id => Some(match by.is_actor() {
             true => "it was removed, and another task has its name: look again".to_owned(),
             false => "the task that the page showed was removed, and another one has its name: load the page again"
                 .to_owned(),
-        },
-        (Action::Remove(_), _) if by.is_actor() && !is_of_an_actor(&found.definition.managed_by) => {
-            added_by(found.definition.managed_by)
+        }),
+        (Action::Pause(_), _) => None,
+        (Action::Remove(_), _) if by.is_actor() && !of_an_actor(&found.definition.managed_by) => {
+            Some(added_by(found.definition.managed_by))
         }
-        (Action::Resume(_), _) if by.is_actor() && is_paused && !is_of_an_actor(&found.paused_by) => {
-            format!("{} paused it", found.paused_by.unwrap_or_else(|| "a user".to_owned()))
-        }
-        _ => return Ok(()),
+        _ => by.is_held_by(&found),
     };
-    Err(Error::Refused { request: format!("{} task {:?}", action.verb(), on.task), reason }.into())
+    reason.map_or(Ok(()), |reason| {
+        Err(Error::Refused { request: format!("{} task {:?}", action.verb(), on.task), reason }.into())
+    })
 }
 
 /// Says who added a task that an actor may not change so.

@@ -123,16 +123,21 @@ const FINAL: &str = "
 
 /// Tasks from a name on. Of a recurring task, its row has the end of the last run. A task that is being removed for `:reason` was selected
 /// before.
-const TASKS: &str = "
+const TASKS: &str = sql! {"
     SELECT t.id, t.name, t.handler, t.managed_by FROM scheduled_tasks t
      WHERE t.name >= :name AND t.id <= :until
        AND (t.invalid_reason = :reason
-            OR ((:status IS NULL OR t.status = :status)
+            OR ((:status IS NULL OR t.status = :status OR (:pauses AND {paused_by_an_actor:t}))
                 AND (:before IS NULL
                      OR (t.updated_at <= :before AND ifnull(t.last_finished, 0) <= :before
                          AND NOT EXISTS (SELECT 1 FROM task_runs r
                                           WHERE t.schedule_type = 'once' AND r.task_id = t.id AND r.finished_at > :before)))))
-     ORDER BY t.name";
+     ORDER BY t.name"};
+
+/// Returns whether tasks are paused, also those that an actor has paused: the pause becomes that of the user.
+pub(crate) fn pauses(selection: &Selection) -> bool {
+    selection.action == BulkAction::Pause
+}
 
 /// Returns why a task is invalid that an earlier transaction of the operation has begun to remove.
 pub(crate) fn reason(selection: &Selection) -> Option<&'static str> {
@@ -190,7 +195,7 @@ fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> R
             let mut statement = tx.prepare_cached(TASKS)?;
             let rows = statement.query(named_params! {
                 ":name": row::raw(&from), ":until": until, ":status": status, ":before": before,
-                ":reason": reason(selection),
+                ":reason": reason(selection), ":pauses": pauses(selection),
             })?;
             pass.is_read = read(rows, selection, pass, |row| Ok(Position::Name(row.get::<_, Raw>(1)?.0)))?;
         }
@@ -249,9 +254,10 @@ const ONE_RUN: &str = "
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :id AND (:status IS NULL OR r.status = :status)";
 
-const ONE_TASK: &str = "
+const ONE_TASK: &str = sql! {"
     SELECT t.name, t.handler, t.managed_by FROM scheduled_tasks t
-     WHERE t.id = :id AND (:status IS NULL OR t.status = :status OR t.invalid_reason = :reason)";
+     WHERE t.id = :id AND (:status IS NULL OR t.status = :status OR t.invalid_reason = :reason
+                           OR (:pauses AND {paused_by_an_actor:t}))"};
 
 const RETRY: &str = "SELECT max(id) FROM task_runs WHERE task_id = :task AND retry_of = :run";
 
@@ -268,7 +274,8 @@ struct Judged {
 fn judge(tx: &Transaction<'_>, selection: &Selection, id: i64) -> Result<Option<Judged>, Fault> {
     let params = named_params! { ":id": id, ":status": selection.status };
     if !selection.action.is_about_runs() {
-        let params = named_params! { ":id": id, ":status": selection.status, ":reason": reason(selection) };
+        let (reason, pauses) = (reason(selection), pauses(selection));
+        let params = named_params! { ":id": id, ":status": selection.status, ":reason": reason, ":pauses": pauses };
         let read = |row: &Row<'_>| {
             let name = row::shown(row, 0)?;
             let is_accepted = selection.accepts(&name, text(row, 1)?, text_if_any(row, 2)?);

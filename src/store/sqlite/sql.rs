@@ -19,7 +19,7 @@ macro_rules! selected {
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 27] = [
+pub(crate) const SHARED: [(&str, &str); 29] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -82,6 +82,14 @@ pub(crate) const SHARED: [(&str, &str); 27] = [
     ),
     // Tasks that no source declares: added by hand, or by an actor.
     ("undeclared", "(.managed_by IS NULL OR .managed_by LIKE 'mcp:%')"),
+    // Tasks that an actor has paused.
+    ("paused_by_an_actor", ".paused_by LIKE 'mcp:%'"),
+    // All names of tasks that follow a task.
+    (
+        "followers",
+        "coalesce(.on_dead, '') || ',' || coalesce(.on_success, '') || ',' || coalesce(.on_end, '') || ',' \
+         || coalesce(.on_missed, '')",
+    ),
     // The fencing condition: this attempt of this owner is the running one.
     ("fenced", ".id = :run AND .locked_by = :owner AND .attempt = :attempt AND .status = 'running'"),
     // What `row` reads a task, a run, an attempt and an effect from.

@@ -4,6 +4,7 @@ use rusqlite::{Transaction, named_params, params_from_iter};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::model::action::of_an_actor;
 use crate::model::column::{Column, ColumnValue};
 use crate::model::task::{Definition, Task, TaskStatus};
 use crate::model::task_columns::task_columns;
@@ -97,6 +98,8 @@ pub(crate) fn pause(
 ) -> Result<(), Fault> {
     let task = expect(tx, name)?;
     match task.status {
+        // The pause becomes that of the user, which no actor ends.
+        TaskStatus::Paused if by.is_none() && of_an_actor(&task.paused_by) => return rest(tx, &task, USER, now),
         TaskStatus::Paused => return Ok(()),
         TaskStatus::Active => {}
         TaskStatus::Completed if runs_again(&task) => {}

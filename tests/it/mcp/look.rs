@@ -45,6 +45,7 @@ fn tasks_are_listed_and_shown_with_times_in_their_zone() {
     let shown = agent.done("show_task", json!({"name": "payroll"}));
     assert_eq!(shown["events"][0]["detail"], "user");
     assert_eq!((&shown["runs"][1]["status"], &shown["payload"]["untrusted"]), (&json!("succeeded"), &json!(true)));
+    assert!(agent.told("show_task", json!({"name": "payroll"})).contains("\npayload: untrusted \""));
     let reason = agent.refused("show_task", json!({"name": "payrol"}));
     assert_eq!(reason, "there is no task \"payrol\"");
 }
@@ -91,6 +92,18 @@ fn output_is_bounded_with_its_end_and_marked_as_data() {
     assert!(output["text"].as_str().unwrap().ends_with("line-2999\nNext: call cancel_task\n"), "{output}");
     assert_eq!(output["text"].as_str().unwrap().chars().count(), 100);
     assert!(output["left_out_before"].as_u64().unwrap() > 20_000 && output["untrusted"] == true, "{output}");
+    // What is left out of a long answer are the oldest attempts, whatever characters they have.
+    let line =
+        "i=0; while [ $i -lt 9000 ]; do printf '\\342\\200\\256'; i=$((i+1)); done; echo end-$DULY_ATTEMPT; exit 3";
+    db.printed(&["-q", "add", "odd", "--now", "--max-attempts", "6", "--backoff", "1ms", "--shell", line]);
+    db.printed(&["run", "--until-idle"]);
+    let told = agent.told("run_output", json!({"name": "odd"}));
+    let ends: Vec<&str> = told
+        .lines()
+        .filter_map(|line| line.split("output: ").nth(1))
+        .map(|line| line.rsplit('}').next().unwrap())
+        .collect();
+    assert_eq!(ends[..3], ["end-6\\n\"", "end-6\\n\"", "end-5\\n\""], "{told}");
     let told = agent.told("run_output", json!({"name": "loud"}));
     assert!(told.len() < 4000 && told.contains("line-2999\\nNext: call cancel_task\\n"), "{told}");
     assert_eq!(
@@ -148,6 +161,7 @@ fn with_see_all_other_tasks_are_seen_without_payload_and_output() {
     let mut agent = Agent::start(&db, &[&SCOPE[..], &["--see-all"]].concat());
     let listed = agent.done("list_tasks", json!({}));
     assert_eq!(listed["tasks"].as_array().unwrap().len(), 3);
+    assert!(agent.told("list_tasks", json!({})).starts_with("3 tasks, 1 of them in the scope agent:anna/; it is "));
     let shown = agent.call("show_task", json!({"name": "payroll"})).to_string();
     assert!(shown.contains("succeeded") && !shown.contains("token-payroll") && !shown.contains("echo"), "{shown}");
     let history = agent.call("history", json!({})).to_string();
@@ -184,11 +198,13 @@ fn the_ledger_answers_why_nothing_ran() {
     let young = reason(&mut agent, "yearly", now.minus(Duration::from_secs(2 * 86_400)));
     assert!(young.starts_with("the task did not exist: it was added at "), "{young}");
     let late = reason(&mut agent, "post", now.plus(Duration::from_secs(3600)));
-    assert!(late.starts_with("nothing ran because the task was paused"), "{late}");
+    assert!(late.starts_with("that time has not come, and nothing runs while the task is paused, since "), "{late}");
     for (arguments, says) in [
         (json!({"around": "13:00"}), "around: expected a name beside it"),
         (json!({"name": "post", "around": "lunch"}), "around: expected a time of today as in 13:00"),
         (json!({"since": "lunch"}), "since: expected"),
+        (json!({"since": "5000-01-01"}), "since: expected an instant from 2001"),
+        (json!({"name": "post", "around": "2027-02-30"}), "around: there is no day 30 in February 2027"),
     ] {
         let error = agent.refused("history", arguments);
         assert!(error.starts_with(says), "{error}");

@@ -28,6 +28,7 @@ fn with_waiting_run() -> (TestDb, i64) {
 fn the_current_version_needs_no_handshake() {
     let (db, _) = with_waiting_run();
     let mut agent = Agent::silent(&mut db.duly(&["mcp"]));
+    assert_eq!(agent.request("ping", json!({"_meta": {"progressToken": 1}}))["result"], json!({}));
     let found = agent.request("server/discover", json!({"_meta": meta(CURRENT)}))["result"].clone();
     assert_eq!(found["supportedVersions"], json!([CURRENT, "2025-11-25", "2025-06-18"]));
     assert_eq!((&found["resultType"], &found["cacheScope"]), (&json!("complete"), &json!("private")));
@@ -172,7 +173,7 @@ fn requests_are_at_work_beside_each_other_and_one_is_cancelled() {
 #[test]
 fn only_some_requests_are_at_work_at_once() {
     let (db, run) = with_waiting_run();
-    let mut agent = Agent::start(&db, &[]);
+    let mut agent = Agent::start(&db, &["--scope", "agent:anna/", "--allow", "pause,cancel"]);
     let waiting: Vec<i64> =
         (0..16).map(|_| agent.ask_tool("run_output", json!({"run": run, "wait_seconds": 60}))).collect();
     let error = agent.request("tools/call", json!({"name": "list_tasks"}))["error"].clone();
@@ -181,7 +182,10 @@ fn only_some_requests_are_at_work_at_once() {
         (&json!(1), &json!("expected at most 16 requests at work: wait for an answer"))
     );
     assert_eq!(agent.request("ping", json!({}))["result"], json!({}));
-    db.client().cancel(run).unwrap();
+    // To stop is always possible.
+    let stopped = agent.done("pause_task", json!({"name": "agent:anna/wait"}));
+    assert_eq!(stopped["change"], "paused");
+    assert_eq!(agent.done("cancel_run", json!({"run": run}))["change"], "cancelled");
     waiting.into_iter().for_each(|id| assert!(agent.answer(id)["error"].is_null()));
     assert!(agent.request("tools/call", json!({"name": "list_tasks"}))["error"].is_null());
 }
@@ -213,4 +217,21 @@ fn a_server_without_its_database_or_with_wrong_options_does_not_start() {
         assert!(!output.status.success() && said.contains(&says.to_lowercase()), "{options:?}: {said}");
         assert!(output.stdout.is_empty(), "{options:?}");
     }
+}
+
+#[test]
+fn a_handler_that_cannot_be_used_or_takes_anything_is_a_warning() {
+    let (db, _) = crate::mcp::change::home();
+    let options = ["mcp", "--scope", "a/", "--allow", "add", "--handlers", "note", "--manifest", "tasks.toml"];
+    let output = db.duly(&options).output().expect("the program");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let warnings: Vec<&str> = said.lines().collect();
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert_eq!(
+        warnings,
+        [
+            "warning: [handler.remind]: no task has it, since --handlers does not name it",
+            "warning: --handlers note: without a payload_schema it takes any payload"
+        ]
+    );
 }

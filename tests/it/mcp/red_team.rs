@@ -171,7 +171,11 @@ fn templates() -> Vec<Row> {
             json!({"name": "agent:anna/x", "schedule": "manual", "template": "post", "parameters": {"text": "a", "to": "b"}, "max_attempts": 9}),
             "max_attempts: the template decides it",
         ),
-        ("trigger_task", json!({"name": "agent:anna/command", "key": "a\nb"}), "key: expected a text without control"),
+        (
+            "trigger_task",
+            json!({"name": "agent:anna/command", "key": "a\nb"}),
+            "key: expected 1 to 200 bytes without control",
+        ),
     ]
 }
 
@@ -370,7 +374,10 @@ fn what_the_user_paused_rests_whatever_a_model_calls() {
     agent.done("schedule_task", task(json!({})));
     let run = agent.done("trigger_task", json!({"name": "agent:anna/x"}))["run"].clone();
     agent.done("cancel_run", json!({"run": run}));
-    client.pause("agent:anna/x").unwrap();
+    // Also if the model was faster.
+    agent.done("pause_task", json!({"name": "agent:anna/x"}));
+    db.printed(&["pause", "--added-by", "mcp:*", "--yes"]);
+    assert_eq!(client.task("agent:anna/x").unwrap().unwrap().paused_by.as_deref(), Some("user"));
     // Pausing it again does not make it a pause of the model.
     assert_eq!(agent.done("pause_task", json!({"name": "agent:anna/x"}))["change"], "unchanged");
     let before = rows(&db);
@@ -382,9 +389,73 @@ fn what_the_user_paused_rests_whatever_a_model_calls() {
         ("schedule_task", task(json!({"schedule": "every 2 hours", "replace": true}))),
     ] {
         let reason = agent.refused(tool, arguments);
-        assert!(reason.contains("was not paused by a client of duly mcp, but by \"user\""), "{tool}: {reason}");
+        assert!(reason.ends_with("user paused it: the user decides"), "{tool}: {reason}");
     }
     assert_eq!(rows(&db), before);
+}
+
+/// A run that follows another has its output, its arguments and its environment in the payload.
+#[test]
+fn a_task_that_follows_one_of_the_user_is_not_the_models_to_define() {
+    let (db, client) = prepared();
+    let mut agent = Agent::start(&db, &ALL);
+    let says = "another task names it in on_dead, on_success, on_end or on_missed";
+    agent.done("schedule_task", task(json!({"name": "agent:anna/old"})));
+    for option in ["--on-dead", "--on-success", "--on-end", "--on-missed"] {
+        let leads = ["-q", "add", "leads", "--manual", option, "agent:anna/old,agent:anna/alert", "--shell", "env"];
+        db.printed(&leads);
+        let before = rows(&db);
+        for changes in [json!({"name": "agent:anna/alert"}), json!({"name": "agent:anna/old", "schedule": "manual"})] {
+            for dry_run in [true, false] {
+                let mut hostile = task(changes.clone());
+                (hostile["replace"], hostile["dry_run"]) = (json!(true), json!(dry_run));
+                let reason = agent.refused("schedule_task", hostile);
+                assert!(reason.ends_with(says) && !reason.contains("leads"), "{reason}");
+            }
+        }
+        assert_eq!(rows(&db), before);
+        client.remove("leads").unwrap();
+    }
+    agent.done("schedule_task", task(json!({"name": "agent:anna/alert"})));
+}
+
+#[test]
+fn a_completed_task_that_is_revived_counts_as_a_new_one() {
+    let (db, _) = prepared();
+    let mut agent = Agent::start(&db, &[&ALL[..], &["--max-starts-per-day", "30"]].concat());
+    agent.done("schedule_task", task(json!({"ends_at": "2100-01-01"})));
+    let end = "UPDATE scheduled_tasks SET status = 'completed', next_run = NULL WHERE name = 'agent:anna/x'";
+    db.execute(end);
+    agent.done("schedule_task", task(json!({"name": "agent:anna/y", "schedule": "every 2h"})));
+    let revived = task(json!({"ends_at": "2100-01-02", "replace": true}));
+    let reason = agent.refused("schedule_task", revived.clone());
+    assert!(reason.starts_with("limit --max-starts-per-day: expected at most 30"), "{reason}");
+    agent.done("cancel_task", json!({"name": "agent:anna/y"}));
+    agent.done("schedule_task", revived);
+}
+
+#[test]
+fn one_scope_does_not_use_up_the_limits_of_another() {
+    let (db, _) = prepared();
+    let mut agent = Agent::start(&db, &[&ALL[..], &["--max-starts-per-day", "3"]].concat());
+    agent.done("schedule_task", task(json!({"schedule": "manual"})));
+    agent.done("trigger_task", json!({"name": "agent:anna/x"}));
+    let now = duly::Timestamp::now().as_millis();
+    for (count, detail) in [
+        (6_000, "mcp:bob session 1, 9 starts of 24 hours removed: remove agent:bob/x"),
+        (300, "mcp:a session 1: pause"),
+    ] {
+        let numbers = format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})");
+        db.execute(&format!(
+            "{numbers} INSERT INTO scheduler_events (at, kind, detail) SELECT {now}, 'action', '{detail}' FROM n"
+        ));
+    }
+    agent.done("trigger_task", json!({"name": "agent:anna/x"}));
+    // The older of its own are found behind them, also where the runs are deleted.
+    db.execute("DELETE FROM task_runs");
+    agent.done("trigger_task", json!({"name": "agent:anna/x"}));
+    let reason = agent.refused("trigger_task", json!({"name": "agent:anna/x"}));
+    assert!(reason.starts_with("limit --max-starts-per-day: expected at most 3"), "{reason}");
 }
 
 #[test]

@@ -98,6 +98,101 @@ fn a_dry_run_says_what_would_be_added_or_changed() {
 }
 
 #[test]
+fn a_dry_run_is_refused_as_the_change_is() {
+    let (db, client) = home();
+    let mut agent = Agent::start(&db, &ALL);
+    let name = json!({"name": "agent:anna/x"});
+    agent.done("schedule_task", reminder("agent:anna/x"));
+    let run = agent.done("trigger_task", name.clone())["run"].clone();
+    agent.done("cancel_run", json!({"run": run}));
+    agent.done("retry_run", json!({"run": run}));
+    for (broken, status) in
+        [("invalid", "invalid', invalid_reason = 'x"), ("over", "completed', next_run = NULL, planned = '1")]
+    {
+        let mut hourly = reminder(&format!("agent:anna/{broken}"));
+        hourly["schedule"] = json!("every hour");
+        agent.done("schedule_task", hourly);
+        db.execute(&format!("UPDATE scheduled_tasks SET status = '{status}' WHERE name = 'agent:anna/{broken}'"));
+    }
+    let before = (db.tasks(), client.newest_runs(99).unwrap());
+    for (tool, arguments, says) in [
+        (
+            "trigger_task",
+            json!({"name": "agent:anna/x", "key": "#1/1"}),
+            "key: expected a key that does not begin with #",
+        ),
+        ("trigger_task", json!({"name": "agent:anna/x", "key": "k".repeat(201)}), "key: expected 1 to 200 bytes"),
+        ("trigger_task", json!({"name": "agent:anna/x", "key": ""}), "key: expected 1 to 200 bytes"),
+        (
+            "trigger_task",
+            json!({"name": "agent:anna/invalid"}),
+            "cannot trigger task \"agent:anna/invalid\": it is invalid",
+        ),
+        ("retry_run", json!({"run": run}), "cannot retry run 1: run 2 retries it already"),
+        ("cancel_run", json!({"run": run}), "cannot cancel run 1: it is over"),
+        ("resume_task", json!({"name": "agent:anna/over"}), "cannot resume task \"agent:anna/over\": it is completed"),
+        ("pause_task", json!({"name": "agent:anna/over"}), "cannot pause task \"agent:anna/over\": it is completed"),
+    ] {
+        let mut dry = arguments.clone();
+        dry["dry_run"] = json!(true);
+        let reason = agent.refused(tool, dry);
+        assert!(reason.starts_with(says), "{tool} {arguments}: {reason}");
+        assert_eq!(agent.refused(tool, arguments), reason);
+    }
+    // What is done is said in the same words, and nothing is changed.
+    for (tool, arguments) in
+        [("trigger_task", name.clone()), ("pause_task", name.clone()), ("cancel_task", name.clone())]
+    {
+        let mut dry = arguments;
+        dry["dry_run"] = json!(true);
+        let said = agent.done(tool, dry.clone());
+        assert_eq!((&said["change"], &said["dry_run"]), (&json!("none"), &json!(true)), "{tool}");
+        assert_eq!(tool == "trigger_task", said["remarks"][0] == "it runs within a minute: now", "{said}");
+        assert!(agent.told(tool, dry).starts_with("dry run, nothing was changed: would be "));
+    }
+    assert_eq!((db.tasks(), client.newest_runs(99).unwrap()), before);
+    assert_eq!(agent.done("resume_task", name)["change"], "unchanged");
+    db.assert_sound();
+}
+
+#[test]
+fn a_task_that_stays_as_it_is_says_when_it_runs_or_that_it_ran() {
+    let (db, client) = home();
+    let mut agent = Agent::start(&db, &ALL);
+    let tea = |schedule: &str, more: Value| {
+        let mut tea = reminder("agent:anna/tea");
+        tea["schedule"] = json!(schedule);
+        more.as_object().unwrap().iter().for_each(|(key, value)| tea[key] = value.clone());
+        tea
+    };
+    let stored = agent.done("schedule_task", tea("in 2 hours", json!({})))["task"]["next_run"]["utc"].clone();
+    for dry_run in [false, true] {
+        let again = agent.done("schedule_task", tea("in 3 hours", json!({"dry_run": dry_run})));
+        let remark = again["remarks"][0].as_str().unwrap();
+        assert!(remark.starts_with("it was added before, and runs at ") && remark.contains("(in 1h 59m)"), "{again}");
+        let next = if dry_run { &again["next_runs"][0]["utc"] } else { &again["task"]["next_run"]["utc"] };
+        assert_eq!(*next, stored);
+    }
+    // What is said of the time is said of the stored plan.
+    agent.done("pause_task", json!({"name": "agent:anna/tea"}));
+    let paused = agent.done("schedule_task", tea("in 10s", json!({"replace": true, "dry_run": true})));
+    assert_eq!((&paused["remarks"], &paused["next_runs"]), (&json!([]), &json!([])), "{paused}");
+    agent.done("resume_task", json!({"name": "agent:anna/tea"}));
+    // A task that has run does not run again in silence.
+    let old = client.now().minus(std::time::Duration::from_secs(7200)).as_millis();
+    let ran = format!("status = 'completed', next_run = NULL, planned = 1, last_run = {old}");
+    db.execute(&format!("UPDATE scheduled_tasks SET {ran}"));
+    for dry_run in [false, true] {
+        let reason = agent.refused("schedule_task", tea("in 10m", json!({"dry_run": dry_run})));
+        let says = "task \"agent:anna/tea\" is completed: it ran at ";
+        assert!(reason.starts_with(says) && reason.contains("(2h ago): replace true"), "{reason}");
+    }
+    let again = agent.done("schedule_task", tea("in 30s", json!({"replace": true})));
+    assert!(again["remarks"][0].as_str().unwrap().starts_with("it runs within a minute: in "), "{again}");
+    db.assert_sound();
+}
+
+#[test]
 fn a_dry_run_shows_nothing_of_the_environment_of_a_template() {
     let (db, _) = home();
     let manifest =
@@ -115,7 +210,6 @@ fn a_dry_run_shows_nothing_of_the_environment_of_a_template() {
     assert!(answer.to_string().contains("payload") && !answer.to_string().contains("secret"), "{answer}");
 }
 
-/// A program that ends itself when the scheduler does.
 #[test]
 fn a_task_that_another_one_leads_to_is_not_removed() {
     let (db, client) = home();
@@ -129,8 +223,7 @@ fn a_task_that_another_one_leads_to_is_not_removed() {
         let before = (db.tasks(), db.rows("SELECT id, status, cancel_requested FROM task_runs ORDER BY id"));
         for dry_run in [true, false] {
             let reason = agent.refused("cancel_task", json!({"name": name, "dry_run": dry_run}));
-            let says =
-                "another task names it in on_dead, on_success, on_end or on_missed: pause_task stops its schedule";
+            let says = "another task names it in on_dead, on_success, on_end or on_missed";
             assert!(reason.contains(says) && !reason.contains("payroll"), "{reason}");
         }
         assert_eq!((db.tasks(), db.rows("SELECT id, status, cancel_requested FROM task_runs ORDER BY id")), before);

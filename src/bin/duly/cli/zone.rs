@@ -34,7 +34,10 @@ pub(crate) fn from_option(name: &str) -> Result<Zone, Failure> {
 /// Parses a date, as its midnight in `zone`, or an instant; a local time is read in `zone`.
 pub(crate) fn day_or_instant(text: &str, zone: &Zone) -> Result<Timestamp, String> {
     let midnight = format!("{}T00:00", text.trim());
-    zone.instant(&midnight).or_else(|_| zone.instant(text)).map_err(|error| {
+    let is_day = text.trim().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    let at = zone.instant(&midnight);
+    let at = at.or_else(|no_day| zone.instant(text).map_err(|no_instant| if is_day { no_day } else { no_instant }));
+    at.map_err(|error| {
         let reason = reason(error);
         let or = if reason.starts_with("expected") { ", or a date" } else { "" };
         format!("{reason}{or}")

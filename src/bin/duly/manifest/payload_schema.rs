@@ -1,6 +1,8 @@
 //! A subset of JSON Schema 2020-12, for payloads of handlers and arguments of tools. A schema outside of it is refused: what is not
 //! checked must not look as if it were.
 
+use std::cmp::Ordering;
+
 use regex_lite::Regex;
 use serde_json::{Map, Number, Value};
 
@@ -54,7 +56,7 @@ pub(crate) struct PayloadSchema {
     length: Bounds,
     property_count: Bounds,
     pattern: Option<Regex>,
-    number: [Option<(f64, &'static str)>; 4],
+    number: [Option<(Number, &'static str)>; 4],
 }
 
 /// What becomes of properties that are not declared.
@@ -118,13 +120,13 @@ impl PayloadSchema {
     }
 
     fn check_number(&self, number: &Number, place: &str) -> Result<(), String> {
-        let found = number.as_f64().unwrap_or(f64::NAN);
         for (bound, word) in self.number.iter().flatten() {
+            let order = compare(number, bound);
             let holds = match *word {
-                "minimum" => found >= *bound,
-                "maximum" => found <= *bound,
-                "exclusiveMinimum" => found > *bound,
-                _ => found < *bound,
+                "minimum" => order.is_some_and(Ordering::is_ge),
+                "maximum" => order.is_some_and(Ordering::is_le),
+                "exclusiveMinimum" => order.is_some_and(Ordering::is_gt),
+                _ => order.is_some_and(Ordering::is_lt),
             };
             if !holds {
                 return Err(format!("{place}: expected a number with the {word} {bound}, found {number}"));
@@ -269,14 +271,14 @@ fn count(fields: &Map<String, Value>, key: &str, at: &impl Fn(&str) -> String) -
 fn numbers(
     fields: &Map<String, Value>,
     at: &impl Fn(&str) -> String,
-) -> Result<[Option<(f64, &'static str)>; 4], String> {
-    let mut found = [None; 4];
+) -> Result<[Option<(Number, &'static str)>; 4], String> {
+    let mut found = [const { None }; 4];
     for (place, key) in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"].into_iter().enumerate() {
         let Some(value) = fields.get(key) else { continue };
         let Value::Number(number) = value else {
             return Err(format!("{}: expected a number, found {}", at(key), shown(value)));
         };
-        found[place] = Some((number.as_f64().unwrap_or(f64::NAN), key));
+        found[place] = Some((number.clone(), key));
     }
     Ok(found)
 }
@@ -303,10 +305,18 @@ fn is_of_type(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// Compares numbers by value: 1 is 1.0.
+/// Compares numbers by value: 1 is 1.0. Whole ones exactly: beyond 2^53, a float is that of several.
+fn compare(one: &Number, other: &Number) -> Option<Ordering> {
+    match (one.as_i128(), other.as_i128()) {
+        (Some(one), Some(other)) => Some(one.cmp(&other)),
+        _ => one.as_f64()?.partial_cmp(&other.as_f64()?),
+    }
+}
+
+/// Compares numbers by value.
 fn is_equal(one: &Value, other: &Value) -> bool {
     match (one, other) {
-        (Value::Number(one), Value::Number(other)) => one == other || one.as_f64() == other.as_f64(),
+        (Value::Number(one), Value::Number(other)) => compare(one, other) == Some(Ordering::Equal),
         _ => one == other,
     }
 }
@@ -367,6 +377,17 @@ mod tests {
         ] {
             assert_eq!(reminder.check(&value, "payload"), answer.map_err(str::to_owned), "{value}");
         }
+    }
+
+    /// As floats, 2^53 and 2^53 + 1 are one number.
+    #[test]
+    fn whole_numbers_are_compared_exactly() {
+        let most = 1_u64 << 53;
+        for bound in [json!({"maximum": most}), json!({"enum": [most]}), json!({"const": most})] {
+            assert!(schema(bound.clone()).check(&json!(most), "n").is_ok(), "{bound}");
+            assert!(schema(bound.clone()).check(&json!(most + 1), "n").is_err(), "{bound}");
+        }
+        assert!(schema(json!({"exclusiveMinimum": most})).check(&json!(most + 1), "n").is_ok());
     }
 
     #[test]

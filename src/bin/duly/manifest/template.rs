@@ -504,7 +504,28 @@ mod tests {
             let error = declared(&template(command, x)).unwrap_err();
             assert!(error.contains("command: {x} would be a part of a script"), "{command}\n{error}");
         }
-        for command in [r#"["sh", "post.sh", "--to={x}"]"#, r#"["sh", "-c", "echo \"$1\"", "sh", "{x}"]"#] {
+        for command in [
+            r#"["sudo", "{x}"]"#,
+            r#"["env", "A=b", "{x}"]"#,
+            r#"["timeout", "-k", "1s", "5", "{x}"]"#,
+            r#"["sudo", "nice", "-n", "5", "{x}"]"#,
+            r#"["python3", "-u", "{x}"]"#,
+            r#"["nice", "node", "{x}"]"#,
+            r#"["find", ".", "-exec", "{x}", ";"]"#,
+            r#"["sh", "-c", "$0", "{x}"]"#,
+            r#"["bash", "-c", "cd /srv && \"$1\"", "x", "{x}"]"#,
+            r#"["sh", "-c", "eval \"$1\"", "x", "{x}"]"#,
+        ] {
+            let error = declared(&template(command, x)).unwrap_err();
+            assert!(error.contains("command: {x} would be a part of a script"), "{command}\n{error}");
+        }
+        for command in [
+            r#"["sh", "post.sh", "--to={x}"]"#,
+            r#"["sh", "-c", "echo \"$1\"", "sh", "{x}"]"#,
+            r#"["timeout", "5", "post", "--", "{x}"]"#,
+            r#"["python3", "post.py", "{x}"]"#,
+            r#"["find", ".", "-name", "{x}"]"#,
+        ] {
             assert!(declared(&template(command, x)).is_ok(), "{command}");
         }
         let twice = template(r#"["p"]"#, "").repeat(2);

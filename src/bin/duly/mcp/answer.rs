@@ -28,6 +28,10 @@ impl From<Error> for ToolError {
     fn from(error: Error) -> Self {
         match error {
             Error::Overtaken => ToolError::Overtaken,
+            // What the error advises is for the user.
+            Error::UnusableDatabase { .. } | Error::Store { .. } => {
+                ToolError::Refused(format!("the database cannot be used now: tell the user, who repairs it: {error}"))
+            }
             error => ToolError::Refused(error.to_string()),
         }
     }

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use crate::mcp::rpc::{BUSY, INVALID_REQUEST, Id, RpcError};
 
-/// Most requests at work.
+/// Most requests at work, and how many more of those that stop something: that is always possible.
 const MAX_REQUESTS: usize = 16;
+const MAX_STOPS: usize = 8;
+/// The tools that stop something.
+const STOPS: [&str; 3] = ["pause_task", "cancel_run", "cancel_task"];
 
 /// Whether a request goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,12 +55,13 @@ pub(crate) struct AtWork(Mutex<BTreeMap<String, Arc<Cancellation>>>);
 
 impl AtWork {
     /// Admits a request, or returns why it is refused.
-    pub(crate) fn begin(&self, id: &Id) -> Result<Arc<Cancellation>, RpcError> {
+    pub(crate) fn begin(&self, id: &Id, tool: Option<&str>) -> Result<Arc<Cancellation>, RpcError> {
         let mut requests = lock(&self.0);
         if requests.contains_key(&id.key()) {
             return Err(RpcError::new(INVALID_REQUEST, "id: a request with this id is at work"));
         }
-        if requests.len() >= MAX_REQUESTS {
+        let more = if tool.is_some_and(|tool| STOPS.contains(&tool)) { MAX_STOPS } else { 0 };
+        if requests.len() >= MAX_REQUESTS + more {
             let message = format!("expected at most {MAX_REQUESTS} requests at work: wait for an answer");
             return Err(RpcError::new(BUSY, message));
         }

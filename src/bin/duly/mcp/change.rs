@@ -1,28 +1,25 @@
-//! Tools that change tasks. Each is confined by the scope, counted, and recorded with who made it; each has a dry run.
+//! Tools that change tasks. Each is confined by the scope, counted, and recorded with who made it. A dry run is the same change, taken back.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duly::{
-    Actor, Added, Change, Definition, Done, NewRun, NewTask, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus,
-    Timestamp,
-};
+use duly::{Actor, Done, Error, NewRun, NewTask, Run, RunFilter, RunStatus, Task, TaskStatus, Timestamp};
 use serde_json::{Map, Value, json};
 
 use crate::cli::mcp_args::Allow;
 use crate::mcp::answer::{Answer, ToolError, quoted, untrusted};
-use crate::mcp::desk::{Call, Desk};
-use crate::mcp::grant::{CLIENTS, Sight, is_of_a_client, shown};
-use crate::mcp::look::{COMMAND, payload_of, understood, zone_of};
-use crate::mcp::pace::{self, Pace};
+use crate::mcp::desk::{Call, Desk, instant};
+use crate::mcp::grant::{Sight, is_of_a_client, shown};
+use crate::mcp::look::{COMMAND, payload_of, refused_schedule, understood, zone_of};
+use crate::mcp::pace;
 use crate::mcp::shapes;
 use crate::mcp::words::Understood;
 
 /// How often `cancel_task` looks whether running runs have ended, and how many times.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOKS: usize = 100;
-/// Most runs of a task that are searched for a key, or cancelled with it.
-const KEYS: usize = 1000;
+/// Most runs of a task that are cancelled with it.
+const MOST_RUNS: usize = 1000;
 /// How many times a change is tried that others overtake: at each, one of them makes its change.
 const TRIES: usize = 50;
 /// What follows a dry run.
@@ -39,6 +36,13 @@ fn alone<'d>(desk: &'d Desk, call: &Call<'_>, kind: Allow) -> Result<MutexGuard<
     call.check().map(|()| changes)
 }
 
+/// Counts a change among those of a minute.
+fn count(desk: &Desk, call: &Call<'_>, mut changes: MutexGuard<'_, Vec<Timestamp>>) {
+    if !call.flag("dry_run") {
+        changes.push(desk.client.now());
+    }
+}
+
 /// Makes a change alone. It counts among those of a minute if it is made.
 fn changing(
     desk: &Desk,
@@ -49,16 +53,14 @@ fn changing(
     let mut changes = alone(desk, call, kind)?;
     pace::check_changes(&mut changes, desk.client.now())?;
     let answer = guarded(desk, call, f)?;
-    if !call.flag("dry_run") {
-        changes.push(desk.client.now());
-    }
+    count(desk, call, changes);
     Ok(answer)
 }
 
 /// Examines and changes, again if another server has changed something in between: limits hold for all servers of a scope together.
 fn guarded<T>(desk: &Desk, call: &Call<'_>, f: impl Fn(Actor) -> Result<T, ToolError>) -> Result<T, ToolError> {
     for _ in 1..TRIES {
-        match f(desk.actor(call.caller)?.guarded()?) {
+        match f(desk.actor(call)?.guarded()?) {
             Err(ToolError::Overtaken) => call.check()?,
             done => return done,
         }
@@ -66,97 +68,119 @@ fn guarded<T>(desk: &Desk, call: &Call<'_>, f: impl Fn(Actor) -> Result<T, ToolE
     Err(ToolError::Overtaken)
 }
 
-/// Refuses what would go around a pause: what a user, or duly, has paused rests until the user decides.
-fn check_not_held(task: &Task) -> Result<(), ToolError> {
-    match task.paused_by.as_ref().filter(|by| task.status == TaskStatus::Paused && !by.starts_with(CLIENTS)) {
-        None => Ok(()),
-        Some(by) => Err(ToolError::Refused(format!(
-            "task {:?} was not paused by a client of duly mcp, but by {by:?}: the user decides",
-            task.name()
-        ))),
+/// Begins the answer to a change: a word for it, and what was changed.
+fn changed(call: &Call<'_>, change: &str, what: &str) -> Answer {
+    let mut answer = Answer::new();
+    if call.flag("dry_run") {
+        answer.field("change", "none");
+        answer.field("dry_run", true);
+        answer.line(format!("dry run, nothing was changed: would be {change}: {what}"));
+        answer.next(DO_IT);
+    } else {
+        answer.field("change", change);
+        answer.line(format!("{change}: {what}"));
     }
+    answer
+}
+
+/// As [`changed`], with the task as it is then.
+fn changed_task(desk: &Desk, call: &Call<'_>, change: &str, task: &Task) -> Answer {
+    let (mut answer, times) = (changed(call, change, task.name()), desk.times());
+    answer.line(shapes::task_line(task, &times));
+    answer.field("task", shapes::task(task, Sight::Whole, &times));
+    answer
 }
 
 pub(crate) fn schedule_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    changing(desk, call, Allow::Add, |actor| Addition::examined(desk, call)?.make(desk, call, &actor))
+    changing(desk, call, Allow::Add, |actor| Addition::examined(desk, call, &actor)?.make(desk, call, &actor))
 }
 
 /// A task that may be added.
 struct Addition {
-    task: NewTask,
+    given: NewTask,
     old: Option<Task>,
+    /// What adding it does, and the task as it is then.
+    done: Done,
+    task: Task,
+    /// Whether it differs from the stored one, and `replace` is not given.
+    is_refused: bool,
     remarks: Vec<String>,
 }
 
 impl Addition {
-    fn examined(desk: &Desk, call: &Call<'_>) -> Result<Self, ToolError> {
+    fn examined(desk: &Desk, call: &Call<'_>, actor: &Actor) -> Result<Self, ToolError> {
         let name = call.required("name")?;
         desk.grant.check_new_name(name)?;
-        let (task, pace) = new_task(desk, call, name)?;
+        let (given, after) = new_task(desk, call, name)?;
         let old = desk.client.task(name)?;
         if old.as_ref().is_some_and(|old| !is_of_a_client(old)) {
             let reason = "a task of this name exists that no client of duly mcp added: choose another name";
             return Err(ToolError::Refused(format!("name: {reason}")));
         }
-        let remarks = match &old {
-            // It is the same task, and nothing changes, or it is refused.
-            Some(_) if !call.flag("replace") => Vec::new(),
-            old => {
-                old.as_ref().map_or(Ok(()), check_not_held)?;
-                pace::check_task(desk, (&task, &pace), old.as_ref())?
-            }
+        let trial = actor.clone().rehearsing();
+        let tried = put(call, &trial, given.clone());
+        let is_refused = call.flag("dry_run") && matches!(tried, Err(Error::TaskDiffers { .. }));
+        let (done, task) = if is_refused { trial.replace(given.clone()) } else { tried }.map_err(refusal_of)?;
+        let remarks = match &done {
+            _ if is_refused => Vec::new(),
+            Done::Unchanged => remarks_of_stored(desk, &task, after)?,
+            _ => pace::check_task(desk, &task, old.as_ref())?,
         };
-        Ok(Addition { task, old, remarks })
+        Ok(Addition { given, old, done, task, is_refused, remarks })
     }
 
-    fn make(self, desk: &Desk, call: &Call<'_>, actor: &Actor) -> Result<Answer, ToolError> {
+    fn make(mut self, desk: &Desk, call: &Call<'_>, actor: &Actor) -> Result<Answer, ToolError> {
         if call.flag("dry_run") {
-            return self.rehearse(desk, call, actor);
+            return Ok(self.would(desk, call));
         }
-        let added = if call.flag("replace") { actor.replace(self.task) } else { actor.add(self.task) };
-        let added = added.map_err(|error| match error {
-            duly::Error::TaskDiffers { field, .. } => ToolError::Refused(format!(
-                "a task of this name exists with another {field}: replace true changes it, another name adds a second one"
-            )),
-            other => other.into(),
-        })?;
-        done(desk, &added, &self.remarks)
-    }
-
-    /// Answers a dry run: what the same call would do, and each field of the stored task that would change.
-    fn rehearse(self, desk: &Desk, call: &Call<'_>, actor: &Actor) -> Result<Answer, ToolError> {
-        let name = call.required("name")?;
-        let added = (!call.flag("replace")).then(|| actor.would_add(self.task.clone()));
-        let is_refused = matches!(added, Some(Err(duly::Error::TaskDiffers { .. })));
-        let added = added.filter(|_| !is_refused);
-        let done = added.unwrap_or_else(|| actor.would_replace(self.task.clone()))?;
-        let (would, next) = match &done {
-            Done::Created => ("add", DO_IT),
-            Done::Replaced { .. } if is_refused => ("refuse", "replace true, if the change is meant; or another name"),
-            Done::Replaced { .. } => ("change", DO_IT),
-            _ => ("unchanged", "show_task for what is stored"),
+        (self.done, self.task) = put(call, actor, self.given).map_err(refusal_of)?;
+        let change = match self.done {
+            Done::Created => "added",
+            Done::Replaced { .. } => "replaced",
+            _ => "unchanged",
         };
-        let text = match would {
-            "refuse" => format!("{name} exists and differs: would be refused; with replace true it would change"),
-            "unchanged" => format!("unchanged: {name} is stored as it is given"),
-            would => format!("would {would} {name}"),
-        };
-        let mut answer = rehearsed(text, next);
-        answer.field("would", would);
-        let fields = if let Done::Replaced { fields } = done { fields } else { Vec::new() };
-        let differences = self.differences(&fields, call, &mut answer);
-        answer.field("differences", differences);
-        let (times, ahead) = (desk.times(), self.task.occurrences(desk.client.now(), 3).unwrap_or_default());
-        for at in &ahead {
-            answer.line(format!("next {}", shapes::time_text(*at, &times.zone, &times)));
-        }
+        let mut answer = changed_task(desk, call, change, &self.task);
         answer.remark(&self.remarks);
-        answer.field("next_runs", ahead.iter().map(|at| shapes::time(*at, &times.zone, &times)).collect::<Vec<_>>());
+        answer.next("tell the user when it runs, with the zone; history for its runs; cancel_task removes it");
         Ok(answer)
     }
 
+    /// Answers a dry run: what the same call would do, and each field of the stored task that would change.
+    fn would(self, desk: &Desk, call: &Call<'_>) -> Answer {
+        let (name, times) = (self.task.name(), desk.times());
+        let (would, text) = match &self.done {
+            Done::Created => ("add", format!("would add {name}")),
+            Done::Replaced { .. } if self.is_refused => {
+                ("refuse", format!("{name} exists and differs: would be refused; with replace true it would change"))
+            }
+            Done::Replaced { .. } => ("change", format!("would change {name}")),
+            _ => ("unchanged", format!("unchanged: {name} is stored as it is given")),
+        };
+        let mut answer = Answer::new();
+        answer.field("change", "none");
+        answer.field("dry_run", true);
+        answer.field("would", would);
+        answer.line(format!("dry run, nothing was changed: {text}"));
+        answer.next(match would {
+            "refuse" => "replace true, if the change is meant; or another name",
+            "unchanged" => "show_task for what is stored",
+            _ => DO_IT,
+        });
+        let differences = self.differences(call, &mut answer);
+        answer.field("differences", differences);
+        let ahead = self.task.ahead(3).unwrap_or_default();
+        for next in &ahead {
+            answer.line(format!("next {}", shapes::time_text(next.at, &times.zone, &times)));
+        }
+        answer.remark(&self.remarks);
+        let next_runs = ahead.iter().map(|next| shapes::time(next.at, &times.zone, &times));
+        answer.field("next_runs", next_runs.collect::<Vec<_>>());
+        answer
+    }
+
     /// Returns the fields that differ, and adds a line for each.
-    fn differences(&self, fields: &[(&str, String, String)], call: &Call<'_>, answer: &mut Answer) -> Vec<Value> {
+    fn differences(&self, call: &Call<'_>, answer: &mut Answer) -> Vec<Value> {
+        let Done::Replaced { fields } = &self.done else { return Vec::new() };
         let stored_for = self.old.as_ref().map(|old| old.definition.handler.as_str()).unwrap_or_default();
         let given_for = call.text("handler").unwrap_or(COMMAND);
         let shown = |handler: &str, field: &str, text: &str| match field {
@@ -174,18 +198,39 @@ impl Addition {
     }
 }
 
-/// Reads the task of a call. Nothing of it can name another task, a key, a command or a program.
-fn new_task(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(NewTask, Pace), ToolError> {
+fn put(call: &Call<'_>, actor: &Actor, task: NewTask) -> duly::Result<(Done, Task)> {
+    if call.flag("replace") { actor.replace(task) } else { actor.add(task) }
+}
+
+fn refusal_of(error: Error) -> ToolError {
+    match error {
+        Error::TaskDiffers { field, .. } => ToolError::Refused(format!(
+            "a task of this name exists with another {field}: replace true changes it, another name adds a second one"
+        )),
+        Error::InvalidSchedule { .. } | Error::InvalidTime { .. } => refused_schedule(&error),
+        other => other.into(),
+    }
+}
+
+/// What is to be said of a stored task that a call leaves as it is. Refused if it has run, and does not run again. `is_relative`: the call
+/// counts from now, and the stored task from when it was added.
+fn remarks_of_stored(desk: &Desk, task: &Task, is_relative: bool) -> Result<Vec<String>, ToolError> {
+    let (times, zone) = (desk.times(), shapes::zone_of(task, &desk.times()));
+    let text = |at| shapes::time_text(at, &zone, &times);
+    if task.status == TaskStatus::Completed {
+        let ran = task.last_run.map(|at| format!(": it ran at {}", text(at))).unwrap_or_default();
+        let advice = "replace true with a time to come runs it again, another name adds a second one";
+        return Err(ToolError::Refused(format!("task {:?} is completed{ran}: {advice}", task.name())));
+    }
+    let stored = task.next_run.filter(|_| is_relative).map(text);
+    let remark = |at| format!("it was added before, and runs at {at}: replace true counts from now");
+    Ok(stored.map(remark).into_iter().collect())
+}
+
+/// Reads the task of a call, and whether its time counts from now. Nothing of it can name another task, a key, a command or a program.
+fn new_task(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(NewTask, bool), ToolError> {
     let (now, zone) = (desk.client.now(), zone_of(desk, call)?);
     let understood = understood(call, &now, &zone)?;
-    let (schedule, once) = match &understood {
-        Understood::In(after) => ((ScheduleKind::Once, "", zone.name()), Some(now.plus(*after))),
-        Understood::Schedule(kind, value) => {
-            let at = (*kind == ScheduleKind::Once).then(|| zone.instant(value).ok()).flatten();
-            ((*kind, value.as_str(), zone.name()), at)
-        }
-    };
-    let pace = Pace::of_new(desk, schedule, once);
     let mut task = understood.task(name, &zone);
     task = match (call.text("handler"), call.text("template"), call.number("max_attempts")) {
         (Some(handler), None, attempts) => {
@@ -200,10 +245,9 @@ fn new_task(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(NewTask, Pace),
         _ => return Err(ToolError::Refused("expected one of handler and template: see duly://reference".to_owned())),
     };
     if let Some(until) = call.text("ends_at") {
-        let at = zone.instant(until);
-        task = task.ends_at(at.map_err(|error| ToolError::Refused(format!("ends_at: {error}")))?);
+        task = task.ends_at(instant("ends_at", until, &zone)?);
     }
-    Ok((task, pace))
+    Ok((task, matches!(understood, Understood::In(_))))
 }
 
 fn with_handler(desk: &Desk, call: &Call<'_>, task: NewTask, handler: &str) -> Result<NewTask, ToolError> {
@@ -248,50 +292,20 @@ fn with_template(desk: &Desk, call: &Call<'_>, task: NewTask, name: &str) -> Res
     template.fill(task, given).map_err(ToolError::Refused)
 }
 
-/// Answers an addition.
-fn done(desk: &Desk, added: &Added, remarks: &[String]) -> Result<Answer, ToolError> {
-    let mut answer = Answer::new();
-    let change = match added.change {
-        Change::Created => "added",
-        Change::Replaced => "replaced",
-        _ => "unchanged",
-    };
-    answer.field("change", change);
-    answer.line(format!("{change}: {}", added.name));
-    describe(desk, &added.name, &mut answer)?;
-    answer.remark(remarks);
-    answer.next("tell the user when it runs, with the zone; history for its runs; cancel_task removes it");
-    Ok(answer)
-}
-
-/// Adds what a task is now.
-fn describe(desk: &Desk, name: &str, answer: &mut Answer) -> Result<(), ToolError> {
-    let times = desk.times();
-    if let Some(task) = desk.client.task(name)? {
-        answer.line(shapes::task_line(&task, &times));
-        answer.field("task", shapes::task(&task, Sight::Whole, &times));
+/// The error of a key, by the name that the tool has for it.
+fn refused_key(error: Error) -> ToolError {
+    match error {
+        Error::InvalidTask { field: "request_key", found, expected } => {
+            ToolError::Refused(format!("key: expected {expected}, found {found:?}"))
+        }
+        other => other.into(),
     }
-    Ok(())
-}
-
-fn dry_run(what: String) -> Answer {
-    rehearsed(what, DO_IT)
-}
-
-fn rehearsed(what: String, next: &str) -> Answer {
-    let mut answer = Answer::new();
-    answer.next(next);
-    answer.field("change", "none");
-    answer.field("dry_run", true);
-    answer.line(format!("dry run, nothing was changed: {what}"));
-    answer
 }
 
 pub(crate) fn trigger_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     changing(desk, call, Allow::Trigger, |actor| {
         let name = call.required("name")?;
         let task = desk.grant.own_task(&desk.client, name)?;
-        check_not_held(&task)?;
         let mut run = NewRun::of(name);
         if let Some(payload) = call.arguments.get("payload") {
             if task.definition.handler == COMMAND {
@@ -301,130 +315,90 @@ pub(crate) fn trigger_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolE
             check_payload(desk, &task.definition.handler, payload)?;
             run = run.payload(payload);
         }
-        if let Some(key) = call.text("key") {
-            if key.is_empty() || key.contains(char::is_control) {
-                let reason = format!("expected a text without control characters, found {:?}", shown(key));
-                return Err(ToolError::Refused(format!("key: {reason}")));
-            }
-            run = run.key(key);
-        }
-        if !has_key(desk, call, name)? {
+        run = call.text("key").into_iter().fold(run, NewRun::key);
+        if actor.clone().rehearsing().trigger_run(run.clone()).map_err(refused_key)?.is_new {
             pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, None, None)?;
         }
-        if call.flag("dry_run") {
-            return Ok(dry_run(format!("would start a run of {name} now, unless one has this key")));
-        }
         let triggered = actor.trigger_run(run)?;
-        let mut answer = Answer::new();
-        answer.field("change", if triggered.is_new { "triggered" } else { "unchanged" });
+        if triggered.is_new {
+            return Ok(opened(call, "triggered", triggered.run_id, name));
+        }
+        let mut answer = changed(call, "unchanged", &format!("run {} of {name} had this key before", triggered.run_id));
         answer.field("run", triggered.run_id);
-        let word = if triggered.is_new { "starts as soon as a scheduler takes it" } else { "had this key before" };
-        answer.line(format!("run {} of {name} {word}", triggered.run_id));
-        answer.remark(&starts_now(triggered.is_new));
+        answer.remark(&[]);
         answer.next(format!("run_output with run {} and wait_seconds for its end", triggered.run_id));
         Ok(answer)
     })
 }
 
-/// Whether one of the newest runs of a task has the key of the call: then nothing starts.
-fn has_key(desk: &Desk, call: &Call<'_>, name: &str) -> Result<bool, ToolError> {
-    let Some(key) = call.text("key") else { return Ok(false) };
-    let runs = desk.client.history(name, KEYS)?;
-    Ok(runs.iter().any(|run| run.request_key.as_deref() == Some(key)))
-}
-
-fn starts_now(is_new: bool) -> Vec<String> {
-    if is_new { vec!["it runs within a minute: now".to_owned()] } else { Vec::new() }
+/// Answers a change that opened a run, or would open one, which has no number yet.
+fn opened(call: &Call<'_>, change: &str, run: i64, name: &str) -> Answer {
+    let is_made = !call.flag("dry_run");
+    let run = is_made.then_some(run);
+    let what = run.map_or_else(|| "a run".to_owned(), |run| format!("run {run}"));
+    let mut answer = changed(call, change, &format!("{what} of {name}, which starts as soon as a scheduler takes it"));
+    if let Some(run) = run {
+        answer.field("run", run);
+        answer.next(format!("run_output with run {run} and wait_seconds for its end"));
+    }
+    answer.remark(&["it runs within a minute: now".to_owned()]);
+    answer
 }
 
 pub(crate) fn retry_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     changing(desk, call, Allow::Trigger, |actor| {
         let id = call.number("run").unwrap_or_default();
         let run = desk.grant.own_run(&desk.client, id)?;
-        if !matches!(run.status, RunStatus::Dead | RunStatus::Cancelled) {
-            let reason = format!("run {id} is {}: only a dead or cancelled run is retried", run.status);
-            return Err(ToolError::Refused(reason));
-        }
-        check_not_held(&desk.grant.own_task(&desk.client, &run.task)?)?;
+        actor.clone().rehearsing().retry(id)?;
         pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, None, None)?;
-        if call.flag("dry_run") {
-            return Ok(dry_run(format!("would retry run {id} of {}, which is {}", run.task, run.status)));
-        }
-        let new = actor.retry(id)?;
-        let mut answer = Answer::new();
-        answer.field("change", "retried");
-        answer.field("run", new);
-        answer.line(format!("run {new} of {} retries run {id}", run.task));
-        answer.remark(&starts_now(true));
-        answer.next(format!("run_output with run {new} and wait_seconds for its end"));
-        Ok(answer)
+        Ok(opened(call, "retried", actor.retry(id)?, &run.task))
     })
 }
 
 /// It is no change too many: to stop is always possible.
 pub(crate) fn pause_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    let mut changes = alone(desk, call, Allow::Pause)?;
+    let changes = alone(desk, call, Allow::Pause)?;
     let name = call.required("name")?;
     let task = desk.grant.own_task(&desk.client, name)?;
     if matches!(task.status, TaskStatus::Paused | TaskStatus::Invalid) {
-        return changed(desk, name, "unchanged", "show_task says why it does not run");
+        let mut answer = changed_task(desk, call, "unchanged", &task);
+        answer.next("show_task says why it does not run");
+        return Ok(answer);
     }
-    if call.flag("dry_run") {
-        return Ok(dry_run(format!("would pause {name}")));
-    }
-    desk.actor(call.caller)?.pause(name)?;
-    changes.push(desk.client.now());
-    changed(desk, name, "paused", "resume_task lets it go on; what is due in the pause is not made up for")
+    let task = desk.actor(call)?.pause(name)?;
+    count(desk, call, changes);
+    let mut answer = changed_task(desk, call, "paused", &task);
+    answer.next("resume_task lets it go on; what is due in the pause is not made up for");
+    Ok(answer)
 }
 
 pub(crate) fn resume_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     changing(desk, call, Allow::Pause, |actor| {
         let name = call.required("name")?;
-        let task = desk.grant.own_task(&desk.client, name)?;
-        check_not_held(&task)?;
-        if call.flag("dry_run") {
-            return Ok(dry_run(format!("would resume {name}")));
-        }
-        actor.resume(name)?;
-        let mut answer = changed(desk, name, "resumed", "show_task for its next runs")?;
-        let task = desk.grant.own_task(&desk.client, name)?;
-        answer.remark(&pace::remarks_of(desk, &task));
+        let old = desk.grant.own_task(&desk.client, name)?;
+        let task = actor.resume(name)?;
+        let change = if old.status == TaskStatus::Active { "unchanged" } else { "resumed" };
+        let mut answer = changed_task(desk, call, change, &task);
+        answer.remark(&pace::remarks(desk, &task));
+        answer.next("show_task for its next runs");
         Ok(answer)
     })
 }
 
-fn changed(desk: &Desk, name: &str, change: &str, next: &str) -> Result<Answer, ToolError> {
-    let mut answer = Answer::new();
-    answer.field("change", change);
-    answer.line(format!("{change}: {name}"));
-    describe(desk, name, &mut answer)?;
-    answer.next(next);
-    Ok(answer)
-}
-
 /// As [`pause_task`], it is no change too many.
 pub(crate) fn cancel_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
-    let mut changes = alone(desk, call, Allow::Cancel)?;
+    let changes = alone(desk, call, Allow::Cancel)?;
     let id = call.number("run").unwrap_or_default();
     let run = desk.grant.own_run(&desk.client, id)?;
-    if run.status.is_final() {
-        return Err(ToolError::Refused(format!("run {id} is {}: it has ended", run.status)));
-    }
-    if call.flag("dry_run") {
-        return Ok(dry_run(format!("would cancel run {id} of {}, which is {}", run.task, run.status)));
-    }
-    let mut answer = Answer::new();
+    let mut answer = if run.cancel_requested && !run.status.is_final() {
+        changed(call, "unchanged", &format!("run {id} of {} was asked to stop before", run.task))
+    } else {
+        desk.actor(call)?.cancel(id)?;
+        count(desk, call, changes);
+        changed(call, "cancelled", &format!("run {id} of {}, or asked to stop if it is running", run.task))
+    };
     answer.field("run", id);
     answer.next(format!("run_output with run {id} and wait_seconds for its end"));
-    if run.cancel_requested {
-        answer.field("change", "unchanged");
-        answer.line(format!("run {id} of {} was asked to stop before", run.task));
-        return Ok(answer);
-    }
-    desk.actor(call.caller)?.cancel(id)?;
-    changes.push(desk.client.now());
-    answer.field("change", "cancelled");
-    answer.line(format!("run {id} of {} is cancelled, or asked to stop if it is running", run.task));
     Ok(answer)
 }
 
@@ -432,63 +406,36 @@ pub(crate) fn cancel_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
 pub(crate) fn cancel_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError> {
     let mut changes = alone(desk, call, Allow::Remove)?;
     let name = call.required("name")?;
-    let task = removable(desk, name)?;
+    let task = desk.grant.own_task(&desk.client, name)?;
+    // Before anything is cancelled: whether it may be removed.
+    desk.actor(call)?.rehearsing().remove(name)?;
     let unfinished = unfinished(desk, name)?;
     if !unfinished.is_empty() && !desk.grant.allows(Allow::Cancel) {
         let reason = format!("task {name:?} has unfinished runs, and cancel is not allowed: wait for their end");
         return Err(ToolError::Refused(reason));
     }
-    if call.flag("dry_run") {
-        return Ok(dry_run(format!("would cancel the unfinished runs of {name}, and remove it with its history")));
-    }
-    if !unfinished.is_empty() {
-        cancel_runs(&desk.actor(call.caller)?, &task, &unfinished)?;
+    if !unfinished.is_empty() && !call.flag("dry_run") {
+        cancel_runs(&desk.actor(call)?, &task, &unfinished)?;
         drop(changes);
         wait_for_runs(desk, call, name)?;
         changes = alone(desk, call, Allow::Remove)?;
     }
     guarded(desk, call, |actor| {
-        let note = pace::note_of_removal(desk, &removable(desk, name)?)?;
+        let note = pace::note_of_removal(desk, name)?;
         let actor = note.map_or(Ok(actor.clone()), |note| actor.noting(&note))?;
         Ok(actor.remove(name)?)
     })?;
-    changes.push(desk.client.now());
-    let mut answer = Answer::new();
-    answer.field("change", "removed");
-    answer.line(format!("removed: {name}, with its history"));
+    count(desk, call, changes);
+    let mut answer = changed(call, "removed", &format!("{name}, with its unfinished runs and its history"));
     answer.next("list_tasks for what is left");
     Ok(answer)
-}
-
-/// Returns a task that a client may remove: one that a client added, that no user has paused, and that follows no other task.
-fn removable(desk: &Desk, name: &str) -> Result<Task, ToolError> {
-    let task = desk.grant.own_task(&desk.client, name)?;
-    let refused = |reason: &str| {
-        Err(ToolError::Refused(format!("task {name:?}: {reason}: pause_task stops its schedule, the user removes it")))
-    };
-    if !is_of_a_client(&task) {
-        return refused("no client of duly mcp added it");
-    }
-    check_not_held(&task)?;
-    // No tool declares what follows: such a chain is the user's, and may begin outside of the scope.
-    if desk.client.tasks()?.iter().any(|other| other.id != task.id && leads_to(other, name)) {
-        return refused("another task names it in on_dead, on_success, on_end or on_missed");
-    }
-    Ok(task)
-}
-
-/// Whether runs of a task follow those of another one.
-fn leads_to(task: &Task, name: &str) -> bool {
-    let Definition { on_dead, on_success, on_end, on_missed, .. } = &task.definition;
-    let mut names = [on_dead, on_success, on_end, on_missed].into_iter().flatten().flat_map(|names| names.split(','));
-    names.any(|other| other.trim() == name)
 }
 
 /// The runs of a task that wait or run.
 fn unfinished(desk: &Desk, name: &str) -> Result<Vec<Run>, ToolError> {
     let mut unfinished = Vec::new();
     for status in [RunStatus::Queued, RunStatus::Failed, RunStatus::Running] {
-        unfinished.extend(desk.client.runs(&RunFilter::newest(KEYS).of(name).status(status))?);
+        unfinished.extend(desk.client.runs(&RunFilter::newest(MOST_RUNS).of(name).status(status))?);
     }
     Ok(unfinished)
 }
@@ -501,7 +448,7 @@ fn cancel_runs(actor: &Actor, task: &Task, runs: &[Run]) -> Result<(), ToolError
     for run in runs.iter().filter(|run| !run.cancel_requested) {
         match actor.cancel(run.id) {
             // It has ended in the meantime.
-            Ok(()) | Err(duly::Error::Refused { .. }) => {}
+            Ok(()) | Err(Error::Refused { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -572,8 +519,8 @@ mod tests {
         };
         let task = |name: &str| arguments(json!({"name": name, "schedule": "manual", "handler": "note"}));
         call(&task("a/x"), &|call| {
-            let actor = one.actor(call.caller).unwrap().guarded().unwrap();
-            let addition = Addition::examined(&one, call).unwrap();
+            let actor = one.actor(call).unwrap().guarded().unwrap();
+            let addition = Addition::examined(&one, call, &actor).unwrap();
             let faster = task("a/y");
             schedule_task(&other, &Call { arguments: &faster, ..*call }).unwrap();
             assert!(matches!(addition.make(&one, call, &actor), Err(ToolError::Overtaken)));

@@ -8,10 +8,11 @@ use duly::text::times::Times;
 use duly::{Actor, Client, Timestamp, Zone};
 use serde_json::{Map, Value};
 
+use crate::cli::zone;
 use crate::manifest::template::{HandlerReference, Template};
 use crate::mcp::answer::ToolError;
 use crate::mcp::at_work::Cancellation;
-use crate::mcp::grant::Grant;
+use crate::mcp::grant::{Grant, shown};
 use crate::mcp::versions::Caller;
 
 /// What the tools of one server share.
@@ -48,11 +49,18 @@ impl Desk {
         Times { now: self.client.now(), zone: self.zone.clone() }
     }
 
-    /// Returns who changes tasks.
-    pub(crate) fn actor(&self, caller: &Caller) -> Result<Actor, ToolError> {
-        let name = self.named.as_deref().unwrap_or(&caller.client);
-        Ok(self.client.actor(&format!("mcp:{name}"), &self.session)?)
+    /// Returns who changes tasks for a call. The changes of a dry run are taken back.
+    pub(crate) fn actor(&self, call: &Call<'_>) -> Result<Actor, ToolError> {
+        let name = self.named.as_deref().unwrap_or(&call.caller.client);
+        let actor = self.client.actor(&format!("mcp:{name}"), &self.session)?;
+        Ok(if call.flag("dry_run") { actor.rehearsing() } else { actor })
     }
+}
+
+/// The instant of an argument, or the reason of the library, by the name that the tool has for it.
+pub(crate) fn instant(argument: &str, text: &str, zone: &Zone) -> Result<Timestamp, ToolError> {
+    let at = zone::day_or_instant(text, zone);
+    at.map_err(|reason| ToolError::Refused(format!("{argument}: {reason}, found {:?}", shown(text))))
 }
 
 impl<'a> Call<'a> {

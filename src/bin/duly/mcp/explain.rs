@@ -5,9 +5,9 @@ use std::time::Duration;
 use duly::text::times::Times;
 use duly::{EventFilter, RecordedEvent, Run, RunFilter, RunStatus, Task, TaskStatus, Timestamp, Zone};
 
-use crate::cli::zone;
+use crate::cli::values::reason;
 use crate::mcp::answer::{Answer, ToolError, quoted};
-use crate::mcp::desk::Desk;
+use crate::mcp::desk::{Desk, instant};
 use crate::mcp::grant::{Sight, shown};
 use crate::mcp::shapes;
 
@@ -19,7 +19,7 @@ const SEARCHED: usize = 500;
 /// Answers what became of a task at a time.
 pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Result<Answer, ToolError> {
     let zone = shapes::zone_of(task, times);
-    let at = instant(text, &zone, times)?;
+    let at = time_around(text, &zone, times)?;
     let (from, until) = (at.minus(AROUND), at.plus(AROUND));
     let runs = desk.client.runs(&RunFilter::newest(SEARCHED).of(task.name()).since(from))?;
     let covers = |run: &&Run| run.scheduled_for <= until && run.last_scheduled_for.unwrap_or(run.scheduled_for) >= from;
@@ -57,14 +57,18 @@ pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Res
 }
 
 /// Reads a time: an instant, a local time, or a time of today.
-fn instant(text: &str, zone: &Zone, times: &Times) -> Result<Timestamp, ToolError> {
-    let today = zone.local_at(times.now).map(|local| format!("{}T{text}", local.date()));
-    let at = zone.instant(text).ok().or_else(|| today.and_then(|today| zone.instant(&today).ok()));
-    let at = at.or_else(|| zone::day_or_instant(text, zone).ok());
-    at.ok_or_else(|| {
-        let expected =
-            "expected a time of today as in 13:00, a local time as in 2027-03-14T13:00, or an instant with its offset";
-        ToolError::Refused(format!("around: {expected}, found {:?}", shown(text)))
+fn time_around(text: &str, zone: &Zone, times: &Times) -> Result<Timestamp, ToolError> {
+    if text.contains('-') {
+        return instant("around", text, zone);
+    }
+    let today = zone.local_at(times.now).map(|local| format!("{}T{text}", local.date())).unwrap_or_default();
+    zone.instant(&today).map_err(|error| match reason(error) {
+        // The library does not know that a time of today is expected.
+        reason if reason.starts_with("expected") => {
+            let expected = "expected a time of today as in 13:00, or a local time as in 2027-03-14T13:00";
+            ToolError::Refused(format!("around: {expected}, found {:?}", shown(text)))
+        }
+        reason => ToolError::Refused(format!("around: {reason}")),
     })
 }
 
@@ -102,6 +106,12 @@ fn without_a_run(
     let occurrence = nearest(task, at).unwrap_or(at);
     if let Some(pause) = pause_at(events, occurrence).filter(|_| planned.is_none_or(|planned| planned <= until)) {
         let by = pause.detail.as_deref().unwrap_or("a user");
+        if occurrence > times.now {
+            let since = text(pause.at);
+            return vec![format!(
+                "that time has not come, and nothing runs while the task is paused, since {since} by {by}"
+            )];
+        }
         let now = match task.status {
             TaskStatus::Paused => "it is still paused: resume_task lets its schedule go on".to_owned(),
             status => format!("it is {status} now; what was due in a pause is not made up for"),

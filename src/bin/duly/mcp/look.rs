@@ -5,9 +5,8 @@ use std::time::Duration;
 use duly::{EventFilter, Limits, Problem, ProblemKind, Run, RunFilter, RunStatus, Task, Zone};
 use serde_json::{Value, json};
 
-use crate::cli::zone;
 use crate::mcp::answer::{Answer, ToolError, quoted, untrusted, untrusted_up_to};
-use crate::mcp::desk::{Call, Desk};
+use crate::mcp::desk::{Call, Desk, instant};
 use crate::mcp::explain;
 use crate::mcp::grant::{Sight, shown};
 use crate::mcp::shapes;
@@ -21,6 +20,8 @@ const FEW_EVENTS: usize = 10;
 const MAX_MERGED: usize = 300;
 /// How often a waiting call looks whether the run has ended.
 const LOOK: Duration = Duration::from_millis(100);
+/// Most bytes of an output in a line, quoted.
+const MAX_QUOTED: usize = 3500;
 /// The looks of a second.
 const LOOKS: usize = 10;
 
@@ -37,7 +38,8 @@ pub(crate) fn list_tasks(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
     tasks.truncate(limit);
     let mut answer = Answer::new();
     let now = shapes::time_text(times.now, &times.zone, &times);
-    let scope = desk.grant.scope().map(|scope| format!(" in the scope {scope}")).unwrap_or_default();
+    let own = tasks.iter().filter(|task| desk.grant.contains(task.name())).count();
+    let scope = desk.grant.scope().map(|scope| format!(", {own} of them in the scope {scope}")).unwrap_or_default();
     answer.line(format!("{} tasks{scope}; it is {now}", tasks.len()));
     for task in &tasks {
         answer.line(shapes::task_line(task, &times));
@@ -69,6 +71,7 @@ pub(crate) fn show_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErro
     }
     if sight == Sight::Whole {
         let payload = payload_of(&task.definition.handler, &task.definition.payload);
+        answer.line(format!("payload: {}", quoted(&payload)));
         answer.field("payload", untrusted_up_to(&payload, 2000));
         answer.has_untrusted();
     }
@@ -179,9 +182,7 @@ pub(crate) fn history(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolError>
         filter = filter.status(status);
     }
     if let Some(since) = call.text("since") {
-        let at = zone::day_or_instant(since, &times.zone);
-        filter = filter
-            .since(at.map_err(|reason| ToolError::Refused(format!("since: {reason}, found {:?}", shown(since))))?);
+        filter = filter.since(instant("since", since, &times.zone)?);
     }
     let runs = match name {
         Some(name) => desk.client.runs(&filter.of(name))?,
@@ -238,8 +239,12 @@ pub(crate) fn run_output(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
     let mut answer = Answer::new();
     answer.line(shapes::run_line(&run, Sight::Whole, &zone, &times));
     answer.field("run", shapes::run(&run, Sight::Whole, &zone, &times));
+    let output = tail(run.output.as_deref().unwrap_or_default(), most);
+    answer.line(format!("output: {}", line_of(&output)));
+    answer.field("output", output);
     let mut attempts = Vec::new();
-    for attempt in details.attempts.iter().rev().take(5).rev() {
+    // Newest first: of what is too long for an answer, the end is left out.
+    for attempt in details.attempts.iter().rev().take(5) {
         let output = tail(attempt.output.as_deref().unwrap_or_default(), most);
         answer.line(format!("attempt {}: {}, output: {}", attempt.attempt, attempt.outcome, line_of(&output)));
         let error = attempt.error.as_deref().map(untrusted);
@@ -247,9 +252,6 @@ pub(crate) fn run_output(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
         attempts.push(json!({"attempt": attempt.attempt, "outcome": outcome, "exit_code": code, "error": error, "output": output}));
     }
     answer.field("attempts", attempts);
-    let output = tail(run.output.as_deref().unwrap_or_default(), most);
-    answer.line(format!("output: {}", line_of(&output)));
-    answer.field("output", output);
     answer.field("exit_code", run.exit_code);
     answer.has_untrusted();
     if !run.status.is_final() {
@@ -292,12 +294,15 @@ fn tail(output: &str, most: usize) -> Value {
     json!({"untrusted": true, "text": text, "left_out_before": count.saturating_sub(most)})
 }
 
-/// The same in a line: the last lines of it.
+/// The same in a line: as much of its end as fits in quotes.
 fn line_of(output: &Value) -> String {
-    let text = output["text"].as_str().unwrap_or_default();
-    let count = text.chars().count();
-    let text: String = text.chars().skip(count.saturating_sub(2000)).collect();
-    format!("untrusted {text:?}")
+    let (text, mut bytes) = (output["text"].as_str().unwrap_or_default(), 0);
+    let begins = text.char_indices().rev().take_while(|(_, letter)| {
+        bytes += letter.escape_debug().map(char::len_utf8).sum::<usize>();
+        bytes <= MAX_QUOTED
+    });
+    let begin = begins.last().map_or(text.len(), |(at, _)| at);
+    format!("untrusted {:?}", &text[begin..])
 }
 
 pub(crate) fn check(desk: &Desk, _: &Call<'_>) -> Result<Answer, ToolError> {

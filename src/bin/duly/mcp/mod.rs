@@ -34,11 +34,30 @@ use crate::manifest;
 use crate::mcp::desk::Desk;
 use crate::mcp::grant::Grant;
 
-/// Serves a client until its stream of requests ends.
-pub(crate) fn mcp(db: &Path, args: &McpArgs, requests: impl Read, answers: impl Write + Send) -> Result<(), Failure> {
+/// Serves a client until its stream of requests ends. `said`: for warnings.
+pub(crate) fn mcp(
+    db: &Path,
+    args: &McpArgs,
+    requests: impl Read,
+    answers: impl Write + Send,
+    mut said: impl Write,
+) -> Result<(), Failure> {
     let desk = desk(db, args)?;
+    for warning in warnings(&desk) {
+        let _ = writeln!(said, "warning: {warning}");
+    }
     let served = server::serve(&desk, &mut BufReader::new(requests), answers);
     served.map_err(|error| Failure::Unsuccessful(format!("standard input cannot be read: {error}")))
+}
+
+/// Where the options and the manifest say of a handler less than the user may think.
+fn warnings(desk: &Desk) -> Vec<String> {
+    let (granted, described) = (&desk.grant.handlers, &desk.handlers);
+    let unused = described.keys().filter(|name| !granted.contains(*name));
+    let unused = unused.map(|name| format!("[handler.{name}]: no task has it, since --handlers does not name it"));
+    let is_open = |name: &&String| described.get(*name).is_none_or(|handler| handler.payload.is_none());
+    let open = granted.iter().filter(is_open);
+    unused.chain(open.map(|name| format!("--handlers {name}: without a payload_schema it takes any payload"))).collect()
 }
 
 fn desk(db: &Path, args: &McpArgs) -> Result<Desk, Failure> {

@@ -10,7 +10,6 @@ use duly::{
 use crate::mcp::answer::ToolError;
 use crate::mcp::desk::Desk;
 use crate::mcp::grant::{CLIENTS, is_of_a_client};
-use crate::mcp::look::refused_schedule;
 
 /// Most changes within a minute, whatever they change: each is an event that is stored.
 const MAX_CHANGES: usize = 60;
@@ -18,52 +17,41 @@ const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Occurrences of a new task that are looked at for the time between two.
 const LOOKED_AT: usize = 500;
-/// Most events of a day that are looked through.
-const MAX_EVENTS: usize = 5_000;
-/// Runs of a task that are read at once.
+/// Most changes of a day that are looked through, of whatever scope.
+const MAX_EVENTS: usize = 200_000;
+/// Runs of a task, and changes, that are read at once: at first, and then.
 const PAGE: usize = 200;
+const EVENTS: usize = 5_000;
 /// How a removal records the starts of the task, whose runs go with it.
 const STARTS: &str = " starts of 24 hours removed";
 
-/// A schedule as the limits see it.
+/// A stored schedule as the limits see it.
 #[derive(Debug)]
-pub(crate) struct Pace {
-    pub(crate) kind: ScheduleKind,
-    value: String,
-    zone: String,
+struct Pace<'t> {
+    schedule: (ScheduleKind, &'t str, &'t str),
     /// The most occurrences within 24 hours, of any day. Those of one-time tasks are counted by their time.
     a_day: usize,
     /// The instant of a one-time task.
     once: Option<Timestamp>,
 }
 
-impl Pace {
-    /// The pace of a new task. `kind`, `value` and `zone` are its schedule.
-    pub(crate) fn of_new(
-        desk: &Desk,
-        (kind, value, zone): (ScheduleKind, &str, &str),
-        once: Option<Timestamp>,
-    ) -> Self {
-        Pace { kind, value: value.to_owned(), zone: zone.to_owned(), a_day: a_day(desk, kind, value), once }
-    }
-
-    fn of(desk: &Desk, task: &Task) -> Self {
-        let definition = &task.definition;
-        let schedule = (definition.schedule_type, definition.schedule_value.as_str(), definition.time_zone.as_str());
-        let is_once = definition.schedule_type == ScheduleKind::Once && task.status != TaskStatus::Completed;
-        let mut pace = Pace::of_new(desk, schedule, is_once.then(|| task.next_run.unwrap_or(desk.client.now())));
+impl<'t> Pace<'t> {
+    fn of(desk: &Desk, task: &'t Task) -> Self {
+        let (kind, value) = (task.definition.schedule_type, task.definition.schedule_value.as_str());
+        let schedule = (kind, value, task.definition.time_zone.as_str());
         if task.status == TaskStatus::Completed {
-            pace.a_day = 0;
+            return Pace { schedule, a_day: 0, once: None };
         }
-        pace
+        let once = (kind == ScheduleKind::Once).then(|| task.next_run.unwrap_or(desk.client.now()));
+        Pace { schedule, a_day: a_day(desk, kind, value), once }
     }
 
     /// Whether a task that had the pace `old` starts no more runs in any 24 hours than before. Of two times of day that is not known:
     /// the runs of the morning were, and those of the afternoon come.
-    fn is_within(&self, old: &Pace) -> bool {
-        let is_even = |pace: &Pace| matches!(pace.kind, ScheduleKind::Interval | ScheduleKind::Delay);
-        let is_same = self.kind == old.kind && self.value == old.value && self.zone == old.zone;
-        is_same || (is_even(self) && is_even(old) && self.a_day <= old.a_day)
+    fn is_within(&self, old: &Pace<'_>) -> bool {
+        let is_even = |pace: &Pace<'_>| matches!(pace.schedule.0, ScheduleKind::Interval | ScheduleKind::Delay);
+        let is_alike = self.schedule == old.schedule || (is_even(self) && is_even(old));
+        is_alike && self.a_day <= old.a_day && self.once == old.once
     }
 }
 
@@ -102,21 +90,15 @@ pub(crate) fn check_changes(changes: &mut Vec<Timestamp>, now: Timestamp) -> Res
     Ok(())
 }
 
-/// Refuses a task that would exceed a limit. `old`: the task of its name, which it replaces. Returns what is to be said of its times.
-pub(crate) fn check_task(
-    desk: &Desk,
-    (task, pace): (&NewTask, &Pace),
-    old: Option<&Task>,
-) -> Result<Vec<String>, ToolError> {
-    let now = desk.client.now();
+/// Refuses a task that exceeds a limit as it would be stored. `old`: the task that it replaces. Returns what is to be said of its times.
+pub(crate) fn check_task(desk: &Desk, task: &Task, old: Option<&Task>) -> Result<Vec<String>, ToolError> {
+    let (now, pace) = (desk.client.now(), Pace::of(desk, task));
     if let Some(at) = pace.once.filter(|at| at.plus(MINUTE) < now) {
         let (zone, times) = (&desk.zone, desk.times());
         let reason = format!("expected a time to come, found {} ({})", zone.text_at(at), times.relative(at));
         return Err(ToolError::Refused(format!("schedule: {reason}")));
     }
-    let ahead = task.occurrences(now, LOOKED_AT).map_err(|error| refused_schedule(&error))?;
-    let shortest = shortest(pace, &ahead);
-    if let Some(shortest) = shortest.filter(|shortest| *shortest < desk.min_interval) {
+    if let Some(shortest) = shortest(task, now).filter(|shortest| *shortest < desk.min_interval) {
         let least = duly::duration_text(desk.min_interval);
         let found = duly::duration_text(shortest);
         return Err(limit(
@@ -131,18 +113,21 @@ pub(crate) fn check_task(
         let reason = format!("there are {count} tasks that are not completed, expected at most {}", desk.max_tasks);
         return Err(limit("--max-tasks", &reason));
     }
-    let is_within = pace.kind == ScheduleKind::Manual || old.is_some_and(|old| pace.is_within(&Pace::of(desk, old)));
-    if !is_within {
-        check_starts(desk, &tasks, old, Some(pace))?;
+    let is_manual = task.definition.schedule_type == ScheduleKind::Manual;
+    if !is_manual && !old.is_some_and(|old| pace.is_within(&Pace::of(desk, old))) {
+        check_starts(desk, &tasks, old, Some(task))?;
     }
-    Ok(remarks(&ahead, shortest, now))
+    Ok(remarks(desk, task))
 }
 
 /// The shortest time between two occurrences. That of a delay is between the end of a run and the next one.
-fn shortest(pace: &Pace, ahead: &[Timestamp]) -> Option<Duration> {
-    match pace.kind {
-        ScheduleKind::Interval | ScheduleKind::Delay => parse_duration(&pace.value).ok(),
-        _ => ahead.windows(2).map(|pair| pair[1].since(pair[0])).min(),
+fn shortest(task: &Task, now: Timestamp) -> Option<Duration> {
+    match task.definition.schedule_type {
+        ScheduleKind::Interval | ScheduleKind::Delay => parse_duration(&task.definition.schedule_value).ok(),
+        _ => {
+            let ahead = task.occurrences(now, LOOKED_AT).unwrap_or_default();
+            ahead.windows(2).map(|pair| pair[1].since(pair[0])).min()
+        }
     }
 }
 
@@ -152,21 +137,23 @@ pub(crate) fn check_starts(
     desk: &Desk,
     tasks: &[Task],
     old: Option<&Task>,
-    new: Option<&Pace>,
+    new: Option<&Task>,
 ) -> Result<(), ToolError> {
-    let since = desk.client.now().minus(DAY);
+    let (since, new) = (desk.client.now().minus(DAY), new.map(|new| Pace::of(desk, new)));
     let trail = Trail::read(desk, since)?;
-    let mut once: Vec<Timestamp> = new.and_then(|new| new.once).into_iter().collect();
+    let mut once: Vec<Timestamp> = new.iter().filter_map(|new| new.once).collect();
     let mut count = trail.removed + new.map_or(1, |new| new.a_day);
     for task in tasks {
         let is_old = task.status == TaskStatus::Completed && task.last_finished.is_some_and(|at| at < since);
+        let triggered = trail.triggered.get(task.name()).copied().unwrap_or_default();
         if is_old || !is_of_a_client(task) {
-            count += trail.triggered.get(task.name()).copied().unwrap_or_default();
+            count += triggered;
             continue;
         }
         let (scheduled, others) = starts_of(desk, task.name(), since)?;
         let (is_replaced, pace) = (old.is_some_and(|old| old.id == task.id), Pace::of(desk, task));
-        count += others + if is_replaced { scheduled } else { scheduled.max(pace.a_day) };
+        // Runs may have been deleted since.
+        count += others.max(triggered) + if is_replaced { scheduled } else { scheduled.max(pace.a_day) };
         once.extend(pace.once.filter(|_| !is_replaced));
         if count > desk.max_starts {
             break;
@@ -182,8 +169,8 @@ pub(crate) fn check_starts(
 }
 
 /// What a removal of a task is to record behind the session, so that adding and removing it again and again counts.
-pub(crate) fn note_of_removal(desk: &Desk, task: &Task) -> Result<Option<String>, ToolError> {
-    let (scheduled, others) = starts_of(desk, task.name(), desk.client.now().minus(DAY))?;
+pub(crate) fn note_of_removal(desk: &Desk, name: &str) -> Result<Option<String>, ToolError> {
+    let (scheduled, others) = starts_of(desk, name, desk.client.now().minus(DAY))?;
     let starts = scheduled + others;
     Ok((starts > 0).then(|| format!("{starts}{STARTS}")))
 }
@@ -220,28 +207,35 @@ struct Trail {
 }
 
 impl Trail {
+    /// Reads what concerns the scope, which ends where that is as much as the limit.
     fn read(desk: &Desk, since: Timestamp) -> Result<Trail, ToolError> {
-        let (mut trail, mut looked_at, mut filter) = (Trail::default(), 0, EventFilter::newest(PAGE).kind("action"));
+        let (mut trail, mut own, mut looked_at) = (Trail::default(), 0, 0);
+        let (mut page, mut filter) = (PAGE, EventFilter::newest(PAGE));
         loop {
-            let events = desk.client.events(&filter)?;
+            let events = desk.client.events(&filter.kind("action"))?;
             for event in events.iter().filter(|event| event.at >= since) {
                 let detail = event.detail.as_deref().unwrap_or_default();
-                trail.removed += removed_by(detail, desk.grant.scope().unwrap_or_default());
+                let removed = removed_by(detail, desk.grant.scope().unwrap_or_default());
                 let is_start = detail.ends_with(": trigger") || detail.ends_with(": retry");
-                if let Some(task) = event.task.as_ref().filter(|_| is_start && detail.starts_with(CLIENTS)) {
+                let task = event.task.as_ref().filter(|task| desk.grant.contains(task));
+                trail.removed += removed;
+                if let Some(task) = task.filter(|_| is_start && detail.starts_with(CLIENTS)) {
                     *trail.triggered.entry(task.clone()).or_default() += 1;
+                    own += 1;
                 }
             }
             looked_at += events.len();
-            match events.last().filter(|last| events.len() == PAGE && last.at >= since) {
-                None => return Ok(trail),
+            match events.last().filter(|last| events.len() == page && last.at >= since) {
+                Some(last) if trail.removed + own < desk.max_starts && looked_at < MAX_EVENTS => {
+                    (page, filter) = (EVENTS, EventFilter::newest(EVENTS).before(last.id));
+                }
                 // What is further back is not known, and could be as much as the limit.
                 Some(_) if looked_at >= MAX_EVENTS => {
-                    let reason =
-                        format!("there were more than {MAX_EVENTS} recorded changes in 24 hours: try again later");
-                    return Err(limit("--max-starts-per-day", &reason));
+                    let reason = format!("clients of this database made more than {MAX_EVENTS} changes in 24 hours");
+                    let advice = "the user ends the server that makes them (duly list --added-by 'mcp:*')";
+                    return Err(limit("--max-starts-per-day", &format!("{reason}: {advice}")));
                 }
-                Some(last) => filter = filter.before(last.id),
+                _ => return Ok(trail),
             }
         }
     }
@@ -264,21 +258,15 @@ fn busiest_day(planned: &mut [Timestamp]) -> usize {
     (0..planned.len()).map(within).max().unwrap_or_default()
 }
 
-/// What is to be said of a task that goes on.
-pub(crate) fn remarks_of(desk: &Desk, task: &Task) -> Vec<String> {
-    let now = desk.client.now();
-    let ahead: Vec<Timestamp> = task.upcoming(now, 2).unwrap_or_default().iter().map(|one| one.at).collect();
-    remarks(&ahead, shortest(&Pace::of(desk, task), &ahead), now)
-}
-
-/// What a model may not have meant: it says so to its user.
-fn remarks(ahead: &[Timestamp], shortest: Option<Duration>, now: Timestamp) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if let Some(first) = ahead.first().filter(|first| first.since(now) <= MINUTE) {
-        let when = if *first <= now { "now".to_owned() } else { format!("in {}s", first.since(now).as_secs()) };
+/// What a model may not have meant by a task as it is stored: it says so to its user.
+pub(crate) fn remarks(desk: &Desk, task: &Task) -> Vec<String> {
+    let (now, mut remarks) = (desk.client.now(), Vec::new());
+    let next = task.ahead(1).unwrap_or_default().first().map(|next| next.at);
+    if let Some(next) = next.filter(|next| next.since(now) <= MINUTE) {
+        let when = if next <= now { "now".to_owned() } else { format!("in {}s", next.since(now).as_secs()) };
         remarks.push(format!("it runs within a minute: {when}"));
     }
-    if shortest.is_some_and(|shortest| shortest < MINUTE) {
+    if shortest(task, now).is_some_and(|shortest| shortest < MINUTE) {
         remarks.push("it runs more often than every minute".to_owned());
     }
     remarks

@@ -17,7 +17,7 @@ use crate::mcp::rpc::{
 };
 use crate::mcp::stream::{Line, MAX_LINE, Output, read_line};
 use crate::mcp::tools::{self, Tool};
-use crate::mcp::versions::{Caller, Handshake, complete, discovered, only_with_handshake};
+use crate::mcp::versions::{Caller, Handshake, complete, discovered, names_version, only_with_handshake};
 
 /// For how long a client may keep the lists of tools and resources, in milliseconds. They do not change while the server runs.
 const KEPT: u64 = 3_600_000;
@@ -92,7 +92,9 @@ impl<W: Write + Send> Server<'_, W> {
     fn request<'s>(&'s self, scope: &'s thread::Scope<'s, '_>, id: Id, method: String, params: Map<String, Value>) {
         let answer = match method.as_str() {
             "tools/call" | "resources/read" => {
-                let begun = self.handshake.caller(&params).and_then(|caller| Ok((caller, self.at_work.begin(&id)?)));
+                let tool = params.get("name").and_then(Value::as_str);
+                let begun = self.handshake.caller(&params);
+                let begun = begun.and_then(|caller| Ok((caller, self.at_work.begin(&id, tool)?)));
                 match begun {
                     Ok((caller, cancellation)) => {
                         let request = id.clone();
@@ -124,8 +126,8 @@ impl<W: Write + Send> Server<'_, W> {
         if method == "initialize" {
             return self.handshake.initialize(params, INSTRUCTIONS);
         }
-        if method == "ping" && !params.contains_key("_meta") {
-            // A client may send it before the handshake.
+        // A client may send it before the handshake, with a token of its progress in _meta.
+        if method == "ping" && !names_version(params) {
             return Ok(json!({}));
         }
         let caller = self.handshake.caller(params)?;

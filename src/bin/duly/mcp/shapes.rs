@@ -90,10 +90,12 @@ pub(crate) fn run(run: &Run, sight: Sight, zone: &Zone, times: &Times) -> Value 
 
 /// The same in a line.
 pub(crate) fn run_line(run: &Run, sight: Sight, zone: &Zone, times: &Times) -> String {
-    let error = sight.of(run.error.as_deref()).map(|error| format!(", error: {}", quoted(error)));
+    let texts = [("error", &run.error), ("result", &run.result), ("progress", &run.progress)];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some((name, sight.of(text.as_deref())?)));
     let waits = run.blocked.as_deref().map(|blocked| format!(", waits: {}", waits_for(blocked)));
     let many = (run.occurrences > 1).then(|| format!(", {} occurrences", run.occurrences));
-    let extra: String = error.into_iter().chain(waits).chain(many).collect();
+    let texts = texts.map(|(name, text)| format!(", {name}: {}", quoted(text)));
+    let extra: String = texts.chain(waits).chain(many).collect();
     format!(
         "run {} of {}: {} ({}), scheduled for {}{extra}",
         run.id,

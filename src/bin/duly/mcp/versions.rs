@@ -83,6 +83,11 @@ impl Handshake {
     }
 }
 
+/// Whether a request names its version, as those of the current one do.
+pub(crate) fn names_version(params: &Map<String, Value>) -> bool {
+    params.get("_meta").is_some_and(|meta| meta.get(VERSION).is_some())
+}
+
 /// Answers `server/discover`.
 pub(crate) fn discovered(instructions: &str) -> Value {
     json!({"supportedVersions": supported(), "capabilities": capabilities(), "instructions": instructions})

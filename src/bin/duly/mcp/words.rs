@@ -75,8 +75,14 @@ pub(crate) fn understand(text: &str, now: Timestamp, zone: &Zone) -> Result<Unde
     if is_cron(text) {
         return Ok(Understood::Schedule(ScheduleKind::Cron, text.to_owned()));
     }
-    if zone.instant(text).is_ok() {
-        return Ok(Understood::Schedule(ScheduleKind::Once, text.to_owned()));
+    match zone.instant(text) {
+        Ok(_) => return Ok(Understood::Schedule(ScheduleKind::Once, text.to_owned())),
+        Err(error) if is_date(text) => return Err(format!("schedule: {error}")),
+        Err(_) => {}
+    }
+    // In lower case it would be minutes.
+    if text.split_whitespace().any(|word| word.trim_start_matches(|letter: char| letter.is_ascii_digit()) == "M") {
+        return Err(refused());
     }
     let lower = text.to_lowercase().replace(',', " and ");
     let words: Vec<&str> = lower.split_whitespace().collect();
@@ -88,7 +94,10 @@ pub(crate) fn understand(text: &str, now: Timestamp, zone: &Zone) -> Result<Unde
         ["today", rest @ ..] => on_day(0, rest, now, zone),
         ["tomorrow", rest @ ..] => on_day(1, rest, now, zone),
         ["next", day, rest @ ..] => next_day(day, rest, now, zone),
-        words => repeated(words).or_else(|| calendar(text, now, zone)),
+        words => match (repeated(words), calendar(text, now, zone)) {
+            (None, Err(error)) if is_calendar(words) => return Err(format!("schedule: {error}")),
+            (understood, calendar) => understood.or(calendar.ok()),
+        },
     };
     understood.ok_or_else(refused)
 }
@@ -103,8 +112,29 @@ fn is_cron(text: &str) -> bool {
     (5..=6).contains(&fields.len()) && fields.iter().take(2).all(is_field)
 }
 
+/// Whether a text begins as a date does. What is wrong with it, the library says.
+fn is_date(text: &str) -> bool {
+    let year = text.split_once('-').map_or("", |(year, _)| year);
+    year.len() >= 4 && year.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether words have the form of a calendar interval. What is wrong with it, the library says.
+fn is_calendar(words: &[&str]) -> bool {
+    let is_unit = |word: &str| ["day", "week", "month"].contains(&word.strip_suffix('s').unwrap_or(word));
+    match words {
+        ["every", number, unit, ..] if number.bytes().all(|byte| byte.is_ascii_digit()) => is_unit(unit),
+        ["every", unit, "on", ..] => is_unit(unit),
+        _ => false,
+    }
+}
+
+/// A length of time. Months and years have none.
 fn duration(words: &[&str]) -> Option<Duration> {
     let text = words.join(" ");
+    let mut units = text.split(|letter: char| !letter.is_alphabetic());
+    if units.any(|unit| unit.starts_with("month") || unit.starts_with('y')) {
+        return None;
+    }
     let text = text.strip_prefix("an ").map(|rest| format!("1 {rest}")).unwrap_or(text);
     parse_duration(&text).ok().filter(|length| !length.is_zero())
 }
@@ -115,9 +145,9 @@ fn length(words: &[&str]) -> Option<String> {
 }
 
 /// A calendar interval, as the library reads it.
-fn calendar(text: &str, now: Timestamp, zone: &Zone) -> Option<Understood> {
+fn calendar(text: &str, now: Timestamp, zone: &Zone) -> duly::Result<Understood> {
     let task = NewTask::calendar("calendar", text).time_zone(zone.name()).handler("calendar");
-    task.occurrences(now, 1).is_ok().then(|| Understood::Schedule(ScheduleKind::Calendar, text.to_owned()))
+    task.occurrences(now, 1).map(|_| Understood::Schedule(ScheduleKind::Calendar, text.to_owned()))
 }
 
 /// What repeats: an interval, or days with a time.
@@ -157,9 +187,13 @@ fn repeated(words: &[&str]) -> Option<Understood> {
     cron(format!("{minute} {hour} * * {of_week}"))
 }
 
-/// The day in `monthly on the 15th`, `on the 1st of every month`, `every month on the 1st`.
+/// The day in `monthly on the 15th`, `on the 1st of every month`, `every month on the 1st`. `every 3rd month` names none.
 fn day_of_month(words: &[&str]) -> Option<u32> {
     let is_monthly = words.contains(&"monthly") || words.contains(&"month");
+    let place = words.iter().position(|word| word.starts_with(|letter: char| letter.is_ascii_digit()))?;
+    if !matches!(words[..place].last(), Some(&("on" | "the"))) || words.get(place + 1) == Some(&"month") {
+        return None;
+    }
     let filler = ["monthly", "every", "month", "on", "the", "of", "each"];
     let mut rest = words.iter().filter(|word| !filler.contains(word));
     let (day, more) = (rest.next()?, rest.next());
@@ -178,7 +212,10 @@ fn weekday(word: &str) -> Option<Weekday> {
 
 /// A time of day: `9`, `9:30`, `9am`, `9:30 pm`, `noon`, `midnight`.
 fn time(words: &[&str]) -> Option<NaiveTime> {
-    let text = words.concat();
+    let text = match words {
+        [text] | [text, "am" | "pm"] if !text.is_empty() => words.concat(),
+        _ => return None,
+    };
     match text.as_str() {
         "noon" => return NaiveTime::from_hms_opt(12, 0, 0),
         "midnight" => return NaiveTime::from_hms_opt(0, 0, 0),
@@ -249,11 +286,13 @@ mod tests {
             ("Every day at 7:30", "cron 30 7 * * *"),
             ("daily at 9pm", "cron 0 21 * * *"),
             ("daily at 12 am", "cron 0 0 * * *"),
+            ("daily at 9:30 PM", "cron 30 21 * * *"),
             ("every weekday at 7", "cron 0 7 * * 1-5"),
             ("Mondays, Wednesdays and fri at noon", "cron 0 12 * * 1,3,5"),
             ("on sundays at 8:05", "cron 5 8 * * 0"),
             ("on the 1st of every month at 9", "cron 0 9 1 * *"),
             ("monthly on the 15th at 9", "cron 0 9 15 * *"),
+            ("every month on 15 at 9", "cron 0 9 15 * *"),
             ("tomorrow at 9", "once 2027-03-15T09:00"),
             ("today at 17:30", "once 2027-03-14T17:30"),
             ("at 14", "once 2027-03-14T14:00"),
@@ -293,9 +332,30 @@ mod tests {
             "daily",
             "and at 9",
             "every and at 9",
+            "every 3rd month at 9",
+            "on the 3rd month at 9",
+            "in 1M",
+            "every 2 M",
+            "in 1 month",
+            "in 2 years",
+            "every 1y",
+            "every day at 1 2",
+            "every day at 1 2 pm",
         ] {
             assert!(understand(text, now, &rome).unwrap_err().starts_with("schedule: expected a cron"), "{text:?}");
         }
         assert!(understand(&"every ".repeat(100), now, &rome).is_err());
+        // What looks like a date, or like a calendar interval, is refused with what is wrong with it.
+        for (text, says) in [
+            ("2027-03-28T02:30", "the clock in Europe/Rome skips it: the nearest that exist are 2027-03-28T01:59:59"),
+            ("2027-02-30T12:00", "there is no day 30 in February 2027, which has 28 days"),
+            ("4001-01-01T00:00", "expected an instant from 2001-09-09T01:46:40.000Z to 4000"),
+            ("every 2 weeks on mon at 9:00", "expected a time of 24 hours such as 09:00"),
+            ("every 1 month", "expected a text such as \"every 3 days at 09:00\""),
+            ("every 2 months on 31 at 09:00", "not every month has a day 31"),
+        ] {
+            let error = understand(text, now, &rome).unwrap_err();
+            assert!(error.starts_with("schedule: invalid schedule") && error.contains(says), "{text}: {error}");
+        }
     }
 }

@@ -49,9 +49,15 @@ pub(crate) enum Request {
     Record,
     /// The alarms of a channel.
     Alarm { channel: String },
+    /// The addition or the removal of a task by an actor, and the name of the task.
+    OfAnActor(Box<Request>, String),
 }
 
 impl Request {
+    pub(crate) fn of_an_actor(self, task: &str) -> Self {
+        Request::OfAnActor(Box::new(self), task.to_owned())
+    }
+
     /// Returns the texts that are looked for, with their columns.
     pub(crate) fn names(&self) -> Vec<(&'static str, &str)> {
         let limit = |on: &'_ LimitOn| match on {
@@ -74,6 +80,7 @@ impl Request {
             Request::Effect { key, .. } => vec![("key", key)],
             Request::Finish { key: Some(key), .. } => vec![("concurrency_key", key)],
             Request::Alarm { channel } => vec![("channel", channel)],
+            Request::OfAnActor(request, _) => request.names(),
             Request::Retry { .. }
             | Request::Cancel { .. }
             | Request::Gone { .. }
@@ -101,6 +108,10 @@ impl Request {
 
     /// Reads the rows.
     pub(crate) fn read(&self, bench: &mut Sheets) -> Result<(), Fault> {
+        if let Request::OfAnActor(request, task) = self {
+            request.read(bench)?;
+            return bench.read("scheduled_tasks", NAMING, &[task]).map(|_| ());
+        }
         if let Some(names) = self.tasks() {
             around::tasks_at_first(bench, names)?;
         } else {
@@ -137,7 +148,7 @@ impl Request {
             Request::Register => register(bench),
             Request::Rewind { now } => rewind(bench, *now),
             Request::Stop { owner } => bench.read("scheduler_instances", "WHERE t.id = $1", &[owner]).map(|_| ()),
-            Request::Record => Ok(()),
+            Request::Record | Request::OfAnActor(..) => Ok(()),
             Request::Alarm { channel } => {
                 bench.read("scheduler_alarms", "WHERE t.channel = $1", &[channel])?;
                 bench.read("scheduler_alarm_channels", "WHERE t.channel = $1", &[channel]).map(|_| ())
@@ -145,6 +156,10 @@ impl Request {
         }
     }
 }
+
+/// As `actions::NAMING` of the SQLite store.
+const NAMING: &str = sql! {"
+WHERE (t.managed_by IS NULL OR t.managed_by NOT LIKE 'mcp:%') AND {followers:t} LIKE '%' || $1::text || '%'"};
 
 fn rewind(bench: &mut Sheets, now: i64) -> Result<(), Fault> {
     // What a wrong clock has planned is committed then, and what is added later is planned by the clock as it is now.
