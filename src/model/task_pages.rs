@@ -50,19 +50,96 @@ pub(crate) struct Mark {
     pub(crate) duration: Option<Duration>,
 }
 
-/// Selects a page of the runs of one task, newest first.
-#[derive(Clone, Copy, Debug)]
+/// Selects a page of runs, newest first. A run matches all conditions.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RunQuery {
-    pub(crate) task: i64,
+    /// Only those of this task.
+    pub(crate) task: Option<i64>,
+    /// Only those of tasks with such a name.
+    pub(crate) pattern: Option<NamePattern>,
+    pub(crate) handler: Option<String>,
     pub(crate) status: Option<RunStatus>,
-    pub(crate) skip: usize,
+    /// Only queued, running and failed runs.
+    pub(crate) is_unfinished: bool,
+    /// Only those whose occurrence, or newest occurrence, is not before this instant, and not after the other.
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) until: Option<Timestamp>,
+    /// Only those whose error contains this text, whatever the case of its ASCII letters.
+    pub(crate) error: Option<String>,
+    /// Only those that were opened before the run with this id.
+    pub(crate) before: Option<i64>,
     pub(crate) limit: usize,
+    /// Most runs that are looked at to find them.
+    pub(crate) most: usize,
+}
+
+impl RunQuery {
+    /// Most runs that one page looks at.
+    pub(crate) const MOST: usize = 50_000;
+
+    /// Returns the newest runs of a task.
+    pub(crate) fn of_task(task: i64, limit: usize) -> Self {
+        RunQuery { task: Some(task), limit, most: Self::MOST, ..RunQuery::default() }
+    }
+
+    /// Returns how many runs it looks at: no more than it returns, if all match.
+    pub(crate) fn looks_at(&self) -> usize {
+        let selects = self.pattern.is_some()
+            || self.handler.is_some()
+            || self.status.is_some()
+            || self.is_unfinished
+            || self.since.is_some()
+            || self.until.is_some()
+            || self.error.is_some();
+        if selects { self.most } else { self.limit.saturating_add(1).min(self.most) }
+    }
+
+    /// Returns whether an index has all runs that match, or a few more: the dead ones, or the unfinished ones.
+    pub(crate) fn few(&self) -> Option<Few> {
+        match self.status {
+            Some(RunStatus::Dead) => Some(Few::Dead),
+            Some(RunStatus::Queued | RunStatus::Running | RunStatus::Failed) => Some(Few::Unfinished),
+            Some(_) => None,
+            None => self.is_unfinished.then_some(Few::Unfinished),
+        }
+    }
+
+    /// Makes a page of the runs that were found, of which the first one too many is not shown. `end`: the last one that was looked at if
+    /// there may be older ones, and when it began or ended.
+    pub(crate) fn page(&self, mut runs: Vec<RunLine>, end: Option<(i64, Option<Timestamp>)>) -> RunPage {
+        let is_full = runs.len() > self.limit;
+        runs.truncate(self.limit);
+        // What was opened before a run that began before `since` was due before it.
+        let is_late = |at: Option<Timestamp>| self.since.is_some_and(|since| at.is_some_and(|at| at < since));
+        let end = end.filter(|(_, at)| !is_full && !is_late(*at)).map(|(run, _)| run);
+        let next = if is_full { runs.last().map(|run| run.id) } else { end };
+        RunPage { runs, next, is_cut: end.is_some() }
+    }
+}
+
+/// Runs that an index holds, of which there are few in most databases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Few {
+    Dead,
+    Unfinished,
+}
+
+/// A page of runs, newest first.
+#[derive(Clone, Debug)]
+pub(crate) struct RunPage {
+    pub(crate) runs: Vec<RunLine>,
+    /// The next page has runs that were opened before the run with this id. `None`: there are none.
+    pub(crate) next: Option<i64>,
+    /// Whether the page ends because it has looked at as many runs as it may.
+    pub(crate) is_cut: bool,
 }
 
 /// A run without its payload, result and output.
 #[derive(Clone, Debug)]
 pub(crate) struct RunLine {
     pub(crate) id: i64,
+    pub(crate) task: String,
+    pub(crate) handler: String,
     pub(crate) scheduled_for: Timestamp,
     pub(crate) origin: Option<Origin>,
     /// `None`: no version of duly stores such a status.
@@ -72,7 +149,7 @@ pub(crate) struct RunLine {
     pub(crate) attempt: u32,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) duration: Option<Duration>,
-    /// The first [`RunLine::MAX_ERROR`] characters of its error.
+    /// The first [`RunLine::MAX_ERROR`] characters of its error; of several lines the last characters.
     pub(crate) error: Option<String>,
     pub(crate) occurrences: u64,
 }

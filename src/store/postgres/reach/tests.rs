@@ -347,7 +347,11 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
             let before = random.bool().then(|| Timestamp::from_millis(NOW - 600_000));
             let task = (action == BulkAction::Cancel && random.bool()).then(|| random.i64(1..9));
             let name = task.is_none().then(|| pattern.into());
-            let selection = Selection { action, handler: None, name, added_by: None, status, before, task };
+            let since = random.bool().then(|| Timestamp::from_millis(NOW - 900_000));
+            let error = random.bool().then(|| "tex".to_owned());
+            let (since, error) = if action.is_about_runs() { (since, error) } else { (None, None) };
+            let actor = random.bool().then_some("page");
+            let selection = Selection { name, status, before, since, error, task, actor, ..Selection::all(action) };
             let started = (BulkPass::default(), BulkReport::default());
             compare(all, some, &what(&format!("count {selection:?}")), |store| {
                 let (mut pass, mut report) = started.clone();
@@ -458,7 +462,21 @@ fn read_pages(
     compare(all, some, &what("queue"), |store| store.queue(now));
     compare(all, some, &what("page of a run"), |store| store.run_view(run, now));
     let status = [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)];
-    let query = RunQuery { task: random.i64(1..13), status, skip: random.usize(..6), limit: random.usize(1..6) };
+    let occurrence =
+        |random: &mut fastrand::Rng| random.bool().then(|| Timestamp::from_millis(NOW + random.i64(-20..10) * 60_000));
+    let query = RunQuery {
+        task: random.bool().then(|| random.i64(1..13)),
+        pattern: random.bool().then(|| "task-?".into()),
+        handler: random.bool().then(|| "beta".to_owned()),
+        status,
+        is_unfinished: random.bool(),
+        since: occurrence(random),
+        until: occurrence(random),
+        error: (random.u8(..4) == 0).then(|| "TEx".to_owned()),
+        before: random.bool().then(|| random.i64(1..170)),
+        limit: random.usize(1..6),
+        most: random.usize(1..200),
+    };
     compare(all, some, &what(&format!("{query:?}")), |store| store.run_page(&query));
     let after = match random.u8(..3) {
         0 => None,
