@@ -157,3 +157,58 @@ pub(crate) struct RunLine {
 impl RunLine {
     pub(crate) const MAX_ERROR: usize = 1000;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Few, RunLine, RunQuery};
+    use crate::clock::Timestamp;
+    use crate::model::run::RunStatus;
+
+    fn line(id: i64) -> RunLine {
+        let (task, handler, scheduled_for) = (String::new(), String::new(), Timestamp::MIN);
+        let (origin, status, blocked, started_at, duration, error) = Default::default();
+        let (run_at, attempt, occurrences) = (Timestamp::MIN, 1, 1);
+        RunLine {
+            id,
+            task,
+            handler,
+            scheduled_for,
+            origin,
+            status,
+            run_at,
+            blocked,
+            attempt,
+            started_at,
+            duration,
+            error,
+            occurrences,
+        }
+    }
+
+    #[test]
+    fn a_page_ends_where_it_is_full_or_has_looked_at_enough() {
+        let at = Timestamp::from_millis;
+        let query = RunQuery { limit: 2, most: 9, since: Some(at(1000)), ..RunQuery::default() };
+        for (found, end, shown, next, is_cut) in [
+            (&[7, 6][..], None, 2, None, false),
+            (&[7, 6, 5], None, 2, Some(6), false),
+            (&[7, 6, 5], Some((3, None)), 2, Some(6), false),
+            (&[7], Some((3, None)), 1, Some(3), true),
+            (&[], Some((3, Some(at(1000)))), 0, Some(3), true),
+            // All older runs were opened, and so were due, before the first instant that matters.
+            (&[], Some((3, Some(at(999)))), 0, None, false),
+        ] {
+            let page = query.page(found.iter().map(|id| line(*id)).collect(), end);
+            assert_eq!((page.runs.len(), page.next, page.is_cut), (shown, next, is_cut), "{found:?}, {end:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_without_a_condition_looks_at_no_more_than_it_shows() {
+        let query = RunQuery::of_task(1, 50);
+        assert_eq!((query.looks_at(), query.few()), (51, None));
+        let query = RunQuery { status: Some(RunStatus::Dead), ..query };
+        assert_eq!((query.looks_at(), query.few()), (RunQuery::MOST, Some(Few::Dead)));
+        assert_eq!(RunQuery { status: None, is_unfinished: true, ..query }.few(), Some(Few::Unfinished));
+    }
+}

@@ -134,7 +134,7 @@ const FOUND: &str = sql! {"
      ORDER BY r.id DESC LIMIT :limit"};
 
 /// How many runs are read at once, until a page is full.
-const BATCH: usize = 500;
+const BATCH: usize = 200;
 
 /// Returns a page of runs, newest first. The cost does not depend on the length of the history, unless the page begins before a run of a
 /// task that has no schedule: it then depends on the number of scheduled runs of that task that are newer.
