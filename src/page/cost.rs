@@ -24,7 +24,7 @@ const MOST_BYTES: usize = 200_000;
 /// steps take about 20 ms, and a page may take 50 ms.
 const MOST_STEPS: u64 = 280_000;
 /// As [`MOST_STEPS`], of a page of runs of which none matches.
-const MOST_STEPS_OF_A_WALK: u64 = 1_600_000;
+const MOST_STEPS_OF_A_WALK: u64 = 1_260_000;
 
 /// The pages of the task with the longest name and of the run with the longest texts, and those that the bench measures too.
 const OF_ROWS: [&str; 2] = ["/tasks/{task}", "/runs/{run}"];

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use duly::page::Page;
 use duly::{
-    BoxError, Client, Context, Failure, Limit, LimitOn, Misfire, NewTask, Overlap, RunStatus, Scheduler, Timestamp,
+    BoxError, Client, Context, Failure, Limit, LimitOn, Misfire, NewTask, Overlap, Retention, RunStatus, Scheduler,
+    Timestamp,
 };
 
 use crate::fixtures::{TestDb, eventually, minutes, seconds};
@@ -45,6 +46,8 @@ impl Served {
 
     fn of(db: TestDb, has_handler: bool, page: Page) -> Self {
         let mut builder = Scheduler::builder(db.address()).workers(1).page(page);
+        // Also of rows that are older than the test.
+        builder = builder.retention(Retention { least_runs: 100_000, most_runs: 100_000, ..Retention::default() });
         if has_handler {
             builder = builder.handler("work", |run: &Context| {
                 if run.task().starts_with("fails") {

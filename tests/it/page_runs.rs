@@ -127,14 +127,14 @@ fn pages_of_runs_begin_after_the_last_run_of_the_page_before() {
         for name in ["often", "other"] {
             client.add(NewTask::manual(name).handler("work")).expect("a task");
         }
-        let runs: Vec<_> = (0..141).map(|n| (if n % 7 == 0 { "other" } else { "often" }, "succeeded", "")).collect();
+        let runs: Vec<_> = (0..141).map(|n| (if n % 2 == 0 { "other" } else { "often" }, "succeeded", "")).collect();
         add_runs(&db, &runs);
         let first = client.trigger("often").expect("a run");
         let served = Served::new(db, false);
-        for (path, expected) in [
-            ("/runs", (1..=first).collect::<Vec<_>>()),
-            ("/runs?task=often", (1..=first).filter(|run| run % 7 != 1).collect()),
-            ("/runs?task=oft%2A", (1..=first).filter(|run| run % 7 != 1).collect()),
+        for (path, expected, expected_pages) in [
+            ("/runs", (1..=first).collect::<Vec<_>>(), 3),
+            ("/runs?task=often", (1..=first).filter(|run| run % 2 == 0).collect(), 2),
+            ("/runs?task=oft%2A", (1..=first).filter(|run| run % 2 == 0).collect(), 2),
         ] {
             let (mut path, mut seen, mut pages) = (Some(path.to_owned()), Vec::new(), 0);
             while let Some(next_path) = path {
@@ -145,7 +145,7 @@ fn pages_of_runs_begin_after_the_last_run_of_the_page_before() {
                 pages += 1;
             }
             seen.reverse();
-            assert_eq!((seen, pages), (expected, 3));
+            assert_eq!((seen, pages), (expected, expected_pages));
         }
         // A run that was opened since moves no page.
         let second = next(&served.text("/runs")).expect("a second page");
@@ -193,7 +193,7 @@ fn a_value_that_cannot_be_used_is_named_with_its_field() {
     let (db, _) = TestDb::with_client();
     let served = Served::new(db, false);
     for (query, reason) in [
-        ("status=gone", "invalid status: expected unfinished, queued, running, succeeded, failed, dead"),
+        ("status=gone", "invalid status: expected unfinished, queued, running, failed, succeeded, dead"),
         ("since=yesterday", "invalid since \"yesterday\": expected an instant as in 2027-03-14T12:00:00Z"),
         ("until=2027-02-30", "invalid until \"2027-02-30\": "),
         ("until=3", ", a date, or a duration before now such as 24h"),
