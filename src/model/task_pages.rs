@@ -117,6 +117,28 @@ impl RunQuery {
     }
 }
 
+#[cfg(all(test, feature = "postgres"))]
+impl RunQuery {
+    /// Selects some of the runs that the tests of the server's reach write.
+    pub(crate) fn random(random: &mut fastrand::Rng, now: Timestamp) -> Self {
+        let mut occurrence = || random.bool().then(|| now.minus(Duration::from_secs(random.u64(..1200))));
+        let (since, until) = (occurrence(), occurrence());
+        RunQuery {
+            task: random.bool().then(|| random.i64(1..13)),
+            pattern: random.bool().then(|| "task-?".into()),
+            handler: random.bool().then(|| "beta".to_owned()),
+            status: [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)],
+            is_unfinished: random.bool(),
+            since,
+            until,
+            error: (random.u8(..4) == 0).then(|| "TEx".to_owned()),
+            before: random.bool().then(|| random.i64(1..170)),
+            limit: random.usize(1..6),
+            most: random.usize(1..200),
+        }
+    }
+}
+
 /// Runs that an index holds, of which there are few in most databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Few {

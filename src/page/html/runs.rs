@@ -104,7 +104,7 @@ impl Query {
     }
 
     fn is_used(&self) -> bool {
-        self.path("", None) != ""
+        !self.path("", None).is_empty()
     }
 }
 
