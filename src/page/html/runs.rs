@@ -197,8 +197,8 @@ fn page_of(given: &Query, list: &Markup) -> Markup {
         (parts::text_field("task", "Task", "name or report-*", &given.task))
         (parts::text_field("handler", "Handler", "any", &given.handler))
         (parts::text_field("error", "Error", "part of its text", &given.error))
-        (parts::text_field("since", "Due since", "24h or 2027-03-14 12:00", &given.since))
-        (parts::text_field("until", "Due until", "24h or 2027-03-14 12:00", &given.until))
+        (parts::text_field("since", "Due since", "24h or 2027-03-14", &given.since))
+        (parts::text_field("until", "Due until", "24h or 2027-03-14", &given.until))
     };
     html! {
         div.head { h1 { "Runs" } }
