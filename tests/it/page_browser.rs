@@ -47,7 +47,6 @@ fn pages(sample: &Sample) -> Vec<(&'static str, String)> {
         ("run-hostile", run(hostile, RunStatus::Dead)),
         ("runs", "/runs".into()),
         ("runs-dead", "/runs?status=dead".into()),
-        ("runs-none", "/runs?status=running&error=none".into()),
         ("timeline", "/timeline".into()),
         ("schedulers", "/schedulers".into()),
         ("events", "/events".into()),
