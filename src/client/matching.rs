@@ -32,7 +32,7 @@ impl Client {
         self.change_matching(BulkAction::Cancel, filter)
     }
 
-    /// Retries the selected runs as [`Client::retry`] does, oldest first. [`Filter::status`] may be `dead`, the default, or
+    /// Retries the selected runs as [`Client::retry`] does, in the order in which they ended. [`Filter::status`] may be `dead`, the default, or
     /// `cancelled`.
     ///
     /// Leaves a run that was retried before, whatever became of the retry: repeating this retries no run twice. A retry that died
@@ -128,7 +128,7 @@ impl Client {
     /// # Errors
     /// As [`Client::cancel_matching`].
     pub fn change_matching(&self, action: BulkAction, filter: &Filter) -> Result<BulkReport> {
-        self.change_selected(&filter.selection(action, self.now())?)
+        self.change_selected(&filter.selection(action, self.now())?, None)
     }
 
     pub(super) fn remove_in_parts(&self, name: &str) -> Result<()> {
@@ -141,8 +141,24 @@ impl Client {
         }
     }
 
-    pub(super) fn change_selected(&self, selection: &Selection) -> Result<BulkReport> {
-        let (mut pass, mut report, mut size) = (BulkPass::default(), BulkReport::default(), TurnSize::default());
+    /// Performs an operation on the runs that a filter selects and that are not newer than one. The change of each run is recorded as an
+    /// action of `actor`, in the same transaction.
+    #[cfg(feature = "page")]
+    pub(crate) fn change_runs(
+        &self,
+        actor: &'static str,
+        action: BulkAction,
+        filter: &Filter,
+        newest: i64,
+    ) -> Result<BulkReport> {
+        let selection = filter.selection(action, self.now())?;
+        self.change_selected(&Selection { actor: Some(actor), ..selection }, Some(newest))
+    }
+
+    /// Changes what is selected. `until`: the newest of it; `None`: the newest of all.
+    pub(super) fn change_selected(&self, selection: &Selection, until: Option<i64>) -> Result<BulkReport> {
+        let (mut pass, mut report, mut size) =
+            (BulkPass { until, ..BulkPass::default() }, BulkReport::default(), TurnSize::default());
         while !pass.is_over() {
             let began = self.monotonic();
             pass.most = Some(size.items());
@@ -177,12 +193,22 @@ impl Client {
     /// # Errors
     /// As [`Client::cancel_matching`].
     pub fn count_matching(&self, action: BulkAction, filter: &Filter) -> Result<BulkReport> {
+        self.count_some(action, filter, usize::MAX).map(|(report, _)| report)
+    }
+
+    /// As [`Client::count_matching`], and ends when so many are counted. Returns also how far it has come.
+    pub(crate) fn count_some(
+        &self,
+        action: BulkAction,
+        filter: &Filter,
+        most: usize,
+    ) -> Result<(BulkReport, BulkPass)> {
         let selection = filter.selection(action, self.now())?;
         let (mut pass, mut report) = (BulkPass::default(), BulkReport::default());
-        while !pass.is_over() {
+        while !pass.is_over() && report.changed + report.left_count() < most {
             // A snapshot for each batch: a single one would prevent the log from being cut.
             self.store().count_matching(&selection, &mut pass, &mut report)?;
         }
-        Ok(report)
+        Ok((report, pass))
     }
 }

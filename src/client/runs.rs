@@ -210,7 +210,7 @@ impl Client {
     /// [`Error::UnknownTask`]; [`Error::Refused`] if the row of a run cannot be changed: the others are cancelled.
     pub fn cancel_all(&self, name: &str) -> Result<usize> {
         let task = self.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
-        let report = self.change_selected(&Selection::runs_of(task.id))?;
+        let report = self.change_selected(&Selection::runs_of(task.id), None)?;
         match report.left.into_iter().next() {
             Some(left) => {
                 Err(Error::Refused { request: format!("cancel all runs of task {name:?}"), reason: left.reason })

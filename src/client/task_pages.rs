@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+use crate::model::task_pages::{RunPage, RunQuery, TaskPage, TaskQuery};
 
 impl Client {
     /// Returns a page of tasks, with their last runs. Reads no other task completely.
@@ -10,8 +10,8 @@ impl Client {
         self.store().task_page(query)
     }
 
-    /// Returns a page of the runs of a task, newest first, and whether there are older ones.
-    pub(crate) fn run_page(&self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
+    /// Returns a page of runs, newest first.
+    pub(crate) fn run_page(&self, query: &RunQuery) -> Result<RunPage> {
         self.store().run_page(query)
     }
 }

@@ -8,11 +8,14 @@ use serde::Serialize;
 use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
 use crate::model::text_enum::text_enum;
+use crate::text::units::{count_of, first_of};
 
 /// Most examples in a report, and in each reason of it.
 const MAX_EXAMPLES: usize = 10;
 /// Most reasons in a report. Further ones are counted together.
 const MAX_REASONS: usize = 20;
+/// Most examples in a line.
+const SHOWN: usize = 3;
 const OTHER_REASONS: &str = "other reasons";
 
 text_enum! {
@@ -57,6 +60,17 @@ impl BulkAction {
             BulkAction::Retry => (Some(RunStatus::Dead), &[RunStatus::Dead, RunStatus::Cancelled]),
             _ => (None, &[RunStatus::Queued, RunStatus::Running, RunStatus::Failed]),
         }
+    }
+
+    /// The number of runs or tasks, with what else goes: `2 tasks and their history`.
+    #[doc(hidden)]
+    pub fn counted(self, count: usize) -> String {
+        let history = match (self, count) {
+            (BulkAction::Remove, 1) => " and its history",
+            (BulkAction::Remove, _) => " and their history",
+            _ => "",
+        };
+        format!("{}{history}", count_of(count, self.noun()))
     }
 
     /// As [`BulkAction::run_statuses`], of tasks.
@@ -128,6 +142,14 @@ pub struct BulkLeft {
     pub examples: Vec<BulkItem>,
 }
 
+impl BulkLeft {
+    /// `2 runs: it was retried before: run 1 of a, run 2 of b`.
+    #[doc(hidden)]
+    pub fn text(&self, action: BulkAction) -> String {
+        format!("{}: {}: {}", count_of(self.count, action.noun()), self.reason, examples(&self.examples, self.count))
+    }
+}
+
 /// What an operation on many runs or tasks did, or would do.
 ///
 /// ```
@@ -196,10 +218,51 @@ impl BulkReport {
         &mut self.left[at]
     }
 
+    /// What would be done: `would cancel 310 runs, of which 2 are running: run 1 of a, run 2 of b, run 3 of c and 307 more`.
+    #[doc(hidden)]
+    pub fn would(&self, action: BulkAction) -> String {
+        if self.changed == 0 {
+            return format!("would {action} no {}", action.noun());
+        }
+        let running = self.running().map(|are| format!(", of which {are}")).unwrap_or_default();
+        format!("would {action} {}{running}: {}", action.counted(self.changed), examples(&self.examples, self.changed))
+    }
+
+    /// What was done.
+    #[doc(hidden)]
+    pub fn done(&self, action: BulkAction) -> String {
+        let done = match action {
+            BulkAction::Cancel => "cancelled",
+            BulkAction::Retry => "retried",
+            BulkAction::Remove => "removed",
+            BulkAction::Pause => "paused",
+            BulkAction::Resume => "resumed",
+        };
+        match (self.changed, self.running()) {
+            (0, _) => format!("{done} no {}", action.noun()),
+            (changed, None) => format!("{done} {}", action.counted(changed)),
+            (changed, Some(are)) => format!("{done} {}, of which {are} and asked to stop", action.counted(changed)),
+        }
+    }
+
+    /// How many of the runs are running.
+    fn running(&self) -> Option<String> {
+        match self.asked {
+            0 => None,
+            1 => Some("1 is running".to_owned()),
+            several => Some(format!("{several} are running")),
+        }
+    }
+
     /// Returns the number of matching runs or tasks that were left as they were.
     pub fn left_count(&self) -> usize {
         self.left.iter().map(|left| left.count).sum()
     }
+}
+
+/// A few of the items.
+fn examples(items: &[BulkItem], count: usize) -> String {
+    first_of(items.iter().map(ToString::to_string), SHOWN, count)
 }
 
 /// How far an operation on many has come.
@@ -232,6 +295,8 @@ pub(crate) enum Position {
     Name(Vec<u8>),
     /// Runs, by id.
     Run(i64),
+    /// Dead runs, by when they died.
+    Dead { at: i64, run: i64 },
     /// Unfinished runs, by the columns of their index.
     Unfinished { task: i64, unscheduled: i64, at: i64 },
 }

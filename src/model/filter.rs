@@ -39,6 +39,8 @@ pub struct Filter {
     #[serde(rename = "older_than_ms", with = "json::optional_duration")]
     older_than: Option<Duration>,
     before: Option<Timestamp>,
+    since: Option<Timestamp>,
+    error: Option<String>,
 }
 
 impl Filter {
@@ -127,6 +129,35 @@ impl Filter {
         self
     }
 
+    /// Selects only runs whose occurrence, or newest occurrence, is not before this instant, for an operation on runs.
+    #[must_use]
+    pub fn since(mut self, at: Timestamp) -> Self {
+        self.since = Some(at);
+        self
+    }
+
+    /// Selects only runs whose error contains a text, whatever the case of its ASCII letters, for an operation on runs.
+    ///
+    /// ```
+    /// use duly::testing::Stepper;
+    /// use duly::{BoxError, Context, Filter, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mail = |_: &Context| Err::<(), _>(BoxError::from("Connection refused"));
+    /// let mut stepper = Stepper::builder(&file, noon).handler("mail", mail).start()?;
+    /// stepper.client().add(NewTask::once("mail", noon).handler("mail").max_attempts(1))?;
+    /// stepper.run_until(noon)?;
+    /// let refused = Filter::new().error("connection refused");
+    /// assert_eq!(stepper.client().retry_matching(&refused)?.changed, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn error(mut self, text: impl Into<String>) -> Self {
+        self.error = Some(text.into());
+        self
+    }
+
     /// Returns what the filter selects for an operation that starts now. Refuses a filter that has no condition, or a status that
     /// the operation cannot change.
     pub(crate) fn selection(&self, action: BulkAction, now: Timestamp) -> Result<Selection> {
@@ -140,7 +171,9 @@ impl Filter {
             || self.status.is_some()
             || self.task_status.is_some()
             || self.older_than.is_some()
-            || self.before.is_some();
+            || self.before.is_some()
+            || self.since.is_some()
+            || self.error.is_some();
         if !has_condition && !self.all {
             return refused("it has no condition; Filter::all() selects everything".to_owned());
         }
@@ -153,6 +186,9 @@ impl Filter {
             if let Some(status) = self.status {
                 return refused(format!("it has {status}, the status of a run: expected that of a task"));
             }
+            if self.since.is_some() || self.error.is_some() {
+                return refused("it has a condition on runs: since or error".to_owned());
+            }
             selected(self.task_status, action.task_statuses(), TaskStatus::as_str)
         };
         let status = match status {
@@ -161,8 +197,9 @@ impl Filter {
         };
         let aged = self.older_than.map(|age| now.minus(age));
         let before = aged.into_iter().chain(self.before).min();
-        let Filter { handler, name, added_by, .. } = self.clone();
-        Ok(Selection { action, handler, name, added_by, status, before, task: None })
+        let Filter { handler, name, added_by, since, error, .. } = self.clone();
+        let error = error.map(|text| text.to_ascii_lowercase());
+        Ok(Selection { handler, name, added_by, status, before, since, error, ..Selection::all(action) })
     }
 }
 
@@ -193,15 +230,26 @@ pub(crate) struct Selection {
     /// `None`: every status that the operation can change.
     pub(crate) status: Option<&'static str>,
     pub(crate) before: Option<Timestamp>,
+    pub(crate) since: Option<Timestamp>,
+    /// A part of the error, without upper-case ASCII letters.
+    pub(crate) error: Option<String>,
     /// The task whose runs are cancelled.
     pub(crate) task: Option<i64>,
+    /// Each change of a run is recorded as an action of this name.
+    pub(crate) actor: Option<&'static str>,
 }
 
 impl Selection {
+    /// Everything that an operation can change.
+    pub(crate) fn all(action: BulkAction) -> Self {
+        let (handler, name, added_by, status, before, since) = Default::default();
+        let (error, task, actor) = Default::default();
+        Selection { action, handler, name, added_by, status, before, since, error, task, actor }
+    }
+
     /// All unfinished runs of a task, to be cancelled.
     pub(crate) fn runs_of(task: i64) -> Self {
-        let action = BulkAction::Cancel;
-        Selection { action, handler: None, name: None, added_by: None, status: None, before: None, task: Some(task) }
+        Selection { task: Some(task), ..Selection::all(BulkAction::Cancel) }
     }
 
     /// Returns whether a name, a handler and who added the task match. A name that is not UTF-8 matches as it is displayed.

@@ -14,6 +14,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
     Router::new()
         .route("/", get(html::tasks::page))
         .route("/tasks/{name}", get(html::task::page))
+        .route("/runs", get(html::runs::page))
         .route("/runs/{id}", get(html::run::page))
         .route("/timeline", get(html::timeline::page))
         .route("/schedulers", get(html::schedulers::page))

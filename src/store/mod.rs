@@ -32,7 +32,7 @@ use crate::model::run::{Attempt, Claim, Effect, Follower, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
-use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+use crate::model::task_pages::{RunPage, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
@@ -161,9 +161,9 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     /// Returns a page of tasks, with their last runs.
     #[cfg(feature = "page")]
     fn task_page(&mut self, query: &TaskQuery) -> Result<TaskPage>;
-    /// Returns a page of the runs of a task, newest first, and whether there are older ones.
+    /// Returns a page of runs, newest first.
     #[cfg(feature = "page")]
-    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)>;
+    fn run_page(&mut self, query: &RunQuery) -> Result<RunPage>;
 
     /// Performs an action and records it as an event that names who acts, in one transaction.
     fn act(&mut self, by: By<'_>, action: &Action, now: Timestamp) -> Result<Acted>;

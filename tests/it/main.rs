@@ -215,6 +215,9 @@ mod page_proxy;
 /// The status page: one run, and what it waits for.
 #[cfg(feature = "page")]
 mod page_run;
+/// The status page: the runs of all tasks.
+#[cfg(feature = "page")]
+mod page_runs;
 /// The server of the status page: refused requests, limits, actions, live changes.
 #[cfg(feature = "page")]
 mod page_server;

@@ -45,6 +45,8 @@ fn pages(sample: &Sample) -> Vec<(&'static str, String)> {
         ("run-effects", run("post-carousel", RunStatus::Succeeded)),
         ("run-skipped", run("check-inbox", RunStatus::Skipped)),
         ("run-hostile", run(hostile, RunStatus::Dead)),
+        ("runs", "/runs".into()),
+        ("runs-dead", "/runs?status=dead".into()),
         ("timeline", "/timeline".into()),
         ("schedulers", "/schedulers".into()),
         ("events", "/events".into()),
@@ -459,6 +461,15 @@ fn a_refusal_stays_until_it_is_dismissed_and_a_run_that_was_started_is_linked() 
     assert_eq!(browser.run("return document.getElementById('told').innerText.startsWith('Not done:')"), true);
     browser.click("#told button");
     browser.wait_until("!document.getElementById('told')");
+
+    // All runs that match: what became of them is said beside the page, which is read again.
+    client.add(NewTask::manual("broken").handler("fails").max_attempts(1)).expect("a task");
+    client.trigger("broken").expect("a run");
+    wait_for_status(&client, "broken", RunStatus::Dead);
+    browser.open(&format!("{home}/runs/retry?status=dead&task=broken"));
+    browser.click("form[action^='/runs/retry?'] button");
+    browser.wait_until("document.getElementById('told')?.innerText.startsWith('Done: retried 1 run.')");
+    browser.wait_for_text("it was retried before");
 }
 
 #[test]
@@ -473,10 +484,18 @@ fn every_page_and_action_works_without_script() {
     browser.open(&format!("{home}/tasks/digest"));
     browser.click(&format!("a[href='/runs/{run}']"));
     browser.wait_for_text("four of a kind");
-    for path in ["/", "/timeline", "/schedulers", "/events"] {
+    for path in ["/", "/runs", "/timeline", "/schedulers", "/events"] {
         browser.open(&format!("{home}{path}"));
         assert_ne!(browser.run("return document.querySelector('main').innerText.trim()"), "", "{path}");
     }
+    client.add(NewTask::manual("broken").handler("fails").max_attempts(1)).expect("a task");
+    client.trigger("broken").expect("a run");
+    wait_for_status(&client, "broken", RunStatus::Dead);
+    browser.open(&format!("{home}/runs?status=dead&task=bro*"));
+    browser.click("a[href^='/runs/retry?']");
+    browser.wait_for_text("Retry 1 run?");
+    browser.click("form[action^='/runs/retry?'] button");
+    browser.wait_for_text("Done: retried 1 run.");
     browser.open(&format!("{home}/tasks/digest"));
     browser.click("form[action$='/digest/pause'] button");
     browser.wait_for_text("paused");

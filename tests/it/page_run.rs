@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use duly::page::Page;
 use duly::{
-    BoxError, Client, Context, Failure, Limit, LimitOn, Misfire, NewTask, Overlap, RunStatus, Scheduler, Timestamp,
+    BoxError, Client, Context, Failure, Limit, LimitOn, Misfire, NewTask, Overlap, Retention, RunStatus, Scheduler,
+    Timestamp,
 };
 
 use crate::fixtures::{TestDb, eventually, minutes, seconds};
@@ -35,7 +36,18 @@ impl Served {
     /// Starts it with one worker and the handler `work`, which waits until its run is cancelled, except for tasks whose name begins
     /// with `fails`. A scheduler that has no handler starts nothing.
     pub(crate) fn new(db: TestDb, has_handler: bool) -> Self {
-        let mut builder = Scheduler::builder(db.file()).workers(1).page(Page::on("127.0.0.1:0"));
+        Self::of(db, has_handler, Page::on("127.0.0.1:0"))
+    }
+
+    /// As [`Served::new`] without a handler, with actions.
+    pub(crate) fn acting(db: TestDb) -> Self {
+        Self::of(db, false, Page::on("127.0.0.1:0").actions())
+    }
+
+    fn of(db: TestDb, has_handler: bool, page: Page) -> Self {
+        let mut builder = Scheduler::builder(db.address()).workers(1).page(page);
+        // Also of rows that are older than the test.
+        builder = builder.retention(Retention { least_runs: 100_000, most_runs: 100_000, ..Retention::default() });
         if has_handler {
             builder = builder.handler("work", |run: &Context| {
                 if run.task().starts_with("fails") {
@@ -57,6 +69,14 @@ impl Served {
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let answer = request(self.address, path, "*/*");
         (answer.code, answer.text)
+    }
+
+    /// Posts a form.
+    pub(crate) fn post(&self, path: &str, form: &str) -> (u16, String) {
+        let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+        let request = agent.post(format!("http://{}{path}", self.address));
+        let mut answer = request.content_type("application/x-www-form-urlencoded").send(form).expect("an answer");
+        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("a text"))
     }
 
     /// The text of a page that exists.

@@ -106,7 +106,7 @@ const MAY_SCAN: &str = "
     restore: BEGIN_SEQUENCE RAISE
     schedulers: STOPPED
     seen: IDS SEEN
-    task_pages: MARKS RUNS TASKS
+    task_pages: FOUND MARKS OF_TASK TASKS UNFINISHED
     tasks: ALL DELETE_RUNS MANAGED_BY NAMES";
 const MAY_SORT: &str = "
     alarms: PENDING
@@ -121,7 +121,7 @@ const MAY_SORT: &str = "
     prune: INSTANCES
     queue: RUNNING WAITING
     schedulers: STOPPED
-    task_pages: MARKS RUNS TASKS
+    task_pages: FOUND MARKS OF_TASK TASKS
     timeline: COUNTED";
 
 /// The statements of a list: a module and its constants in each line.

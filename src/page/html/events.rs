@@ -118,14 +118,11 @@ fn main(
                 @for event in events { (row(view, event)) }
             }))
         }
-        @if is_later || has_more {
-            nav.paging aria-label="Pages of the table" {
-                @if is_later { a.button rel="first" href=(path(None)) { "← Newest" } }
-                @if let Some(last) = events.last().filter(|_| has_more) {
-                    a.button rel="next" href=(path(Some(last.id))) { "Older →" }
-                }
-            }
-        }
+        (parts::key_paging(
+            is_later.then(|| path(None)),
+            events.last().filter(|_| has_more).map(|last| path(Some(last.id))),
+            "Older →",
+        ))
     })
 }
 

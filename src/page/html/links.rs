@@ -13,6 +13,13 @@ pub(in crate::page) fn run(id: i64) -> String {
     format!("/runs/{id}")
 }
 
+/// Returns a path with a query of the names whose values are not empty.
+pub(in crate::page) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
+    let pairs = query.iter().filter(|(_, value)| !value.is_empty());
+    let text: Vec<String> = pairs.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+    if text.is_empty() { path.to_owned() } else { format!("{path}?{}", text.join("&")) }
+}
+
 /// Returns text as a segment of a path, or as a value of a query: all bytes except letters, digits, `-`, `_` and `.` are
 /// percent-encoded.
 pub(in crate::page) fn encoded(text: &str) -> String {

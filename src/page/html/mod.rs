@@ -8,6 +8,7 @@ pub(super) mod parts;
 mod plot;
 mod printed;
 pub(super) mod run;
+pub(super) mod runs;
 pub(super) mod schedulers;
 pub(super) mod task;
 pub(super) mod tasks;
@@ -37,14 +38,16 @@ use crate::text::times::Times;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nav {
     Tasks,
+    Runs,
     Timeline,
     Schedulers,
     Events,
 }
 
 impl Nav {
-    const ALL: [(Nav, &str, &str); 4] = [
+    const ALL: [(Nav, &str, &str); 5] = [
         (Nav::Tasks, "/", "Tasks"),
+        (Nav::Runs, "/runs", "Runs"),
         (Nav::Timeline, "/timeline", "Timeline"),
         (Nav::Schedulers, "/schedulers", "Schedulers"),
         (Nav::Events, "/events", "Events"),
@@ -63,11 +66,16 @@ pub(super) struct View<'a> {
 pub(super) struct Content {
     pub(super) title: String,
     pub(super) main: Markup,
+    pub(super) status: StatusCode,
 }
 
 impl Content {
     pub(super) fn new(title: impl Into<String>, main: Markup) -> Self {
-        Content { title: title.into(), main }
+        Content { title: title.into(), main, status: StatusCode::OK }
+    }
+
+    pub(super) fn status(self, status: StatusCode) -> Self {
+        Content { status, ..self }
     }
 }
 
@@ -84,11 +92,8 @@ pub(super) async fn rendered(
             times: Times { now: state.clock.now().wall, zone: machine_zone()? },
             problems: checked.as_ref().ok().map(|checked| &checked.problems[..]),
         };
-        let (status, content) = match content(&view) {
-            Ok(content) => (StatusCode::OK, content),
-            Err(error) => failed(&error),
-        };
-        Ok((status, layout(&view, nav, &content).into_string()))
+        let content = content(&view).unwrap_or_else(|error| failed(&error));
+        Ok((content.status, layout(&view, nav, &content).into_string()))
     })
     .await
 }
@@ -101,7 +106,7 @@ fn current_problems(state: &State) -> Read<Checked> {
 }
 
 /// Returns the zone of the machine at the first request.
-fn machine_zone() -> Result<Zone> {
+pub(super) fn machine_zone() -> Result<Zone> {
     static MACHINE: OnceLock<Zone> = OnceLock::new();
     match MACHINE.get() {
         Some(zone) => Ok(zone.clone()),
@@ -109,8 +114,8 @@ fn machine_zone() -> Result<Zone> {
     }
 }
 
-/// Returns the page for an error, and its status.
-fn failed(error: &Error) -> (StatusCode, Content) {
+/// Returns the page for an error.
+fn failed(error: &Error) -> Content {
     let (status, title) = match error {
         Error::UnknownTask { .. } => (StatusCode::NOT_FOUND, "No such task"),
         Error::UnknownRun { .. } => (StatusCode::NOT_FOUND, "No such run"),
@@ -125,7 +130,7 @@ fn failed(error: &Error) -> (StatusCode, Content) {
         p.lead { (show(&error.to_string(), 500)) }
         p { a href="/" { "All tasks" } }
     };
-    (status, Content::new(title, main))
+    Content::new(title, main).status(status)
 }
 
 fn layout(view: &View<'_>, nav: Nav, content: &Content) -> Markup {
@@ -199,11 +204,8 @@ pub(super) async fn unknown(extract::State(state): extract::State<Arc<State>>) -
         h1 { "No such page" }
         p { a href="/" { "All tasks" } }
     };
-    let mut response = rendered(state, Nav::Tasks, |_| Ok(Content::new("No such page", main))).await;
-    if response.status() == StatusCode::OK {
-        *response.status_mut() = StatusCode::NOT_FOUND;
-    }
-    response
+    let content = Content::new("No such page", main).status(StatusCode::NOT_FOUND);
+    rendered(state, Nav::Tasks, |_| Ok(content)).await
 }
 
 /// The logo for the browser's tab; with the query `problems` in red. Without a style of its own, which the Content-Security-Policy refuses.

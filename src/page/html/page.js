@@ -169,6 +169,7 @@
       const reason = fresh.querySelector('main .lead')?.textContent ?? `duly answered with status ${answer.status}.`;
       if (!answer.ok) tell(`Not done: ${reason}`);
       else if (run.startsWith('/runs/') && run !== location.pathname) tell('Done:', run);
+      else if (!answer.redirected) tell(reason);
       refresh();
     } catch { tell('Not done, or without an answer: no connection to duly.'); }
     delete form.dataset.sent;

@@ -224,11 +224,8 @@ pub(in crate::page) fn page_number(given: Option<&str>) -> usize {
 /// everything is on one page.
 pub(in crate::page) fn paging(path: &str, query: &[(&str, &str)], page: usize, has_more: bool) -> Markup {
     let to = |page: usize| {
-        let number = page.to_string();
-        let pairs = query.iter().copied().filter(|(_, value)| !value.is_empty());
-        let pairs = pairs.chain((page > 1).then_some(("page", number.as_str())));
-        let text: Vec<String> = pairs.map(|(name, value)| format!("{name}={}", links::encoded(value))).collect();
-        if text.is_empty() { path.to_owned() } else { format!("{path}?{}", text.join("&")) }
+        let number = if page > 1 { page.to_string() } else { String::new() };
+        links::with_query(path, &[query, &[("page", &number)]].concat())
     };
     html! {
         @if page > 1 || has_more {
@@ -236,6 +233,18 @@ pub(in crate::page) fn paging(path: &str, query: &[(&str, &str)], page: usize, h
                 @if page > 1 { a.button rel="prev" href=(to(page - 1)) { "← Previous" } }
                 span { "Page " (page) }
                 @if has_more { a.button rel="next" href=(to(page + 1)) { "Next →" } }
+            }
+        }
+    }
+}
+
+/// Returns links to the first page and to the next one, of a table whose pages begin after the last row of the page before.
+pub(in crate::page) fn key_paging(first: Option<String>, next: Option<String>, label: &str) -> Markup {
+    html! {
+        @if first.is_some() || next.is_some() {
+            nav.paging aria-label="Pages of the table" {
+                @if let Some(path) = first { a.button rel="first" href=(path) { "← Newest" } }
+                @if let Some(path) = next { a.button rel="next" href=(path) { (label) } }
             }
         }
     }

@@ -32,7 +32,7 @@ pub(in crate::page) async fn page(
     which: Result<extract::Path<i64>, PathRejection>,
 ) -> Response {
     let Ok(extract::Path(which)) = which else { return unknown(extract::State(state)).await };
-    rendered(state, Nav::Tasks, move |view| {
+    rendered(state, Nav::Runs, move |view| {
         let found = view.state.reader.run_view(which)?.ok_or(Error::UnknownRun { id: which })?;
         let title = format!("Run {} of {}", found.run.id, found.run.task);
         Ok(Content::new(title, main(view, &found)))

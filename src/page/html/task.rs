@@ -5,19 +5,17 @@ use std::sync::Arc;
 use axum::extract;
 use axum::response::Response;
 use maud::{Markup, html};
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::client::check::Problem;
 use crate::error::{Error, Result};
 use crate::model::action::ACTORS;
 use crate::model::limit::{Limit, LimitOn, LimitState};
-use crate::model::run::RunStatus;
 use crate::model::task::{Definition, Task, TaskStatus};
 use crate::model::task_pages::{RunLine, RunQuery};
-use crate::page::html::parts::{self, PAGE, Tone, show};
+use crate::page::html::parts::{self, Tone, show};
 use crate::page::html::plot::{self, Bar};
-use crate::page::html::{Content, Nav, View, actions, links, rendered, tasks, words};
+use crate::page::html::{Content, Nav, View, actions, links, rendered, runs, tasks, words};
 use crate::page::state::State;
 use crate::rules::forecast::Upcoming;
 use crate::schedule::duration_text;
@@ -27,36 +25,24 @@ use crate::text::units::{being_marked, short_duration};
 
 /// Occurrences that are listed.
 const OCCURRENCES: usize = 10;
-/// Runs in the charts.
-const PLOTTED: usize = 50;
+/// Runs in the charts and in the history.
+const NEWEST: usize = 50;
 /// Longest text of a cell, a command and a payload, in characters.
 const MAX_CELL: usize = 160;
 const MAX_COMMAND: usize = 2000;
 const MAX_PAYLOAD: usize = 4000;
 
-/// The filter of the history, as the address has it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(in crate::page) struct Query {
-    status: String,
-    page: Option<String>,
-}
-
 pub(in crate::page) async fn page(
     extract::State(state): extract::State<Arc<State>>,
     extract::Path(name): extract::Path<String>,
-    extract::Query(query): extract::Query<Query>,
 ) -> Response {
-    rendered(state, Nav::Tasks, move |view| content(view, &name, &query)).await
+    rendered(state, Nav::Tasks, move |view| content(view, &name)).await
 }
 
-fn content(view: &View<'_>, name: &str, query: &Query) -> Result<Content> {
+fn content(view: &View<'_>, name: &str) -> Result<Content> {
     let reader = &view.state.reader;
     let task = reader.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
-    let number = parts::page_number(query.page.as_deref());
-    let select = |status, skip, limit| reader.run_page(&RunQuery { task: task.id, status, skip, limit });
-    let (newest, _) = select(None, 0, PLOTTED)?;
-    let (runs, has_more) = select(RunStatus::parse(&query.status), (number - 1) * PAGE, PAGE)?;
+    let newest = reader.run_page(&RunQuery::of_task(task.id, NEWEST))?.runs;
     let limits = limits_of(reader.limits()?, &task.definition);
     let times = &view.times;
     let path = links::task(name);
@@ -87,19 +73,12 @@ fn content(view: &View<'_>, name: &str, query: &Query) -> Result<Content> {
         }
         section aria-labelledby="history" {
             h2 #history { "History" }
-            (parts::filter(&path, !query.status.is_empty(), &parts::choice(
-                "status", "Status", RunStatus::ALL.iter().map(|status| status.as_str()), &query.status,
-            )))
-            @if runs.is_empty() {
-                @if query.status.is_empty() && number == 1 {
-                    (parts::empty("No runs yet", &html! { "A run appears here when the task is due or triggered." }))
-                } @else {
-                    (parts::empty("No such runs", &html! { a href=(path) { "Show all runs" } }))
-                }
+            @if newest.is_empty() {
+                (parts::empty("No runs yet", &html! { "A run appears here when the task is due or triggered." }))
             } @else {
-                (history(&runs, times))
+                (runs::table("History", &newest, runs::Column::None, times))
+                p { a href=(runs::Query::of(name, "").path("/runs", None)) { "All runs of this task" } ", by status, time and error" }
             }
-            (parts::paging(&path, &[("status", &query.status)], number, has_more))
         }
     };
     Ok(Content::new(name, main))
@@ -295,41 +274,6 @@ fn charts(newest: &[RunLine], times: &Times) -> Markup {
     let (oldest, latest) = (end(newest.last()), end(newest.first()));
     html! {
         (plot::durations("Duration", "of the newest attempt", &bars(|run| run.duration, "took"), (&oldest, &latest)))
-        (plot::durations("Lateness", "from due to start", &bars(lateness, "late by"), (&oldest, &latest)))
-    }
-}
-
-/// Returns how long after its occurrence a run began; `None` if it did not, or its first attempt is unknown.
-fn lateness(run: &RunLine) -> Option<std::time::Duration> {
-    run.started_at.filter(|_| run.attempt == 1).map(|at| at.since(run.scheduled_for))
-}
-
-fn history(runs: &[RunLine], times: &Times) -> Markup {
-    let rows = html! { @for run in runs { (row(run, times)) } };
-    parts::stacked("History", &["Run", "Status", "Occurrence", "Started", "Duration", "Attempts", "Error"], &rows)
-}
-
-fn row(run: &RunLine, times: &Times) -> Markup {
-    html! {
-        tr {
-            th scope="row" { a href=(links::run(run.id)) { "Run " (run.id) } }
-            td.nowrap {
-                @match run.status { Some(status) => (parts::run_badge(status)), None => "unreadable" }
-                @if run.occurrences > 1 { small { (run.occurrences) " occurrences" } }
-                @if let Some(reason) = &run.blocked { small { "waits: " (show(reason, 40)) } }
-                @if run.status == Some(RunStatus::Failed) && run.blocked.is_none() { small { "next attempt " (parts::distance(run.run_at, times.now)) } }
-            }
-            td.nowrap data-label="Occurrence" {
-                (parts::instant(run.scheduled_for, times))
-                @if let Some(origin) = run.origin.filter(|origin| origin.as_str() != "schedule") { small { (origin.as_str().replace('_', " ")) } }
-            }
-            td.nowrap data-label="Started" {
-                @match run.started_at { Some(at) => (parts::when(at, times)), None => (parts::none()) }
-                @if let Some(late) = lateness(run).filter(|late| late.as_secs() > 0) { small { (short_duration(late)) " late" } }
-            }
-            td.nowrap data-label="Duration" { (parts::duration(run.duration)) }
-            td data-label="Attempts" { @if run.attempt == 0 { (parts::none()) } @else { (run.attempt) } }
-            td.full.text { @match &run.error { Some(error) => (show(error, MAX_CELL)), None => (parts::none()) } }
-        }
+        (plot::durations("Lateness", "from due to start", &bars(runs::lateness, "late by"), (&oldest, &latest)))
     }
 }

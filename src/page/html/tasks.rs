@@ -7,7 +7,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::client::check::Problem;
+use crate::client::check::{Problem, ProblemKind};
 use crate::error::Result;
 use crate::model::filter::NamePattern;
 use crate::model::report::Status;
@@ -16,7 +16,7 @@ use crate::model::task::{Task, TaskStatus};
 use crate::model::task_pages::{Mark, TaskPage, TaskQuery};
 use crate::page::html::parts::{self, PAGE, show};
 use crate::page::html::words;
-use crate::page::html::{Content, Nav, View, links, rendered};
+use crate::page::html::{Content, Nav, View, links, rendered, runs};
 use crate::page::state::State;
 use crate::text::times::Times;
 
@@ -132,8 +132,11 @@ fn glance(status: &Status, view: &View<'_>) -> Markup {
                 } }
             }
             div class=(due_class) { dt { "Due" } dd { (status.due) } }
-            div class=(class_of(count(RunStatus::Running))) { dt { "Running" } dd { (count(RunStatus::Running)) } }
-            div class=(class_of(waiting)) { dt { "Waiting" } dd { (waiting) } }
+            div class=(class_of(count(RunStatus::Running))) {
+                dt { "Running" }
+                dd { a href="/runs?status=running" { (count(RunStatus::Running)) } }
+            }
+            div class=(class_of(waiting)) { dt { "Waiting" } dd { a href="/runs?status=unfinished" { (waiting) } } }
             div class=(if alive == 0 { "is-warn" } else { "" }) {
                 dt { "Schedulers alive" }
                 dd { a href="/schedulers" { (alive) } }
@@ -169,7 +172,12 @@ pub(super) fn problems(found: Option<&[Problem]>) -> Markup {
                             p {
                                 (show(&problem.found, 400)) " "
                                 @if let Some(run) = problem.run { a.nowrap href=(links::run(run)) { "Run " (run) } @if problem.task.is_some() { " · " } }
-                                @if let Some(task) = &problem.task { a href=(links::task(task)) { "Task " (show(task, 60)) } }
+                                @if let Some(task) = &problem.task {
+                                    a href=(links::task(task)) { "Task " (show(task, 60)) }
+                                    @if matches!(problem.kind, ProblemKind::Dead | ProblemKind::Failing) {
+                                        " · " a href=(runs::Query::of(task, "dead").path("/runs", None)) { "Dead runs" }
+                                    }
+                                }
                             }
                             p.muted { (show(&problem.advice, 400)) }
                         }

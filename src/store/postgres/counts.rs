@@ -15,6 +15,8 @@ use crate::model::report::{Recent, Status};
 use crate::model::run::RunStatus;
 use crate::model::task::TaskStatus;
 #[cfg(feature = "page")]
+use crate::model::task_pages::{Few, RunQuery};
+#[cfg(feature = "page")]
 use crate::model::views::Window;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
@@ -223,16 +225,105 @@ pub(super) fn ids(server: &mut Server, query: &str, params: &[&(dyn ToSql + Sync
 /// The newest recorded action. As `actions::NEWEST` of the SQLite store.
 pub(super) const NEWEST_ACTION: &str = "SELECT id FROM scheduler_events WHERE kind = 'action' ORDER BY id DESC LIMIT 1";
 
-/// A page of the runs of a task, newest first.
+/// The number of the runs that a page looks at, the last of them and when it began or ended, and those that match, as in `task_pages`. The
+/// parameters are those of [`runs`].
 #[cfg(feature = "page")]
-pub(super) const RUN_LINES: &str = sql! {"
-    SELECT x.id FROM (
-        (SELECT n.id FROM task_runs n WHERE n.task_id = $1 AND {unscheduled_case:n} = 0 AND ($2::text IS NULL OR n.status = $2)
-          ORDER BY n.scheduled_for DESC LIMIT $3::bigint + $4::bigint)
-         UNION ALL
-        (SELECT n.id FROM task_runs n WHERE n.task_id = $1 AND {unscheduled_case:n} > 0 AND ($2::text IS NULL OR n.status = $2)
-          ORDER BY {unscheduled_case:n} DESC LIMIT $3::bigint + $4::bigint)) x
-     ORDER BY x.id DESC LIMIT $4 OFFSET $3"};
+macro_rules! found_among {
+    ($runs:literal) => {
+        sql! { (concat!(
+            "WITH c AS MATERIALIZED (
+                SELECT n.id, n.task_id, n.handler, n.status, n.error, coalesce(n.last_scheduled_for, n.scheduled_for) AS occurrence
+                  FROM task_runs n ", $runs, ")
+             SELECT (SELECT count(*) FROM c), l.id, (SELECT coalesce(e.started_at, e.finished_at) FROM task_runs e WHERE e.id = l.id),
+                    ARRAY(SELECT c.id FROM c
+                           WHERE c.id < $1 AND ($4::bigint IS NULL OR c.task_id = $4) AND ($5::text IS NULL OR c.status = $5)
+                             AND (NOT $6::boolean OR c.status = 'queued' OR c.status = 'running' OR c.status = 'failed')
+                             AND ($7::bigint IS NULL OR c.occurrence >= $7) AND ($8::bigint IS NULL OR c.occurrence <= $8)
+                             AND ($9::text IS NULL OR c.handler = $9)
+                             AND ($10::text IS NULL OR strpos(lower(c.error COLLATE \"C\"), $10) > 0)
+                             AND ($11::text IS NULL OR EXISTS (SELECT 1 FROM scheduled_tasks t WHERE t.id = c.task_id AND t.name LIKE $11))
+                           ORDER BY c.id DESC LIMIT $3::bigint)
+               FROM (SELECT min(c.id) AS id FROM c) l"
+        )) }
+    };
+}
+
+#[cfg(feature = "page")]
+const WALK: &str = found_among!("WHERE n.id < $1::bigint ORDER BY n.id DESC LIMIT $2::bigint");
+
+/// In the orders of their indexes: before an ANALYZE, the server would read the whole table.
+#[cfg(feature = "page")]
+const DEAD: &str = found_among!("WHERE n.status = 'dead' ORDER BY n.finished_at LIMIT $2::bigint");
+
+#[cfg(feature = "page")]
+const UNFINISHED: &str =
+    found_among!("WHERE {unfinished:n} ORDER BY n.task_id, {unscheduled_case:n}, n.scheduled_for LIMIT $2::bigint");
+
+#[cfg(feature = "page")]
+const OF_TASK: &str = found_among!(
+    "WHERE n.id = ANY (ARRAY(
+        SELECT x.id FROM (
+            (SELECT s.id FROM task_runs s
+              WHERE s.task_id = $4 AND {unscheduled_case:s} = 0 AND s.id + 0 < $1
+                AND s.scheduled_for <= coalesce((SELECT b.scheduled_for FROM task_runs b
+                                                  WHERE b.id = $1 AND b.task_id = $4 AND {unscheduled_case:b} = 0), 64060588800000)
+              ORDER BY s.scheduled_for DESC LIMIT $2)
+             UNION ALL
+            (SELECT s.id FROM task_runs s
+              WHERE s.task_id = $4 AND {unscheduled_case:s} > 0 AND {unscheduled_case:s} < $1
+              ORDER BY {unscheduled_case:s} DESC LIMIT $2)) x
+         ORDER BY x.id DESC LIMIT $2))"
+);
+
+/// The ids of the runs of a page, and its end, as in [`RunQuery::page`].
+#[cfg(feature = "page")]
+type FoundRuns = (Vec<i64>, Option<(i64, Option<Timestamp>)>);
+
+/// Finds the runs of a page.
+#[cfg(feature = "page")]
+pub(super) fn runs(server: &mut Server, query: &RunQuery) -> Result<FoundRuns, Fault> {
+    let before = query.before.unwrap_or(i64::MAX);
+    let limit = bound(query.limit.saturating_add(1));
+    let status = query.status.map(|status| status.as_str());
+    let [since, until] = [query.since, query.until].map(|at| at.map(Timestamp::as_millis));
+    let text = query.error.as_ref().map(|text| text.to_ascii_lowercase());
+    let like = query.pattern.as_ref().map(|pattern| like(pattern.as_str()));
+    let mut find = |statement: &str, most: usize| {
+        let rows = server.query(
+            statement,
+            &[
+                &before,
+                &bound(most),
+                &limit,
+                &query.task,
+                &status,
+                &query.is_unfinished,
+                &since,
+                &until,
+                &query.handler,
+                &text,
+                &like,
+            ],
+        )?;
+        let (count, last, began): (i64, Option<i64>, Option<i64>) =
+            (rows[0].try_get(0)?, rows[0].try_get(1)?, rows[0].try_get(2)?);
+        let end = last.filter(|_| count == bound(most)).map(|last| (last, began.map(Timestamp::from_millis)));
+        Ok::<FoundRuns, Fault>((rows[0].try_get(3)?, end))
+    };
+    if let Some(few) = query.few() {
+        let statement = if few == Few::Dead { DEAD } else { UNFINISHED };
+        let found = find(statement, query.most.saturating_add(1))?;
+        if found.1.is_none() {
+            return Ok(found);
+        }
+    }
+    find(if query.task.is_some() { OF_TASK } else { WALK }, query.looks_at())
+}
+
+#[cfg(feature = "page")]
+fn bound(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
 
 /// A page of tasks, by name. The conditions are those of `task_pages`.
 #[cfg(feature = "page")]

@@ -5,6 +5,7 @@ use postgres::Row;
 use crate::clock::Timestamp;
 use crate::model::bulk::{BulkAction, BulkPass, Position};
 use crate::model::filter::Selection;
+use crate::model::run::RunStatus;
 use crate::store::fault::Fault;
 use crate::store::postgres::server::Server;
 use crate::store::sqlite::matching::{MAX_IDS, MAX_READ, pauses, reason};
@@ -19,6 +20,8 @@ const UNFINISHED: &str = sql! {"
        AND (r.task_id, {unscheduled_case:r}, r.scheduled_for) < ($1, $2, $3)
        AND r.id <= $4 AND ($5::text IS NULL OR r.status = $5)
        AND ($6::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) <= $6)
+       AND ($8::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= $8)
+       AND ($9::text IS NULL OR strpos(lower(r.error COLLATE \"C\"), $9) > 0)
      ORDER BY r.task_id DESC, {unscheduled_case:r} DESC, r.scheduled_for DESC LIMIT $7"};
 
 /// As [`UNFINISHED`], of one task. `+ 0`: the server would also search all runs by their ids.
@@ -29,15 +32,29 @@ const UNFINISHED_OF_TASK: &str = sql! {"
          WHERE n.task_id = t.id AND {unfinished:n} AND ({unscheduled_case:n}, n.scheduled_for) < ($2, $3)
            AND n.id + 0 <= $4 AND ($5::text IS NULL OR n.status = $5)
            AND ($6::bigint IS NULL OR coalesce(n.last_scheduled_for, n.scheduled_for) <= $6)
+           AND ($8::bigint IS NULL OR coalesce(n.last_scheduled_for, n.scheduled_for) >= $8)
+           AND ($9::text IS NULL OR strpos(lower(n.error COLLATE \"C\"), $9) > 0)
          ORDER BY {unscheduled_case:n} DESC, n.scheduled_for DESC LIMIT $7) r
      WHERE t.id = $1
      ORDER BY r.unscheduled DESC, r.scheduled_for DESC"};
+
+/// In the order of the index: before an ANALYZE, the server would read the whole table.
+const DEAD: &str = "
+    SELECT r.id, t.name, r.handler, t.managed_by, r.finished_at
+      FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
+     WHERE r.status = 'dead' AND (r.finished_at, r.id) > ($1, $2) AND r.id + 0 <= $3
+       AND ($4::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) <= $4)
+       AND ($6::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= $6)
+       AND ($7::text IS NULL OR strpos(lower(r.error COLLATE \"C\"), $7) > 0)
+     ORDER BY r.finished_at, r.id LIMIT $5";
 
 const FINAL: &str = "
     SELECT r.id, t.name, r.handler, t.managed_by
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id > $1 AND r.id <= $2 AND r.status = $3
        AND ($4::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) <= $4)
+       AND ($6::bigint IS NULL OR coalesce(r.last_scheduled_for, r.scheduled_for) >= $6)
+       AND ($7::text IS NULL OR strpos(lower(r.error COLLATE \"C\"), $7) > 0)
      ORDER BY r.id LIMIT $5";
 
 const TASKS: &str = sql! {"
@@ -63,7 +80,8 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
             *pass.until.insert(server.query(newest, &[])?[0].try_get(0)?)
         }
     };
-    let (status, before) = (selection.status, selection.before.map(Timestamp::as_millis));
+    let (status, error) = (selection.status, &selection.error);
+    let [before, since] = [selection.before, selection.since].map(|at| at.map(Timestamp::as_millis));
     // Of one task, all rows match until the last.
     let most = if selection.task.is_some() { MAX_ITEMS + 1 } else { MAX_READ };
     let limit = most as i64;
@@ -74,16 +92,23 @@ pub(super) fn select(server: &mut Server, selection: &Selection, pass: &mut Bulk
                 _ => (selection.task.unwrap_or(i64::MAX), i64::MAX, i64::MAX),
             };
             let statement = if selection.task.is_some() { UNFINISHED_OF_TASK } else { UNFINISHED };
-            let rows = server.query(statement, &[&task, &unscheduled, &at, &until, &status, &before, &limit])?;
+            let rows = server
+                .query(statement, &[&task, &unscheduled, &at, &until, &status, &before, &limit, &since, error])?;
             let position = |row: &Row| {
                 Ok(Position::Unfinished { task: row.try_get(4)?, unscheduled: row.try_get(5)?, at: row.try_get(6)? })
             };
             pass.is_read = read(&rows, most, selection, pass, position)?;
         }
+        BulkAction::Retry if status == Some(RunStatus::Dead.as_str()) => {
+            let (at, after) = if let Some(Position::Dead { at, run }) = pass.position { (at, run) } else { (0, 0) };
+            let rows = server.query(DEAD, &[&at, &after, &until, &before, &limit, &since, error])?;
+            let position = |row: &Row| Ok(Position::Dead { at: row.try_get(4)?, run: row.try_get(0)? });
+            pass.is_read = read(&rows, most, selection, pass, position)?;
+        }
         BulkAction::Retry => {
             let after = if let Some(Position::Run(run)) = pass.position { run } else { 0 };
             let last = until.min(after.saturating_add(MAX_IDS));
-            let rows = server.query(FINAL, &[&after, &last, &status, &before, &limit])?;
+            let rows = server.query(FINAL, &[&after, &last, &status, &before, &limit, &since, error])?;
             if read(&rows, most, selection, pass, |row| Ok(Position::Run(row.try_get(0)?)))? {
                 pass.position = Some(Position::Run(last));
                 pass.is_read = last == until;

@@ -25,7 +25,7 @@ use crate::model::run::{Attempt, Claim, Effect, Follower, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
-use crate::model::task_pages::{After, RunLine, RunQuery, TaskPage, TaskQuery};
+use crate::model::task_pages::{After, RunPage, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
@@ -42,6 +42,8 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
 #[cfg(feature = "page")]
+#[cfg(feature = "page")]
+use crate::store::sqlite::task_pages;
 use crate::store::sqlite::timeline::{self, Older};
 use crate::store::turn_io::{
     Begun, ClockEvent, Done, KnownOwners, MAX_ITEMS, MAX_OUTCOMES, Registered, Registration, Work,
@@ -518,19 +520,16 @@ impl Store for PostgresStore {
     }
 
     #[cfg(feature = "page")]
-    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
-        let (status, skip) = (query.status.map(|status| status.as_str()), query.skip as i64);
-        let (limit, page) = (query.limit.saturating_add(1) as i64, RunQuery { skip: 0, ..*query });
+    fn run_page(&mut self, query: &RunQuery) -> Result<RunPage> {
         let (bench, counts) = (self.bench.clone(), self.counts_on_server());
         self.look_up(Timestamp::MIN, Request::Record, |memory, _| {
             if !counts {
                 return Store::run_page(memory, query);
             }
-            let found =
-                counts::ids(&mut bench.lock().rows.server, counts::RUN_LINES, &[&query.task, &status, &skip, &limit]);
-            let runs = found.map_err(|fault| fault.into_error("read a page of the history"))?;
-            bench.lock().aim(Reach::from(View::RunLines(runs)));
-            Store::run_page(memory, &page)
+            let found = counts::runs(&mut bench.lock().rows.server, query);
+            let (runs, end) = found.map_err(|fault| fault.into_error("read a page of runs"))?;
+            bench.lock().aim(Reach::from(View::RunLines(runs.clone())));
+            Ok(query.page(task_pages::lines(memory, &runs)?, end))
         })
     }
 

@@ -23,7 +23,7 @@ use crate::store::sqlite::requests;
 use crate::store::sqlite::row::{self, Raw};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::tasks::{Removal, Removed};
-use crate::store::sqlite::{followers, runs, settle, task_changes, tasks};
+use crate::store::sqlite::{followers, owners, runs, settle, task_changes, tasks};
 use crate::store::turn_io::MAX_ITEMS;
 
 /// A transaction ends after it has changed this many rows.
@@ -111,14 +111,28 @@ const UNFINISHED: &str = sql! {"
             OR ({unscheduled_id:r} = :unscheduled AND r.scheduled_for < :at))
        AND r.id <= :until AND (:status IS NULL OR r.status = :status)
        AND (:before IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) <= :before)
+       AND (:since IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) >= :since)
+       AND (:error IS NULL OR instr(lower(r.error), :error) > 0)
      ORDER BY r.task_id DESC, {unscheduled_id:r} DESC, r.scheduled_for DESC"};
 
-/// Final runs, oldest first: no index has their status.
+/// Dead runs, in the order in which they died.
+const DEAD: &str = "
+    SELECT r.id, t.name, r.handler, t.managed_by, r.finished_at
+      FROM task_runs r INDEXED BY task_runs_dead CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
+     WHERE r.finished_at >= :at AND (r.finished_at > :at OR r.id > :after) AND r.id <= :until AND r.status = 'dead'
+       AND (:before IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) <= :before)
+       AND (:since IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) >= :since)
+       AND (:error IS NULL OR instr(lower(r.error), :error) > 0)
+     ORDER BY r.finished_at, r.id";
+
+/// Other final runs, oldest first: no index has their status.
 const FINAL: &str = "
     SELECT r.id, t.name, r.handler, t.managed_by
       FROM task_runs r NOT INDEXED CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
      WHERE r.id > :after AND r.id <= :until AND r.status = :status
        AND (:before IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) <= :before)
+       AND (:since IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) >= :since)
+       AND (:error IS NULL OR instr(lower(r.error), :error) > 0)
      ORDER BY r.id";
 
 /// Tasks from a name on. Of a recurring task, its row has the end of the last run. A task that is being removed for `:reason` was selected
@@ -157,7 +171,7 @@ fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> R
             *pass.until.insert(tx.prepare_cached(newest)?.query_row([], |row| row.get(0))?)
         }
     };
-    let (status, before) = (selection.status, selection.before);
+    let Selection { status, before, since, error, .. } = selection;
     match selection.action {
         BulkAction::Cancel => {
             let (task, unscheduled, at) = match &pass.position {
@@ -167,11 +181,20 @@ fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> R
             let mut statement = tx.prepare_cached(UNFINISHED)?;
             let rows = statement.query(named_params! {
                 ":task": task, ":unscheduled": unscheduled, ":at": at, ":until": until, ":status": status,
-                ":before": before,
+                ":before": before, ":since": since, ":error": error,
             })?;
             let position = |row: &Row<'_>| {
                 Ok(Position::Unfinished { task: row.get(4)?, unscheduled: row.get(5)?, at: row.get(6)? })
             };
+            pass.is_read = read(rows, selection, pass, position)?;
+        }
+        BulkAction::Retry if *status == Some(RunStatus::Dead.as_str()) => {
+            let (at, after) = if let Some(Position::Dead { at, run }) = pass.position { (at, run) } else { (0, 0) };
+            let mut statement = tx.prepare_cached(DEAD)?;
+            let rows = statement.query(named_params! {
+                ":at": at, ":after": after, ":until": until, ":before": before, ":since": since, ":error": error,
+            })?;
+            let position = |row: &Row<'_>| Ok(Position::Dead { at: row.get(4)?, run: row.get(0)? });
             pass.is_read = read(rows, selection, pass, position)?;
         }
         BulkAction::Retry => {
@@ -179,7 +202,7 @@ fn select(tx: &Transaction<'_>, selection: &Selection, pass: &mut BulkPass) -> R
             let last = until.min(after.saturating_add(MAX_IDS));
             let mut statement = tx.prepare_cached(FINAL)?;
             let rows = statement.query(named_params! {
-                ":after": after, ":until": last, ":status": status, ":before": before,
+                ":after": after, ":until": last, ":status": status, ":before": before, ":since": since, ":error": error,
             })?;
             if read(rows, selection, pass, |row| Ok(Position::Run(row.get(0)?)))? {
                 pass.position = Some(Position::Run(last));
@@ -380,10 +403,12 @@ impl BulkChange<'_, '_> {
                     runs::ask_to_stop(tx, id)?;
                 }
                 followers::follow_all(&mut cx)?;
+                self.record(task, id)?;
             }
             BulkAction::Retry => {
-                let Some(task) = tasks::by_id(tx, task)? else { return Ok(Some("its task is gone")) };
-                requests::open_retry(tx, self.schedules, task, (id, payload), now)?;
+                let Some(stored) = tasks::by_id(tx, task)? else { return Ok(Some("its task is gone")) };
+                let opened = requests::open_retry(tx, self.schedules, stored, (id, payload), now)?;
+                self.record(task, opened)?;
             }
             BulkAction::Remove => match self.removal.task(tx, id, name, now)? {
                 Removed::All => {}
@@ -394,5 +419,12 @@ impl BulkChange<'_, '_> {
             BulkAction::Resume => task_changes::resume(tx, self.schedules, name, now)?,
         }
         Ok(None)
+    }
+
+    /// Records a change of a run as an action, if the selection names who acts.
+    fn record(&self, task: i64, run: i64) -> rusqlite::Result<()> {
+        let Some(actor) = self.selection.actor else { return Ok(()) };
+        let detail = format!("{actor}: {}", self.selection.action);
+        owners::record(self.tx, self.now, "action", Some(task), Some(run), Some(&detail))
     }
 }

@@ -57,7 +57,7 @@ pub(crate) mod settle;
 pub(crate) mod sql;
 pub(crate) mod task_changes;
 #[cfg(feature = "page")]
-mod task_pages;
+pub(crate) mod task_pages;
 pub(crate) mod tasks;
 #[cfg(feature = "page")]
 pub(crate) mod timeline;
@@ -88,7 +88,7 @@ use crate::model::run::{Attempt, Claim, Effect, Follower, Run, RunFilter};
 use crate::model::settings::Retention;
 use crate::model::task::{Definition, Task};
 #[cfg(feature = "page")]
-use crate::model::task_pages::{RunLine, RunQuery, TaskPage, TaskQuery};
+use crate::model::task_pages::{RunPage, RunQuery, TaskPage, TaskQuery};
 #[cfg(feature = "page")]
 use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
@@ -183,7 +183,7 @@ impl Store for SqliteStore {
     }
 
     #[cfg(feature = "page")]
-    fn run_page(&mut self, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
+    fn run_page(&mut self, query: &RunQuery) -> Result<RunPage> {
         task_pages::runs(self, query)
     }
 

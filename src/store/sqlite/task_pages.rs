@@ -1,10 +1,10 @@
 //! Pages of tasks and of the runs of a task.
 
-use rusqlite::{OptionalExtension, Row, Transaction, named_params};
+use rusqlite::{OptionalExtension, Row, ToSql, Transaction, named_params};
 
 use crate::error::Result;
 use crate::model::run::{Origin, RunStatus};
-use crate::model::task_pages::{After, Mark, RunLine, RunQuery, TaskPage, TaskQuery};
+use crate::model::task_pages::{After, Few, Mark, RunLine, RunPage, RunQuery, TaskPage, TaskQuery};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::row::Raw;
 use crate::store::sqlite::sql::sql;
@@ -91,39 +91,119 @@ fn marks(tx: &Transaction<'_>, task: i64, limit: usize) -> rusqlite::Result<Vec<
     Ok(marks)
 }
 
-/// As [`MARKS`], for the history: the cost depends on the number of the page, and with a status on how rare that is.
-const RUNS: &str = sql! {"
-    SELECT r.id, r.scheduled_for, r.origin, r.status, r.run_at, r.blocked, r.attempt, r.started_at, r.duration_ms,
-           substr(r.error, 1, :error), r.occurrences
-      FROM task_runs r
-     WHERE r.id IN (SELECT id FROM (SELECT n.id FROM task_runs n
-                                     WHERE n.task_id = :task AND {unscheduled_id:n} = 0
-                                       AND (:status IS NULL OR n.status = :status)
-                                     ORDER BY n.scheduled_for DESC LIMIT :until)
+/// The newest runs, whatever their task.
+const WALK: &str = "SELECT id FROM task_runs WHERE id < :before ORDER BY id DESC LIMIT :most";
+
+/// As [`MARKS`], for the history: from the run before which the page begins.
+const OF_TASK: &str = sql! {"
+    SELECT id FROM (SELECT id FROM (SELECT n.id FROM task_runs n
+                                     WHERE n.task_id = :task AND {unscheduled_id:n} = 0 AND n.id < :before
+                                       AND n.scheduled_for <= ifnull((SELECT b.scheduled_for FROM task_runs b
+                                                                       WHERE b.id = :before AND b.task_id = :task
+                                                                         AND {unscheduled_id:b} = 0), 64060588800000)
+                                     ORDER BY n.scheduled_for DESC LIMIT :most)
                     UNION ALL
                     SELECT id FROM (SELECT n.id FROM task_runs n
-                                     WHERE n.task_id = :task AND {unscheduled_id:n} > 0
-                                       AND (:status IS NULL OR n.status = :status)
-                                     ORDER BY {unscheduled_id:n} DESC LIMIT :until))
-     ORDER BY r.id DESC LIMIT :limit OFFSET :skip"};
+                                     WHERE n.task_id = :task
+                                       AND {unscheduled_id:n} > 0 AND {unscheduled_id:n} < :before
+                                     ORDER BY {unscheduled_id:n} DESC LIMIT :most))
+     ORDER BY id DESC LIMIT :most"};
 
-/// Returns a page of the runs of a task, newest first, and whether there are older ones.
-pub(super) fn runs(store: &mut SqliteStore, query: &RunQuery) -> Result<(Vec<RunLine>, bool)> {
-    store.read("read a page of the history", |tx, _| {
-        let limit = query.limit.saturating_add(1);
-        let params = named_params! {
-            ":task": query.task,
-            ":status": query.status,
-            ":error": bound(RunLine::MAX_ERROR),
-            ":until": bound(query.skip.saturating_add(limit)),
-            ":limit": bound(limit),
-            ":skip": bound(query.skip),
+const DEAD: &str = "
+    SELECT id FROM task_runs INDEXED BY task_runs_dead WHERE finished_at IS NOT NULL AND status = 'dead' LIMIT :most";
+
+const UNFINISHED: &str = sql! {"
+SELECT id FROM task_runs INDEXED BY task_runs_unfinished WHERE {unfinished} LIMIT :most"};
+
+/// When a run began; when it was resolved or ended, if it did not.
+const BEGAN: &str = "SELECT coalesce(started_at, finished_at) FROM task_runs WHERE id = :run";
+
+/// Those of some runs that match.
+const FOUND: &str = sql! {"
+    SELECT r.id, r.scheduled_for, r.origin, r.status, r.run_at, r.blocked, r.attempt, r.started_at, r.duration_ms,
+           iif(instr(r.error, char(10)) > 0, substr(r.error, -:length), substr(r.error, 1, :length)), r.occurrences, r.handler, t.name
+      FROM rarray(:runs) CROSS JOIN task_runs r NOT INDEXED ON r.id = value
+     CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = r.task_id
+     WHERE (:task IS NULL OR r.task_id = :task) AND (:status IS NULL OR r.status = :status)
+       AND (:unfinished = 0 OR {unfinished:r})
+       AND (:since IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) >= :since)
+       AND (:until IS NULL OR ifnull(r.last_scheduled_for, r.scheduled_for) <= :until)
+       AND (:handler IS NULL OR r.handler = :handler)
+       AND (:text IS NULL OR instr(lower(r.error), :text) > 0)
+       AND (:pattern IS NULL OR t.name GLOB :pattern)
+     ORDER BY r.id DESC LIMIT :limit"};
+
+/// How many runs are read at once, until a page is full.
+const BATCH: usize = 200;
+
+/// Returns a page of runs, newest first. The cost does not depend on the length of the history, unless the page begins before a run of a
+/// task that has no schedule: it then depends on the number of scheduled runs of that task that are newer.
+pub(super) fn runs(store: &mut SqliteStore, query: &RunQuery) -> Result<RunPage> {
+    store.read("read a page of runs", |tx, _| {
+        let before = query.before.unwrap_or(i64::MAX);
+        let ids = |sql, params: &[(&str, &dyn ToSql)]| row::all(tx, sql, params, |row| row.get::<_, i64>(0));
+        let few = match query.few() {
+            Some(few) => {
+                let sql = if few == Few::Dead { DEAD } else { UNFINISHED };
+                let mut few = ids(sql, named_params! { ":most": bound(query.most.saturating_add(1)) })?;
+                let are_all = few.len() <= query.most;
+                few.retain(|run| *run < before);
+                few.sort_unstable_by_key(|run| std::cmp::Reverse(*run));
+                are_all.then_some(few)
+            }
+            None => None,
         };
-        let mut runs = row::all(tx, RUNS, params, run)?;
-        let has_more = runs.len() > query.limit;
-        runs.truncate(query.limit);
-        Ok((runs, has_more))
+        let (most, mut end) = (query.looks_at(), None);
+        let looked_at = match few {
+            Some(few) => few,
+            None => {
+                let looked_at = match query.task {
+                    None => ids(WALK, named_params! { ":before": before, ":most": bound(most) })?,
+                    Some(_) => {
+                        ids(OF_TASK, named_params! { ":task": query.task, ":before": before, ":most": bound(most) })?
+                    }
+                };
+                if let Some(last) = looked_at.last().filter(|_| looked_at.len() == most) {
+                    let began =
+                        tx.prepare_cached(BEGAN)?.query_row(named_params! { ":run": last }, |row| row.get(0))?;
+                    end = Some((*last, began));
+                }
+                looked_at
+            }
+        };
+        let mut found = Vec::new();
+        for batch in looked_at.chunks(BATCH) {
+            found.extend(matching(tx, batch, query, query.limit.saturating_add(1) - found.len())?);
+            if found.len() > query.limit {
+                break;
+            }
+        }
+        Ok(query.page(found, end))
     })
+}
+
+/// Returns those of some runs that match, newest first.
+fn matching(tx: &Transaction<'_>, runs: &[i64], query: &RunQuery, limit: usize) -> rusqlite::Result<Vec<RunLine>> {
+    let params = named_params! {
+        ":runs": row::list(runs.iter().copied()),
+        ":task": query.task,
+        ":status": query.status,
+        ":unfinished": query.is_unfinished,
+        ":since": query.since,
+        ":until": query.until,
+        ":handler": query.handler,
+        ":text": query.error.as_ref().map(|text| text.to_ascii_lowercase()),
+        ":pattern": query.pattern.as_ref().map(|pattern| glob(pattern.as_str())),
+        ":length": bound(RunLine::MAX_ERROR),
+        ":limit": bound(limit),
+    };
+    row::all(tx, FOUND, params, run)
+}
+
+/// Returns some runs, newest first.
+#[cfg(feature = "postgres")]
+pub(crate) fn lines(store: &mut SqliteStore, runs: &[i64]) -> Result<Vec<RunLine>> {
+    store.read("read a page of runs", |tx, _| Ok(matching(tx, runs, &RunQuery::default(), runs.len())?))
 }
 
 fn run(row: &Row<'_>) -> rusqlite::Result<RunLine> {
@@ -139,6 +219,8 @@ fn run(row: &Row<'_>) -> rusqlite::Result<RunLine> {
         duration: row::millis_at(row, 8)?,
         error: row::shown_if_any(row, 9)?,
         occurrences: u64::from(row::saturating(row, 10)?),
+        handler: row::shown(row, 11)?,
+        task: row::shown(row, 12)?,
     })
 }
 

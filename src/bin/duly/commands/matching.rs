@@ -2,17 +2,13 @@
 
 use std::io::{self, IsTerminal};
 
-use duly::{BulkAction, BulkItem, BulkReport, Client, Error, Filter};
+use duly::{BulkAction, BulkReport, Client, Error, Filter};
 use serde::Serialize;
 
 use crate::cli::change_args::Matching;
 use crate::cli::failure::Failure;
 use crate::commands::history::day_or_age;
 use crate::output::printer::Printer;
-use crate::output::units::{count_of, first_of};
-
-/// Most examples in a line.
-const SHOWN: usize = 3;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -54,7 +50,7 @@ pub(crate) fn change(
             return Ok(printer.document(&Document { action, dry_run: true, report: &report })?);
         }
         if args.dry_run {
-            printer.line(format!("dry run, nothing was changed; {}", would(action, &report)))?;
+            printer.line(format!("dry run, nothing was changed; {}", report.would(action)))?;
             return print_left(action, &report, printer);
         }
         if !ask(action, &report, printer)? {
@@ -65,7 +61,7 @@ pub(crate) fn change(
     if printer.json {
         return Ok(printer.document(&Document { action, dry_run: false, report: &report })?);
     }
-    printer.say(done(action, &report))?;
+    printer.say(report.done(action))?;
     print_left(action, &report, printer)
 }
 
@@ -73,7 +69,7 @@ pub(crate) fn change(
 fn partly(error: Error, client: &Client, action: BulkAction, filter: &Filter) -> Failure {
     match client.count_matching(action, filter) {
         Ok(left) if left.changed > 0 => {
-            let left = counted(action, left.changed);
+            let left = action.counted(left.changed);
             Failure::Advised(error, format!("; {left} are left: repeat the command to do the rest"))
         }
         _ => Failure::Duly(error),
@@ -85,16 +81,16 @@ fn ask(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>) -> Re
     // Cells are wrapped exactly if the output is a terminal.
     if printer.json || !io::stdin().is_terminal() || !printer.layout.wraps {
         let advice = "without a terminal or with --json, --yes confirms it, and --dry-run only shows it";
-        return Err(Failure::Refused(format!("not confirmed: {}; {advice}", would(action, report))));
+        return Err(Failure::Refused(format!("not confirmed: {}; {advice}", report.would(action))));
     }
     if report.changed == 0 {
-        printer.say(would(action, report))?;
+        printer.say(report.would(action))?;
         print_left(action, report, printer)?;
         return Ok(false);
     }
-    printer.line(would(action, report))?;
+    printer.line(report.would(action))?;
     print_left(action, report, printer)?;
-    write!(printer.out, "{action} {}? [y/N] ", counted(action, report.changed))?;
+    write!(printer.out, "{action} {}? [y/N] ", action.counted(report.changed))?;
     printer.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
@@ -104,61 +100,10 @@ fn ask(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>) -> Re
     Err(Failure::Unsuccessful("not confirmed: nothing was changed".to_owned()))
 }
 
-/// What would be done: `would cancel 310 runs, of which 2 are running: run 1 of a, run 2 of b, run 3 of c and 307 more`.
-fn would(action: BulkAction, report: &BulkReport) -> String {
-    if report.changed == 0 {
-        return format!("would {action} no {}", action.noun());
-    }
-    let running = running(report).map(|are| format!(", of which {are}")).unwrap_or_default();
-    let examples = examples(&report.examples, report.changed);
-    format!("would {action} {}{running}: {examples}", counted(action, report.changed))
-}
-
-/// What was done.
-fn done(action: BulkAction, report: &BulkReport) -> String {
-    let done = match action {
-        BulkAction::Cancel => "cancelled",
-        BulkAction::Retry => "retried",
-        BulkAction::Remove => "removed",
-        BulkAction::Pause => "paused",
-        _ => "resumed",
-    };
-    match (report.changed, running(report)) {
-        (0, _) => format!("{done} no {}", action.noun()),
-        (changed, None) => format!("{done} {}", counted(action, changed)),
-        (changed, Some(are)) => format!("{done} {}, of which {are} and asked to stop", counted(action, changed)),
-    }
-}
-
-/// The number of runs or tasks, with what else goes: `2 tasks and their history`.
-fn counted(action: BulkAction, count: usize) -> String {
-    let history = match (action, count) {
-        (BulkAction::Remove, 1) => " and its history",
-        (BulkAction::Remove, _) => " and their history",
-        _ => "",
-    };
-    format!("{}{history}", count_of(count, action.noun()))
-}
-
-/// How many of the runs are running.
-fn running(report: &BulkReport) -> Option<String> {
-    match report.asked {
-        0 => None,
-        1 => Some("1 is running".to_owned()),
-        several => Some(format!("{several} are running")),
-    }
-}
-
 /// Prints what is left as it is, a line for each reason.
 fn print_left(action: BulkAction, report: &BulkReport, printer: &mut Printer<'_>) -> Result<(), Failure> {
     for left in &report.left {
-        let (count, examples) = (count_of(left.count, action.noun()), examples(&left.examples, left.count));
-        printer.line(format!("not changed: {count}: {}: {examples}", left.reason))?;
+        printer.line(format!("not changed: {}", left.text(action)))?;
     }
     Ok(())
-}
-
-/// A few of the items.
-fn examples(items: &[BulkItem], count: usize) -> String {
-    first_of(items.iter().map(ToString::to_string), SHOWN, count)
 }

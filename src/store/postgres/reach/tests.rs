@@ -343,11 +343,12 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
                 (BulkAction::Resume, Some("paused")),
                 (BulkAction::Remove, None),
             ][random.usize(..5)];
-            let pattern = format!("task-{}*", random.u8(1..9));
-            let before = random.bool().then(|| Timestamp::from_millis(NOW - 600_000));
+            let mut ago = |millis| random.bool().then(|| Timestamp::from_millis(NOW - millis));
+            let (before, since) = (ago(600_000), ago(900_000));
             let task = (action == BulkAction::Cancel && random.bool()).then(|| random.i64(1..9));
-            let name = task.is_none().then(|| pattern.into());
-            let selection = Selection { action, handler: None, name, added_by: None, status, before, task };
+            let name = task.is_none().then(|| format!("task-{}*", random.u8(1..9)).into());
+            let (error, actor) = (random.bool().then(|| "tex".to_owned()), random.bool().then_some("page"));
+            let selection = Selection { name, status, before, since, error, task, actor, ..Selection::all(action) };
             let started = (BulkPass::default(), BulkReport::default());
             compare(all, some, &what(&format!("count {selection:?}")), |store| {
                 let (mut pass, mut report) = started.clone();
@@ -457,8 +458,7 @@ fn read_pages(
     compare(all, some, &what("schedulers"), |store| store.schedulers());
     compare(all, some, &what("queue"), |store| store.queue(now));
     compare(all, some, &what("page of a run"), |store| store.run_view(run, now));
-    let status = [None, Some(RunStatus::Queued), Some(RunStatus::Dead)][random.usize(..3)];
-    let query = RunQuery { task: random.i64(1..13), status, skip: random.usize(..6), limit: random.usize(1..6) };
+    let query = RunQuery::random(random, Timestamp::from_millis(NOW));
     compare(all, some, &what(&format!("{query:?}")), |store| store.run_page(&query));
     let after = match random.u8(..3) {
         0 => None,

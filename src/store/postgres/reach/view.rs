@@ -143,7 +143,10 @@ impl View {
             #[cfg(feature = "page")]
             View::RunPage { run, now } => run_page(bench, *run, *now),
             #[cfg(feature = "page")]
-            View::RunLines(runs) => around::runs(bench, runs),
+            View::RunLines(runs) => {
+                around::runs(bench, runs)?;
+                around::tasks_of_runs(bench)
+            }
             #[cfg(feature = "page")]
             View::TaskLines { tasks, marks } => task_lines(bench, tasks, *marks),
             #[cfg(feature = "page")]
