@@ -186,7 +186,7 @@ fn what_a_user_paused_or_chained_is_not_for_actors() {
         client.remove_matching(&Filter::new().name("lead-*")).unwrap();
     }
     // A part of a name is not the name, and what actors chain is theirs.
-    client.add(task("lead").on_dead("alert-2, 2-alert")).unwrap();
+    client.add(task("lead").on_dead("alert-2, an-alert")).unwrap();
     anna.add(task("chain").on_dead("alert")).unwrap();
     anna.add(task("alert")).unwrap();
     db.assert_sound();

@@ -66,14 +66,14 @@ fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -
         }
         _ => 0,
     };
-    let missed = &late[..late.len().saturating_sub(runs)];
+    // Of those that are late, the oldest.
+    let newest_missed = late[..late.len().saturating_sub(runs)].last();
     let mut items = Vec::new();
     for at in due {
-        let is_missed = missed.contains(at);
         match items.last_mut() {
-            Some(Item::Miss { last, count, .. }) if is_missed => (*last, *count) = (*at, *count + 1),
-            _ if is_missed => items.push(Item::Miss { first: *at, last: *at, count: 1 }),
             _ if excluded(task, *at).is_some() => items.push(Item::Exclude { at: *at }),
+            Some(Item::Miss { last, count, .. }) if newest_missed >= Some(at) => (*last, *count) = (*at, *count + 1),
+            _ if newest_missed >= Some(at) => items.push(Item::Miss { first: *at, last: *at, count: 1 }),
             _ => items.push(Item::Admit { at: *at, late: is_late(at) }),
         }
     }
