@@ -208,7 +208,9 @@ fn next_prints_a_long_list_without_collecting_it() {
         rows.iter().map(|row| row["scheduled_for"].as_str().expect("text").parse().expect("an instant")).collect();
     assert_eq!(instants.len(), 2500);
     assert!(instants.is_sorted_by(|a, b| b.as_millis() - a.as_millis() == 60_000));
-    assert!(text.starts_with("[\n  {\n    \"scheduled_for\": \"2027-") && text.ends_with("\"note\": null\n  }\n]\n"));
+    assert!(
+        text.starts_with("[\n  {\n    \"scheduled_for\": \"2027-") && text.ends_with("\"skipped\": null\n  }\n]\n")
+    );
     let lines = stdout_of(duly(&db, &["next", "* * * * *", "-n", "2500", "--from", "2027-03-27"]));
     assert_eq!(lines.lines().count(), 2501);
     // A schedule that ends before the number is reached ends the list.

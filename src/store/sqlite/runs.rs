@@ -118,19 +118,16 @@ const PASS_OVER: &str = "
     VALUES (:task, :handler, :first, 'schedule', :status, :first, :priority, :now, :error, :count, :last)
     ON CONFLICT DO NOTHING";
 
-/// Extends the newest scheduled run of a task if it is a skip, and not of a handler or a gate: those that a window excludes if the reason is
-/// the same, others if the row is of the overlap policy.
+/// Extends the newest scheduled run of a task if it is a skip of the same kind, and not of a handler or a gate.
 const GROW_SKIP: &str = sql! {"
     UPDATE task_runs
        SET occurrences = occurrences + :count, last_scheduled_for = :last, finished_at = :now
      WHERE id = (SELECT id FROM task_runs
-                  WHERE task_id = :task AND {unscheduled_id} = 0
-                  ORDER BY scheduled_for DESC LIMIT 1)
-       AND status = 'skipped' AND attempt = 0 AND ifnull(last_scheduled_for, scheduled_for) < :first
-       AND iif(:closed, error = :error, error GLOB '*(overlap policy)*')
+                  WHERE task_id = :task AND {unscheduled_id} = 0 ORDER BY scheduled_for DESC LIMIT 1)
+       AND status = 'skipped' AND attempt = 0 AND ifnull(last_scheduled_for, scheduled_for) < :first AND iif(:closed, error = :error, error GLOB '*(overlap policy)*')
     RETURNING id, occurrences"};
 
-/// Occurrences of a task that are not run.
+/// Occurrences of a task that are not run. `is_closed`: a window of the task excludes them.
 pub(crate) struct PassedOver<'a> {
     pub(crate) task: i64,
     pub(crate) handler: &'a str,
@@ -138,7 +135,6 @@ pub(crate) struct PassedOver<'a> {
     pub(crate) status: RunStatus,
     pub(crate) span: Span,
     pub(crate) reason: &'a str,
-    /// Whether a window of the task excludes them.
     pub(crate) is_closed: bool,
 }
 
@@ -146,7 +142,7 @@ pub(crate) struct PassedOver<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassedRow {
     pub(crate) run: i64,
-    /// For how many occurrences it stands now.
+    /// How many it stands for now.
     pub(crate) occurrences: u64,
 }
 
@@ -160,8 +156,8 @@ pub(crate) fn pass_over(
     let count = i64::try_from(span.count).unwrap_or(i64::MAX);
     if row.status == RunStatus::Skipped {
         let named = named_params! {
-            ":task": row.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now,
-            ":closed": row.is_closed, ":error": row.reason,
+            ":task": row.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now, ":closed": row.is_closed,
+            ":error": row.reason,
         };
         let read =
             |row: &Row<'_>| Ok(PassedRow { run: row.get(0)?, occurrences: row.get::<_, i64>(1)?.unsigned_abs() });
