@@ -140,7 +140,17 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
     }
     let known = [
         &conditions.map(|(shared, _)| shared)[..],
-        &["unscheduled_id", "unscheduled_case", "zones_in_use", "clock_mark", "local_time", "fenced", "undeclared"],
+        &[
+            "unscheduled_id",
+            "unscheduled_case",
+            "zones_in_use",
+            "clock_mark",
+            "local_time",
+            "fenced",
+            "undeclared",
+            "followers",
+        ],
+        &["paused_by_an_actor"],
         &["successes"],
     ]
     .concat();
