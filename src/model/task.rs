@@ -471,13 +471,10 @@ impl Definition {
     }
 }
 
-fn is_name(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._:/@-".contains(c);
-    name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed)
-}
-
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    if is_name(name) {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._:/@-".contains(c);
+    if name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed)
+    {
         return Ok(());
     }
     Err(Error::invalid_task("name", name, "a letter, then up to 199 letters, digits or . _ : / @ -"))
@@ -489,7 +486,7 @@ fn check_followers(field: &'static str, names: &str) -> Result<()> {
     if found > MAX_FOLLOWERS {
         return Err(Error::invalid_task(field, format!("{found} names"), format!("at most {MAX_FOLLOWERS} names")));
     }
-    match names.split(',').all(|name| is_name(name.trim_matches(' '))) {
+    match names.split(',').all(|name| check_text(field, name.trim_matches(' ')).is_ok()) {
         true => Ok(()),
         false => Err(Error::invalid_task(field, names, "names of tasks, separated by commas")),
     }
