@@ -22,8 +22,9 @@ const LINES: [&str; 8] = [
 ];
 const ZONES: [&str; 5] = ["UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"];
 /// Times of the day, over midnight too, and a date, of which many seeds see the bounds.
-pub(crate) const WINDOWS: &str = "22:15-04:30, 09:00-13:30";
-pub(crate) const EXCEPTED: &str = "2027-03-14, 2027-10-31";
+const WINDOWS: &str = "22:15-04:30, 09:00-13:30";
+const EXCEPTED: &str = "2027-03-14, 2027-10-31";
+pub(crate) const EXCEPTED_DATES: [(i32, u32, u32); 2] = [(2027, 3, 14), (2027, 10, 31)];
 const MAX_TASKS: usize = 9;
 
 fn seconds(seconds: u64) -> Duration {

@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 
-use chrono::{TimeZone, Timelike};
+use chrono::{Datelike, TimeZone, Timelike};
 use duly::{Misfire, Origin, Overlap, RunStatus};
 
-use crate::simulation::actions::EXCEPTED;
+use crate::simulation::actions::EXCEPTED_DATES;
 use crate::simulation::history::{Check, Step};
 use crate::simulation::rows::{RunRow, TaskRow};
 
@@ -24,7 +24,8 @@ enum Item {
 pub(crate) fn excluded(task: &TaskRow, at: i64) -> Option<&'static str> {
     let zone: chrono_tz::Tz = task.only_between.as_ref().and_then(|_| task.zone.parse().ok())?;
     let local = zone.timestamp_millis_opt(at).single().expect("an instant").naive_local();
-    if task.except_on.is_some() && EXCEPTED.split(", ").any(|date| local.date().to_string() == date) {
+    let date = (local.year(), local.month(), local.day());
+    if task.except_on.is_some() && EXCEPTED_DATES.contains(&date) {
         return Some("except_on");
     }
     let minute = local.hour() * 60 + local.minute();
