@@ -196,7 +196,7 @@ impl Client {
         self.count_some(action, filter, usize::MAX).map(|(report, _)| report)
     }
 
-    /// As [`Client::count_matching`], and ends when so many are counted. Returns also how far it has come.
+    /// As [`Client::count_matching`], but counts at most `most`. Also returns the position at which it stopped.
     pub(crate) fn count_some(
         &self,
         action: BulkAction,

@@ -206,9 +206,9 @@ fn check_determinism(kind: Kind) {
     let mut database = None;
     let mut run_seed = |seed| {
         let mut summary = run_seed(kind, seed, &mut database).unwrap_or_else(|report| panic!("{report}"));
-        // On a server one of them is seen in a step more or less, for a cause that is not known. The checker does not use them.
+        // On a server this mark of seed 7 is seen after one step more or less. The cause is not known. The checker does not use the count.
         if kind == Kind::Server {
-            summary.marks.clear();
+            summary.marks.remove(marks_seen::ZONE);
         }
         summary
     };

@@ -43,7 +43,7 @@ fn occurrences_outside_are_skipped_in_one_row_for_each_period() {
     );
     let reason = "SELECT DISTINCT error FROM task_runs WHERE status = 'skipped'";
     assert_eq!(db.rows(reason), ["outside of 09:00-17:30 (only_between)"]);
-    // The task asks for it: nobody is told.
+    // The task asks for these skips: no event reports them.
     assert_eq!(db.number::<u32>("SELECT count(*) FROM scheduler_events WHERE kind = 'skipped'"), 0);
 }
 

@@ -398,7 +398,7 @@ impl Opener<'_, '_> {
         }
     }
 
-    /// Nobody is told: the task asks for it.
+    /// Records no event: the task asks for these skips.
     fn close(&mut self, span: &Span, closed: Closed) -> Result<(), Fault> {
         let reason = self.due.plan.windows.as_ref().map(|windows| windows.reason(closed)).unwrap_or_default();
         self.pass_over(RunStatus::Skipped, span, &reason, Some(closed)).map(|_| ())
