@@ -39,6 +39,8 @@ mod reach;
 mod refusals;
 mod rights;
 mod schema;
+#[cfg(test)]
+mod schema_tests;
 mod server;
 #[cfg(test)]
 mod server_tests;

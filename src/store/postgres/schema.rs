@@ -15,9 +15,12 @@ const SCHEMA: &str = include_str!("../../../schema.postgres.sql");
 const OLDEST: i32 = 140_000;
 
 /// The class of the locks of those who create tables: the schema may have no oid yet.
-const CLASS_OF_CREATIONS: i32 = CLASS + 3;
+pub(super) const CLASS_OF_CREATIONS: i32 = CLASS + 3;
 /// Only those who create the tables of the same schema wait for each other.
 const CREATION: &str = "SELECT pg_advisory_xact_lock($1, hashtext($2))";
+const CREATION_IF_FREE: &str = "SELECT pg_try_advisory_xact_lock($1, hashtext($2))";
+/// Waits for whoever creates the tables. Those who wait go on together: one after another, each would wait for the looks of all before it.
+const END_OF_CREATION: &str = "SELECT pg_advisory_xact_lock_shared($1, hashtext($2))";
 
 const DATABASE: &str = "
     SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_setting('server_encoding'),
@@ -86,7 +89,17 @@ pub(crate) fn exists(server: &mut Server) -> Result<bool, Fault> {
 /// Creates the tables, inside the caller's transaction.
 pub(super) fn create(server: &mut Server) -> Result<(), Fault> {
     let name = server.address().schema().to_owned();
-    server.query(CREATION, &[&CLASS_OF_CREATIONS, &name])?;
+    let is_first: bool = server.query(CREATION_IF_FREE, &[&CLASS_OF_CREATIONS, &name])?[0].try_get(0)?;
+    if !is_first {
+        server.batch("SAVEPOINT wait")?;
+        server.query(END_OF_CREATION, &[&CLASS_OF_CREATIONS, &name])?;
+        if exists(server)? {
+            return Ok(());
+        }
+        // Whoever had the lock has created nothing. The shared lock goes first: two who hold it would wait for each other.
+        server.batch("ROLLBACK TO wait")?;
+        server.query(CREATION, &[&CLASS_OF_CREATIONS, &name])?;
+    }
     // Another program may have created them between the first look and the lock.
     let Contents::Free { exists, .. } = examine(server)? else { return Ok(()) };
     if !exists {

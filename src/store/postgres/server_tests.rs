@@ -14,7 +14,7 @@ use crate::store::postgres::outcome::{Number, Outcome, Proof};
 use crate::store::postgres::server::{Access, Server};
 use crate::store::postgres::session::{Session, Timeline};
 use crate::store::postgres::testing::{AtCommit, Pooler, Proxy, TestServer, shared, skipped};
-use crate::store::postgres::{PostgresStore, Time, schema as tables};
+use crate::store::postgres::{PostgresStore, Time};
 use crate::store::sqlite::file::{Durability, Missing};
 use crate::store::turn_io::Registration;
 
@@ -199,24 +199,6 @@ fn a_transaction_that_ended_because_its_client_said_nothing_is_repeated_once() {
     assert_eq!(rows(&mut server), 1);
     add(&mut server);
     assert!(server.batch(end).is_err() && server.take_repeat());
-}
-
-#[test]
-fn who_creates_tables_does_not_wait_for_those_who_create_others() {
-    let Some(postgres) = shared() else { return };
-    let address = |name: &str| Address::parse(&format!("{}?schema={name}", postgres.url_at(postgres.port))).unwrap();
-    let mut first = Server::connect(&address("created_first")).unwrap();
-    first.begin_without_lock().unwrap();
-    tables::create(&mut first).unwrap();
-    // The first has not committed.
-    let mut second = Server::connect(&address("created_second")).unwrap();
-    tables::prepare(&mut second, Missing::Create).unwrap();
-    let mut third = Server::connect(&address("created_first")).unwrap();
-    third.set_lock_timeout(Duration::from_millis(20)).unwrap();
-    let fault = tables::prepare(&mut third, Missing::Create).unwrap_err();
-    assert!(fault.is_busy(), "{fault}");
-    first.commit().unwrap();
-    tables::prepare(&mut third, Missing::Create).unwrap();
 }
 
 #[test]
