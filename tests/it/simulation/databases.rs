@@ -29,7 +29,7 @@ const KEPT: usize = 4;
 /// Machines beside a server.
 #[cfg(feature = "postgres")]
 const HOSTS: usize = 2;
-/// Deletes all that a seed has written, except `scheduler_meta`.
+/// Deletes all that a seed has written. Rows of `scheduler_meta` that a new database has are written anew.
 const CLEAR: &str = "
     BEGIN;
     DELETE FROM unwritable;
@@ -41,7 +41,8 @@ const CLEAR: &str = "
     DELETE FROM task_runs;
     DELETE FROM scheduled_tasks;
     DELETE FROM scheduler_events;
-    DELETE FROM scheduler_instances";
+    DELETE FROM scheduler_instances;
+    DELETE FROM scheduler_meta WHERE key <> 'stamp'";
 /// As `CLEAR`, and the server assigns numbers from 1 again.
 const FIRST_NUMBERS: &str = "
     DELETE FROM scheduler_alarms;
@@ -281,11 +282,12 @@ impl Database {
         self.client = client;
         self.connections.push((0, crashed));
         let numbers = if self.shell.is_on_server() { FIRST_NUMBERS } else { "DELETE FROM sqlite_sequence" };
-        self.shell.execute_batch(&format!("{CLEAR}; {numbers}; COMMIT")).expect("empty tables");
+        self.shell.execute_batch(&format!("{CLEAR}; {numbers}")).expect("empty tables");
         for row in &self.meta {
-            let text = "UPDATE scheduler_meta SET value = ?2 WHERE key = ?1";
+            let text = "INSERT INTO scheduler_meta (key, value) VALUES (?1, ?2)";
             self.shell.execute(text, (&row.0, &row.1)).expect("a row of scheduler_meta");
         }
+        self.shell.execute_batch("COMMIT").expect("a commit");
         if !self.shell.is_on_server() {
             // Connections of this process know the highest ids of a history: those of another seed would be missing.
             let another = "UPDATE scheduler_meta SET value = lower(hex(randomblob(16))) WHERE key = 'history'";

@@ -11,7 +11,7 @@ const PAUSE: &str = "mark of a pause open";
 const RESUME: &str = "mark of a resume open";
 const HANDLER: &str = "mark of another handler open";
 const OVERLAP: &str = "mark of another overlap policy open";
-pub(crate) const ZONE: &str = "mark of a time zone open";
+const ZONE: &str = "mark of a time zone open";
 const CLOCK: &str = "mark of a wrong clock open";
 const SEVERAL: &str = "mark replaced by a later one";
 
