@@ -31,13 +31,15 @@ use crate::model::views::{RunView, SchedulerView, Timeline, Window};
 use crate::store::fault::Fault;
 use crate::store::postgres::add::leading;
 use crate::store::postgres::counts::Listed;
-use crate::store::postgres::owner_session::{OwnerConnection, channel};
+use crate::store::postgres::owner_session::channel;
 use crate::store::postgres::reach::Reach;
 use crate::store::postgres::reach::client::Request;
+#[cfg(feature = "page")]
+use crate::store::postgres::reach::timeline::seems_full;
 use crate::store::postgres::reach::view::View;
 use crate::store::postgres::server::Access;
 use crate::store::postgres::text::refuse;
-use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, examine, owners, rights};
+use crate::store::postgres::{LISTED_AT_ONCE, PostgresStore, counts, examine, rights};
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
@@ -476,11 +478,18 @@ impl Store for PostgresStore {
     #[cfg(feature = "page")]
     fn timeline(&mut self, window: &Window, now: Timestamp) -> Result<Timeline> {
         let (bench, counts) = (self.bench.clone(), self.counts_on_server());
-        self.look_up(now, View::Timeline { window: window.clone(), now }, |memory, now| {
-            let mut count =
-                |lanes: &[Older], limit| counts::older_runs(&mut bench.lock().rows.server, lanes, window, limit);
-            timeline::timeline(memory, window, now, counts.then_some(&mut count))
-        })
+        let mut read = |whole| {
+            self.look_up(now, View::Timeline { window: window.clone(), now, whole }, |memory, now| {
+                let mut count =
+                    |lanes: &[Older], limit| counts::older_runs(&mut bench.lock().rows.server, lanes, window, limit);
+                let timeline = timeline::timeline(memory, window, now, counts.then_some(&mut count))?;
+                // The lanes are not full, and there may be other tasks.
+                let is_cut = !whole && timeline.next.is_none() && seems_full(&bench.lock().rows, window, now);
+                Ok((timeline, is_cut))
+            })
+        };
+        let (timeline, is_cut) = read(false)?;
+        if is_cut { read(true).map(|(timeline, _)| timeline) } else { Ok(timeline) }
     }
 
     #[cfg(feature = "page")]
@@ -564,32 +573,6 @@ impl Store for PostgresStore {
             let limits = Store::limits(memory, now)?;
             let counted = counts::queue(&mut bench.lock().rows.server, &limits, now);
             counted.map_err(|fault| fault.into_error("count the waiting runs"))
-        })
-    }
-}
-
-impl PostgresStore {
-    fn try_register(&mut self, new: &Registration, random: fastrand::Rng, now: Timestamp) -> Result<Registered> {
-        self.bench.lock().rows.server.count_anew();
-        self.rewound = None;
-        self.ended.clear();
-        self.end_session();
-        // Before its id can be read: an owner that is registered and has no session looks dead.
-        let session = OwnerConnection::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
-        self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
-        let registered =
-            self.change(now, Request::Register, |memory, now| Store::register(memory, new, random.clone(), now));
-        let given = self.given(now);
-        registered.map(|mut registered| {
-            let server = &mut self.bench.lock().rows.server;
-            // That of the commit: a later statement may connect to a promoted standby that lacks the registration.
-            let timeline = server.timeline().cloned();
-            if let Some(session) = &mut self.session {
-                session.keep_to_timeline(timeline.clone());
-            }
-            server.keep_to_timeline(timeline);
-            owners::annotate_registered(server, &mut registered, given);
-            registered
         })
     }
 }

@@ -5,7 +5,9 @@ pub(crate) mod client;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "page")]
-mod timeline;
+pub(super) mod timeline;
+#[cfg(all(test, feature = "page"))]
+mod timeline_tests;
 mod turn;
 pub(crate) mod view;
 

@@ -31,20 +31,20 @@ use crate::store::postgres::{PostgresStore, Time, testing};
 use crate::store::sqlite::file::Missing;
 use crate::store::sqlite::finish;
 
-const NOW: i64 = 1_805_025_600_000;
+pub(super) const NOW: i64 = 1_805_025_600_000;
 const HANDLERS: [&str; 3] = ["alpha", "beta", "command"];
 const KEYS: [&str; 3] = ["k", "limited", "wide"];
 
 /// A schema on the server of the tests, and a session with it.
-struct Database {
+pub(super) struct Database {
     schema: String,
-    client: Client,
-    store: PostgresStore,
+    pub(super) client: Client,
+    pub(super) store: PostgresStore,
 }
 
 impl Database {
     /// Returns `None` without a server.
-    fn new(name: &str) -> Option<Database> {
+    pub(super) fn new(name: &str) -> Option<Database> {
         let shared = testing::shared();
         if testing::skipped(shared.is_none(), "PostgreSQL") {
             return None;

@@ -79,21 +79,19 @@ const DEAD: &str = "
          WHERE r.task_id = ANY ($1::bigint[]) AND r.status = 'dead' AND r.finished_at >= $2 AND r.finished_at < $3
          ORDER BY r.finished_at DESC LIMIT $4))";
 
-/// Reads tasks in parts until one more has a lane than the window shows.
-pub(super) fn read(bench: &mut Sheets, window: &Window, now: Timestamp) -> Result<(), Fault> {
+/// Reads tasks in parts: all that a page examines if `whole`, else until one more seems to have a lane than the window shows.
+pub(super) fn read(bench: &mut Sheets, window: &Window, now: Timestamp, whole: bool) -> Result<(), Fault> {
     let prefix = window.pattern.as_ref().map_or("", |pattern| pattern.prefix()).to_owned();
-    let matches = |name: &str| window.pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
-    let (mut after, mut examined, mut matching) = (window.after.clone().unwrap_or_default(), 0, Vec::new());
+    let (mut after, mut examined) = (window.after.clone().unwrap_or_default(), 0);
     while examined < MAX_EXAMINED {
         let part = (window.lanes + 1).min(MAX_EXAMINED - examined);
         let found = bench.read("scheduled_tasks", CANDIDATES, &[&after, &prefix, &bound(part)])?;
         let candidates: BTreeMap<String, i64> = tasks(bench).into_iter().filter(|(name, _)| *name > after).collect();
-        let ids: Vec<i64> = candidates.iter().filter(|(name, _)| matches(name)).map(|(_, id)| *id).collect();
+        let ids: Vec<i64> = candidates.iter().filter(|(name, _)| shows(window, name)).map(|(_, id)| *id).collect();
         runs(bench, &ids, window)?;
         examined += found;
-        matching.extend(ids);
         let Some((last, _)) = candidates.into_iter().next_back() else { break };
-        if found < part || !last.starts_with(&prefix) || lanes(bench, &matching, window, now) > window.lanes {
+        if found < part || !last.starts_with(&prefix) || !whole && seems_full(bench, window, now) {
             break;
         }
         after = last;
@@ -119,8 +117,13 @@ fn tasks(bench: &Sheets) -> Vec<(String, i64)> {
     tasks.filter_map(task).collect()
 }
 
-/// Returns how many tasks certainly have a lane: with a run in the window, or an occurrence ahead.
-fn lanes(bench: &Sheets, matching: &[i64], window: &Window, now: Timestamp) -> usize {
+fn shows(window: &Window, name: &str) -> bool {
+    window.pattern.as_ref().is_none_or(|pattern| pattern.matches(name))
+}
+
+/// Returns whether more tasks seem to have a lane than the window shows: a run in it, or an occurrence ahead. One whose run is not drawn,
+/// such as a run between those of another clock, has none.
+pub(in crate::store::postgres) fn seems_full(bench: &Sheets, window: &Window, now: Timestamp) -> bool {
     let (from, until) = (window.from.as_millis(), window.until.as_millis());
     let of_runs = bench.column("task_runs", "task_id").into_iter().zip(bench.column("task_runs", "scheduled_for"));
     let drawn = of_runs.filter(|(_, at)| matches!(at, Cell::Integer(at) if (from..until).contains(at)));
@@ -128,8 +131,8 @@ fn lanes(bench: &Sheets, matching: &[i64], window: &Window, now: Timestamp) -> u
     let states = bench.column("scheduled_tasks", "status").into_iter().zip(bench.column("scheduled_tasks", "next_run"));
     let states = bench.column("scheduled_tasks", "id").into_iter().zip(states);
     let ahead = states.filter(|(_, (status, next))| window.until > now && is_ahead(status, next));
-    let tasks = drawn.map(|(task, _)| task).chain(ahead.map(|(task, _)| task));
-    let tasks: BTreeSet<i64> =
-        tasks.filter_map(|task| if let Cell::Integer(id) = task { Some(id) } else { None }).collect();
-    matching.iter().filter(|id| tasks.contains(id)).count()
+    let with_lane = drawn.map(|(task, _)| task).chain(ahead.map(|(task, _)| task));
+    let with_lane: BTreeSet<i64> =
+        with_lane.filter_map(|task| if let Cell::Integer(id) = task { Some(id) } else { None }).collect();
+    tasks(bench).iter().filter(|(name, id)| shows(window, name) && with_lane.contains(id)).count() > window.lanes
 }

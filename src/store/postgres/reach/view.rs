@@ -79,6 +79,8 @@ pub(crate) enum View {
     Timeline {
         window: Window,
         now: Timestamp,
+        /// Whether all tasks that a page examines are read, and not only until its lanes seem to be full.
+        whole: bool,
     },
 }
 
@@ -150,7 +152,7 @@ impl View {
             #[cfg(feature = "page")]
             View::TaskLines { tasks, marks } => task_lines(bench, tasks, *marks),
             #[cfg(feature = "page")]
-            View::Timeline { window, now } => timeline::read(bench, window, *now),
+            View::Timeline { window, now, whole } => timeline::read(bench, window, *now, *whole),
         }
     }
 }
