@@ -94,7 +94,7 @@ pub(crate) fn understand(text: &str, now: Timestamp, zone: &Zone) -> Result<Unde
         ["today", rest @ ..] => on_day(0, rest, now, zone),
         ["tomorrow", rest @ ..] => on_day(1, rest, now, zone),
         ["next", day, rest @ ..] => next_day(day, rest, now, zone),
-        words => match (repeated(words), calendar(text, now, zone)) {
+        words => match (repeated(words)?, calendar(text, now, zone)) {
             (None, Err(error)) if is_calendar(words) => return Err(format!("schedule: {error}")),
             (understood, calendar) => understood.or(calendar.ok()),
         },
@@ -150,25 +150,38 @@ fn calendar(text: &str, now: Timestamp, zone: &Zone) -> duly::Result<Understood>
     task.occurrences(now, 1).map(|_| Understood::Schedule(ScheduleKind::Calendar, text.to_owned()))
 }
 
-/// What repeats: an interval, or days with a time.
-fn repeated(words: &[&str]) -> Option<Understood> {
-    let cron = |line: String| Some(Understood::Schedule(ScheduleKind::Cron, line));
+/// What repeats: an interval, or days with a time. Refuses a day that not every month has: the others would be passed over in silence.
+fn repeated(words: &[&str]) -> Result<Option<Understood>, String> {
+    let cron = |line: String| Ok(Some(Understood::Schedule(ScheduleKind::Cron, line)));
     match words {
         ["hourly"] | ["every", "hour"] => return cron("0 * * * *".to_owned()),
         ["every", "minute"] => return cron("* * * * *".to_owned()),
         ["every", rest @ ..] if duration(rest).is_some() => {
-            return length(rest).map(|value| Understood::Schedule(ScheduleKind::Interval, value));
+            return Ok(length(rest).map(|value| Understood::Schedule(ScheduleKind::Interval, value)));
         }
         _ => {}
     }
     // Without a time of day it would be midnight, which few mean.
-    let place = words.iter().position(|word| *word == "at")?;
-    let (days, at) = (&words[..place], time(&words[place + 1..])?);
+    let mut parts = words.splitn(2, |word| *word == "at");
+    let (days, Some(at)) = (parts.next().unwrap_or_default(), parts.next().and_then(time)) else { return Ok(None) };
     let (hour, minute) = (at.format("%-H"), at.format("%-M"));
     if let Some(day) = day_of_month(days) {
-        return cron(format!("{minute} {hour} {day} * *"));
+        let line = format!("{minute} {hour} {day} * *");
+        if day <= 28 {
+            return cron(line);
+        }
+        let last = format!("every month on last day at {}", at.format("%H:%M"));
+        return Err(format!(
+            "schedule: not every month has a day {day}: expected {last:?}, or {line:?}, which passes over the others"
+        ));
     }
-    let of_week = match days {
+    let Some(of_week) = days_of_week(days) else { return Ok(None) };
+    cron(format!("{minute} {hour} * * {of_week}"))
+}
+
+/// The days of the week of a cron expression.
+fn days_of_week(days: &[&str]) -> Option<String> {
+    Some(match days {
         ["every", "day"] | ["daily"] => "*".to_owned(),
         ["every", "weekday"] | ["weekdays"] | ["on", "weekdays"] => "1-5".to_owned(),
         ["every", "weekend"] | ["weekends"] | ["on", "weekends"] => "0,6".to_owned(),
@@ -183,8 +196,7 @@ fn repeated(words: &[&str]) -> Option<Understood> {
             }
             numbers.join(",")
         }
-    };
-    cron(format!("{minute} {hour} * * {of_week}"))
+    })
 }
 
 /// The day in `monthly on the 15th`, `on the 1st of every month`, `every month on the 1st`. `every 3rd month` names none.
@@ -356,6 +368,15 @@ mod tests {
         ] {
             let error = understand(text, now, &rome).unwrap_err();
             assert!(error.starts_with("schedule: invalid schedule") && error.contains(says), "{text}: {error}");
+        }
+        for text in ["every month on 31 at 9", "on the 29th of every month at 9", "monthly on the 30th at 9am"] {
+            let error = understand(text, now, &rome).unwrap_err();
+            let (before, after) = error.split_once(": expected ").unwrap();
+            assert!(before.starts_with("schedule: not every month has a day "), "{error}");
+            // What it advises is understood.
+            for advised in after.split('"').skip(1).step_by(2) {
+                assert!(understand(advised, now, &rome).is_ok(), "{advised}");
+            }
         }
     }
 }
