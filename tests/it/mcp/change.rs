@@ -215,3 +215,21 @@ fn a_completed_task_of_an_agent_is_deleted_in_time_as_one_that_was_added_by_hand
     client.prune(duly::Retention::default()).unwrap();
     assert!(client.tasks().unwrap().is_empty());
 }
+
+#[test]
+fn a_task_ends_at_a_local_time_and_a_time_that_is_none_is_named() {
+    let (db, client) = home();
+    let mut agent = Agent::start(&db, &[&ALL[..], &["--tz", "Europe/Rome"]].concat());
+    let until = |text: &str| {
+        let mut water = reminder("agent:anna/water", "every day at 9");
+        water["ends_at"] = json!(text);
+        water
+    };
+    for (text, says) in [("soon", "ends_at: "), ("2097-03-31T02:30", "ends_at: "), ("2097-02-29", "ends_at: ")] {
+        let reason = agent.refused("schedule_task", until(text));
+        assert!(reason.starts_with(says) && reason.contains(text), "{reason}");
+    }
+    agent.done("schedule_task", until("2097-07-01T18:00"));
+    let ends_at = client.task("agent:anna/water").unwrap().unwrap().definition.ends_at;
+    assert_eq!(ends_at, Some("2097-07-01T16:00:00Z".parse().unwrap()));
+}

@@ -248,3 +248,25 @@ fn check_names_what_is_wrong_and_resources_describe_what_may_be_used() {
         assert_eq!(agent.request("resources/read", json!({"uri": uri}))["error"]["code"], -32602, "{uri}");
     }
 }
+
+#[test]
+fn a_run_is_told_with_its_result_as_data() {
+    let (db, _client) = TestDb::with_client();
+    db.printed(&["-q", "add", "post", "--now", "--shell", "true"]);
+    db.printed(&["run", "--until-idle"]);
+    // As a handler returns it.
+    db.execute(r#"UPDATE task_runs SET result = '{"posted":7}'"#);
+    let mut agent = Agent::start(&db, &[]);
+    let told = agent.told("history", json!({"name": "post"}));
+    assert!(told.contains(r#"result: untrusted "{\"posted\":7}""#), "{told}");
+}
+
+#[test]
+fn a_database_that_cannot_be_used_is_for_the_user_to_repair() {
+    let (db, _client) = TestDb::with_client();
+    let mut agent = Agent::start(&db, &[]);
+    agent.done("list_tasks", json!({}));
+    db.plain().execute_batch("PRAGMA writable_schema = ON; ALTER TABLE task_runs RENAME TO gone").unwrap();
+    let reason = agent.refused("history", json!({}));
+    assert!(reason.starts_with("the database cannot be used now: tell the user, who repairs it: "), "{reason}");
+}
