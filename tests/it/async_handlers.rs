@@ -23,26 +23,47 @@ pub(crate) fn runtime() -> Runtime {
 
 /// The machine's clock, which a test sets forward instead of waiting for the end of a future that does not stop.
 #[derive(Clone)]
-pub(crate) struct LeapingClock(Arc<(SystemClock, AtomicU64)>);
+pub(crate) struct LeapingClock(Arc<Leaps>);
+
+#[derive(Debug)]
+struct Leaps {
+    clock: SystemClock,
+    stands_at: Option<Now>,
+    seconds: AtomicU64,
+}
 
 impl LeapingClock {
     pub(crate) fn new() -> Self {
-        LeapingClock(Arc::new((SystemClock::new(), AtomicU64::new(0))))
+        Self::of(None)
+    }
+
+    /// One that stands still between its leaps: no time limit passes by itself, however slow the machine is.
+    fn standing() -> Self {
+        Self::of(Some(SystemClock::new().now()))
+    }
+
+    fn of(stands_at: Option<Now>) -> Self {
+        LeapingClock(Arc::new(Leaps { clock: SystemClock::new(), stands_at, seconds: AtomicU64::new(0) }))
     }
 
     /// As [`eventually`], and a second passes before each look.
     pub(crate) fn eventually(&self, client: &Client, what: &str, mut holds: impl FnMut() -> bool) {
         eventually(what, || {
-            self.0.1.fetch_add(1, Ordering::SeqCst);
-            client.wake();
+            self.leap(client);
             holds()
         });
+    }
+
+    fn leap(&self, client: &Client) {
+        self.0.seconds.fetch_add(1, Ordering::SeqCst);
+        client.wake();
     }
 }
 
 impl Clock for LeapingClock {
     fn now(&self) -> Now {
-        let (Now { wall, monotonic }, leaps) = (self.0.0.now(), seconds(self.0.1.load(Ordering::SeqCst)));
+        let Now { wall, monotonic } = self.0.stands_at.unwrap_or_else(|| self.0.clock.now());
+        let leaps = seconds(self.0.seconds.load(Ordering::SeqCst));
         Now { wall: wall + leaps, monotonic: monotonic + leaps }
     }
 }
@@ -161,7 +182,7 @@ fn a_missing_runtime_is_an_error_and_the_current_one_is_used() {
 
 #[test]
 fn a_time_limit_resolves_cancelled_and_then_drops_the_future() {
-    let (db, runtime, clock) = (TestDb::new(), runtime(), LeapingClock::new());
+    let (db, runtime, clock) = (TestDb::new(), runtime(), LeapingClock::standing());
     let (builder, begins) = waiting(builder(&db, &runtime));
     let (held, dropped) = channel::<()>();
     let held = Mutex::new(held);
@@ -184,6 +205,8 @@ fn a_time_limit_resolves_cancelled_and_then_drops_the_future() {
         receive(&begins, "a start");
     }
     let of = |task: &str| scheduler.history(task, 1).unwrap().remove(0);
+    eventually("all have begun", || of("hangs").status == RunStatus::Running);
+    clock.leap(&scheduler);
     eventually("the one that heeds it has ended", || of("heeds").status == RunStatus::Dead);
     assert_eq!(of("heeds").error.as_deref(), Some("it took longer than 30ms: Some(TimeUp)"));
     assert_eq!(

@@ -351,7 +351,7 @@ fn a_run_that_expires_is_followed_and_one_that_tells_of_it_is_not() {
     let client = stepper.client().clone();
     client.add(on_demand("tell").expires(minutes(1)).on_missed("tell")).expect("a task");
     client.add(on_demand("work").expires(minutes(1)).on_missed("tell")).expect("a task");
-    let run = client.trigger("work").expect("a run");
+    let run = client.trigger_run(NewRun::of("work").payload(json!({"to": "anna"}))).expect("a run").run_id;
     step(&mut stepper, 0);
     pass_expiry(&mut stepper);
     assert_eq!(followers(&db), [format!("tell|on_missed|queued|#{run}/1")]);
@@ -361,6 +361,7 @@ fn a_run_that_expires_is_followed_and_one_that_tells_of_it_is_not() {
         (&says["from"], &says["to"], &says["count"]),
         (&"2027-03-14T12:00:00.000Z".into(), &says["from"], &1.into())
     );
+    assert_eq!(says["payload"], json!({"to": "anna"}));
     pass_expiry(&mut stepper);
     assert_eq!(followers(&db), [format!("tell|on_missed|missed|#{run}/1")]);
     db.assert_sound();

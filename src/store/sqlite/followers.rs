@@ -10,14 +10,14 @@
 use std::collections::BTreeSet;
 
 use rusqlite::{OptionalExtension, Row, Transaction, named_params};
-use serde_json::{Value, json};
 
-use crate::clock::{Timestamp, millis};
-use crate::error::{Error, Result as Answer, excerpt, excerpt_of_end};
+use crate::clock::Timestamp;
+use crate::error::{Error, Result as Answer};
 use crate::model::event::Event;
-use crate::model::run::{Claim, Follower, Origin, Run, RunStatus};
+use crate::model::run::{Claim, Follower, Origin, RunStatus};
 use crate::model::task::{Definition, MAX_FOLLOWERS, Task, TaskStatus};
 use crate::rules::chain::{self, Ending, Link};
+use crate::rules::description::{self, Missed};
 use crate::rules::resolve::{Rest, Span};
 use crate::rules::{streak, turn_size};
 use crate::schedule::{ScheduleKind, Schedules};
@@ -27,14 +27,6 @@ use crate::store::sqlite::manual::{self, Request};
 use crate::store::sqlite::open::{self, Change, Passed, PassedBy, Written};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{clock_mark, due, history, once, owners, replan, row, runs, tasks};
-
-/// Longest part of the error (its beginning), and of the output (its end), in the payload of a run that follows, in bytes. Escaped, both
-/// fit a payload.
-const MAX_TEXT: usize = 16 * 1024;
-/// Longest payload, and longest result, of the ended run that this payload includes, in bytes. If all together is longer than
-/// [`MAX_DESCRIPTION`], the payload of the ended run is left out, and then its result.
-const MAX_VALUE: usize = 48 * 1024;
-const MAX_DESCRIPTION: usize = 240 * 1024;
 
 const ANY: &str = sql! {"SELECT EXISTS (SELECT 1 FROM scheduled_tasks WHERE {followed})"};
 
@@ -134,10 +126,17 @@ fn follow_run(
         let parent = Parent { run: run.id, length, task: (ended.task_id, &ended.task) };
         let payload = if ending.status == RunStatus::Missed {
             let (first, count) = (run.scheduled_for, run.occurrences);
-            let span = Span { first, last: first, count, exact: true };
-            describe_missed(&parent, (&run.handler, run.origin), &span, run.error.as_deref())
+            description::of_missed(&Missed {
+                id: run.id,
+                task: &ended.task,
+                handler: &run.handler,
+                origin: run.origin,
+                span: Span { first, last: first, count, exact: true },
+                error: run.error.as_deref(),
+                payload: Some(&ended.payload),
+            })
         } else {
-            describe(&run, &ended.payload)
+            description::of_run(&run, &ended.payload)
         };
         open_all(cx, &parent, (&policy, ending.opens()), &payload, events)?;
     }
@@ -164,7 +163,9 @@ pub(crate) fn follow_one(cx: &mut Change<'_>, passed: &Passed) -> Result<(), Fau
         PassedBy::Missed { row, task, name, handler, span, reason } => {
             let (status, origin) = (RunStatus::Missed, Origin::Schedule);
             let parent = Parent { run: *row, length: passed.length, task: (*task, name) };
-            let payload = describe_missed(&parent, (handler, origin), span, Some(reason));
+            let (span, error, payload) = (*span, Some(&**reason), None);
+            let payload =
+                description::of_missed(&Missed { id: *row, task: name, handler, origin, span, error, payload });
             let (policy, missed) = (policy(cx.tx, *task)?, Ending { status, origin, began: false });
             open_all(cx, &parent, (&policy, missed.opens()), &payload, &mut events)?;
         }
@@ -324,68 +325,6 @@ pub(super) fn following(tx: &Transaction<'_>, (run, task): (i64, i64)) -> Result
     }
     following.sort_unstable_by_key(|follower| follower.id);
     Ok(following)
-}
-
-/// Returns the payload of a run that follows: the ended run as JSON. Keys are column names, times RFC 3339. `left_out` names what is too long.
-fn describe(run: &Run, payload: &str) -> String {
-    let value = |text: &str| match text.len() {
-        ..=MAX_VALUE => serde_json::from_str(text).unwrap_or_default(),
-        _ => Value::Null,
-    };
-    let is_long = |text: Option<&str>| text.is_some_and(|text| text.len() > MAX_VALUE);
-    let mut left_out: Vec<&str> = [("payload", is_long(Some(payload))), ("result", is_long(run.result.as_deref()))]
-        .into_iter()
-        .filter_map(|(name, is_long)| is_long.then_some(name))
-        .collect();
-    let time = |at: Option<Timestamp>| at.map(|at| at.to_string());
-    let mut described = json!({
-        "id": run.id,
-        "task": run.task,
-        "handler": run.handler,
-        "scheduled_for": run.scheduled_for.to_string(),
-        "origin": run.origin.as_str(),
-        "retry_of": run.retry_of,
-        "status": run.status.as_str(),
-        "attempt": run.attempt,
-        "forgiven": run.forgiven,
-        "interrupted": run.interrupted,
-        "payload": value(payload),
-        "started_at": time(run.started_at),
-        "finished_at": time(run.finished_at),
-        "duration_ms": run.duration.map(millis),
-        "error": run.error.as_ref().map(|error| excerpt(error, MAX_TEXT)),
-        "exit_code": run.exit_code,
-        "output": run.output.as_ref().map(|output| excerpt_of_end(output, MAX_TEXT)),
-        "result": run.result.as_deref().map(value),
-    });
-    for long in ["payload", "result"] {
-        if described.to_string().len() > MAX_DESCRIPTION && !described[long].is_null() {
-            described[long] = Value::Null;
-            left_out.push(long);
-        }
-    }
-    if !left_out.is_empty() {
-        described["left_out"] = json!(left_out);
-    }
-    described.to_string()
-}
-
-/// Returns the payload of a run that follows what was missed: a row of occurrences, or a run that has expired.
-fn describe_missed(parent: &Parent<'_>, (handler, origin): (&str, Origin), span: &Span, error: Option<&str>) -> String {
-    let described = json!({
-        "id": parent.run,
-        "task": parent.task.1,
-        "handler": handler,
-        "scheduled_for": span.first.to_string(),
-        "origin": origin.as_str(),
-        "status": RunStatus::Missed.as_str(),
-        "from": span.first.to_string(),
-        "to": span.last.to_string(),
-        "count": span.count,
-        "exact": span.exact,
-        "error": error.map(|error| excerpt(error, MAX_TEXT)),
-    });
-    described.to_string()
 }
 
 /// Resolves the due occurrences of a task that is about to be changed, under its old state, and opens what follows. Returns the task after
