@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-#[cfg(feature = "page")]
 use postgres::types::ToSql;
 
 use crate::clock::Timestamp;
@@ -217,7 +216,6 @@ pub(super) fn recent(server: &mut Server, limit: usize) -> Result<BTreeMap<i64, 
 }
 
 /// Returns the ids that a query finds.
-#[cfg(feature = "page")]
 pub(super) fn ids(server: &mut Server, query: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<i64>, Fault> {
     server.query(query, params)?.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

@@ -37,6 +37,7 @@ mod plain_tests;
 mod prune;
 mod reach;
 mod refusals;
+mod registration;
 mod rights;
 mod schema;
 #[cfg(test)]

@@ -44,8 +44,8 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::health::RECENT;
 use crate::store::sqlite::history::MAX_LISTED;
 #[cfg(feature = "page")]
-#[cfg(feature = "page")]
 use crate::store::sqlite::task_pages;
+#[cfg(feature = "page")]
 use crate::store::sqlite::timeline::{self, Older};
 use crate::store::turn_io::{
     Begun, ClockEvent, Done, KnownOwners, MAX_ITEMS, MAX_OUTCOMES, Registered, Registration, Work,

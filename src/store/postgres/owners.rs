@@ -5,13 +5,10 @@ use std::collections::HashMap;
 
 use crate::clock::Timestamp;
 use crate::host::process;
-use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::postgres::PostgresStore;
-use crate::store::postgres::owner_session::{CLASS_OF_OWNERS, OwnerConnection, key};
-use crate::store::postgres::reach::client::Request;
+use crate::store::postgres::owner_session::{CLASS_OF_OWNERS, key};
 use crate::store::postgres::server::Server;
-use crate::store::turn_io::{Dead, Done, Other, Proof, Registered, Registration, Session};
+use crate::store::turn_io::{Dead, Done, Other, Proof, Registered, Session};
 
 /// Of each owner: whether its lease has passed, that of its heartbeat or of its runs; and whether it registered in this boot of this
 /// machine, which is false if either boot is unknown. The running runs come first: together with their owner, the server would also read
@@ -118,36 +115,4 @@ pub(crate) fn all_sessions(server: &mut Server, now: Option<Timestamp>) -> Resul
     let rows = server.query(NOT_ENDED, &[])?;
     let owners: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     sessions(server, &owners, now)
-}
-
-impl PostgresStore {
-    /// Registers an owner after it has taken the lock of its session.
-    pub(super) fn try_register(
-        &mut self,
-        new: &Registration,
-        random: fastrand::Rng,
-        now: Timestamp,
-    ) -> crate::error::Result<Registered> {
-        self.bench.lock().rows.server.count_anew();
-        self.rewound = None;
-        self.ended.clear();
-        self.end_session();
-        // Before its id can be read: an owner that is registered and has no session looks dead.
-        let session = OwnerConnection::take(self.bench.lock().rows.server.address(), &new.owner, new.lease);
-        self.session = Some(session.map_err(|fault| self.memory.error(fault, "take the lock of this scheduler"))?);
-        let registered =
-            self.change(now, Request::Register, |memory, now| Store::register(memory, new, random.clone(), now));
-        let given = self.given(now);
-        registered.map(|mut registered| {
-            let server = &mut self.bench.lock().rows.server;
-            // That of the commit: a later statement may connect to a promoted standby that lacks the registration.
-            let timeline = server.timeline().cloned();
-            if let Some(session) = &mut self.session {
-                session.keep_to_timeline(timeline.clone());
-            }
-            server.keep_to_timeline(timeline);
-            annotate_registered(server, &mut registered, given);
-            registered
-        })
-    }
 }

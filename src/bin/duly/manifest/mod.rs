@@ -33,6 +33,7 @@ pub(crate) mod payload_schema;
 mod reference;
 #[cfg_attr(not(feature = "mcp"), allow(dead_code))]
 mod scripts;
+#[cfg_attr(not(feature = "mcp"), allow(dead_code))]
 pub(crate) mod template;
 mod worker;
 

@@ -123,7 +123,7 @@ fn shows(window: &Window, name: &str) -> bool {
 
 /// Returns whether more tasks seem to have a lane than the window shows: a run in it, or an occurrence ahead. One whose run is not drawn,
 /// such as a run between those of another clock, has none.
-pub(in crate::store::postgres) fn seems_full(bench: &Sheets, window: &Window, now: Timestamp) -> bool {
+pub(crate) fn seems_full(bench: &Sheets, window: &Window, now: Timestamp) -> bool {
     let (from, until) = (window.from.as_millis(), window.until.as_millis());
     let of_runs = bench.column("task_runs", "task_id").into_iter().zip(bench.column("task_runs", "scheduled_for"));
     let drawn = of_runs.filter(|(_, at)| matches!(at, Cell::Integer(at) if (from..until).contains(at)));
