@@ -220,6 +220,65 @@ fn a_task_that_is_skipped_five_times_in_a_row_is_one_alarm() {
     db.assert_sound();
 }
 
+/// The last run of the task waited while others were skipped: its row is older than theirs.
+#[test]
+fn a_run_that_waited_ends_the_alarm_of_the_skips_before_it_began() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
+    let client = stepper.client().clone();
+    let slow = NewTask::cron("slow", "* * * * *").handler("work").overlap(Overlap::BufferOne);
+    client.add(slow.ends_at(at("2027-03-14T12:09:30Z"))).expect("a task");
+    look(&client, &Limits::default());
+    (1..=10).for_each(|_| drop(advance_and_step(&mut stepper, minutes(1))));
+    let began = messages(&client, &Limits::default());
+    assert_eq!(began.iter().map(|one| (one.0, one.1)).collect::<Vec<_>>(), [(SKIPPED, BEGAN)]);
+    // The first run, which held the others back.
+    succeed_all(&mut stepper);
+    assert_eq!((messages(&client, &Limits::default()), problems(&client, &Limits::default()).len()), (vec![], 1));
+    succeed_all(&mut stepper);
+    let ended = messages(&client, &Limits::default());
+    assert_eq!(ended.iter().map(|one| (one.0, one.1)).collect::<Vec<_>>(), [(SKIPPED, ENDED)]);
+    assert_eq!(problems(&client, &Limits::default()), []);
+    db.assert_sound();
+}
+
+/// The newest occurrence would run in the place of the others, and has expired before it is opened.
+#[test]
+fn what_an_outage_made_expire_is_missed_with_all_occurrences_before_it() {
+    let db = TestDb::new();
+    let stepper = db.stepper(NOON);
+    let client = stepper.client().clone();
+    let hourly = |name: &str| NewTask::cron(name, "0 * * * *").handler("work").on_missed("tell");
+    client.add(NewTask::manual("tell").handler("work")).expect("a task");
+    client.add(hourly("expires").expires(minutes(10))).expect("a task");
+    client.add(hourly("lasts").expires(minutes(50))).expect("a task");
+    look(&client, &Limits::default());
+    stepper.crash();
+    let mut stepper = db.stepper("2027-03-14T18:30:00Z");
+    let client = stepper.client().clone();
+    work_off(&mut stepper);
+    let told: u64 = messages(&client, &Limits::default()).iter().map(|one| one.2).sum();
+    assert_eq!(told, 6, "of the other task the newest occurrence runs in the place of all");
+    let counts = db.rows("SELECT json_extract(payload, '$.task'), json_extract(payload, '$.count') FROM task_runs WHERE origin = 'on_missed' ORDER BY 2");
+    assert_eq!(counts, ["expires|1", "expires|5"]);
+    db.assert_sound();
+}
+
+/// A program prints what it likes.
+#[test]
+fn a_zero_byte_in_an_error_makes_no_task_invalid_and_no_file_damaged() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper(NOON);
+    let client = stepper.client().clone();
+    client.add(NewTask::once("t", at(NOON)).handler("work").max_attempts(1)).expect("a task");
+    stepper.step().expect("a step");
+    finish_all(&mut stepper, &Outcome::failed("exit code 1: x\0y"));
+    stepper.step().expect("a step");
+    let kinds: Vec<_> = client.check(&Limits::default()).expect("problems").iter().map(|one| one.kind).collect();
+    assert_eq!(kinds, [ProblemKind::Dead]);
+    db.assert_sound();
+}
+
 #[test]
 fn four_skips_in_a_row_are_no_alarm() {
     let db = TestDb::new();

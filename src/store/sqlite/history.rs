@@ -212,10 +212,15 @@ const SUCCEEDED_SINCE: &str = sql! {"
                     WHERE r.task_id = :task AND {unscheduled_id:r} = 0 AND r.scheduled_for > ifnull(:scheduled_for, 0)
                       AND r.status = 'succeeded' AND r.id > :run)
         OR EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_one_per_occurrence
-                    WHERE r.task_id = :task AND {unscheduled_id:r} > :run AND r.status = 'succeeded')"};
+                    WHERE r.task_id = :task AND {unscheduled_id:r} > :run AND r.status = 'succeeded')
+        OR EXISTS (SELECT 1 FROM (SELECT r.status, r.started_at FROM task_runs r INDEXED BY task_runs_one_per_occurrence
+                                   WHERE r.task_id = :task AND {unscheduled_id:r} = 0 AND r.scheduled_for < ifnull(:scheduled_for, 0)
+                                   ORDER BY r.scheduled_for DESC LIMIT {most_waiting})
+                    WHERE status = 'succeeded'
+                      AND started_at > (SELECT ifnull(last_scheduled_for, scheduled_for) FROM task_runs WHERE id = :run))"};
 
 /// Returns whether a task has succeeded since a run, of which the occurrence is known unless retention has deleted it. Only the runs after
-/// it are searched: scheduled ones by their occurrence, the others by their id.
+/// it are searched, scheduled ones by their occurrence and the others by their id, and those before it that may have waited until then.
 pub(crate) fn has_succeeded_since(
     tx: &Transaction<'_>,
     task: i64,

@@ -205,10 +205,16 @@ pub(crate) fn resolve_due(
     let (tx, now, id) = (cx.tx, cx.now, due.id);
     let unfinished = if due.any_unfinished { unfinished(tx, id, due.plan.overlap)? } else { Vec::new() };
     let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
+    let is_new = seen.is_some_and(|seen| seen.is_new(due.plan.next_run));
+    // A run that has expired before it is opened runs in the place of no other.
+    let can_run = |at: Timestamp| is_new || expires_at(due, at).is_none_or(|at| at > now);
     let mut opener = Opener {
         due,
-        is_new: seen.is_some_and(|seen| seen.is_new(due.plan.next_run)),
-        opens: resolution.steps.iter().any(|step| matches!(step, Step::Open { .. }))
+        is_new,
+        opens: resolution
+            .steps
+            .iter()
+            .any(|step| matches!(*step, Step::Open { scheduled_for, .. } if can_run(scheduled_for)))
             || matches!(resolution.next, Next::At(at) if at <= now),
         claimer: None,
         unfinished: unfinished.len(),
@@ -275,7 +281,7 @@ struct Opener<'a, 'c> {
     due: &'c Due,
     /// Whether the task was written, or made due, since the last poll.
     is_new: bool,
-    /// Whether a run is opened, or occurrences are left that the next turn resolves.
+    /// Whether a run is opened that has not expired, or occurrences are left that the next turn resolves.
     opens: bool,
     claimer: Option<(&'c Claimer<'c>, &'c mut Slots)>,
     /// Number of unfinished runs of the task.
@@ -539,16 +545,21 @@ pub(crate) fn only_run(due: &Due, now: Timestamp) -> Option<Only> {
         .then(|| Only { claim: first_claim(due, UNNUMBERED, scheduled_for, origin, now), next })
 }
 
+/// Returns when a run of an occurrence expires.
+fn expires_at(due: &Due, scheduled_for: Timestamp) -> Option<Timestamp> {
+    let counted = scheduled_for.max(due.plan.active_since);
+    due.expires.map(|expires| counted.plus(expires).min(Timestamp::MAX))
+}
+
 /// Returns the row of a new run of a due task.
 fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
-    let counted = scheduled_for.max(due.plan.active_since);
     Opening {
         task: due.id,
         handler: &due.handler,
         scheduled_for,
         origin,
         run_at: scheduled_for.plus(due::part_of(due.jitter, &due.name)).min(Timestamp::MAX),
-        expires_at: due.expires.map(|expires| counted.plus(expires).min(Timestamp::MAX)),
+        expires_at: expires_at(due, scheduled_for),
         priority: due.priority,
         key: due.key.as_deref(),
         payload: None,

@@ -19,7 +19,7 @@ macro_rules! selected {
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 29] = [
+pub(crate) const SHARED: [(&str, &str); 31] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -71,6 +71,20 @@ pub(crate) const SHARED: [(&str, &str); 29] = [
              AND status = 'succeeded' \
            ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1)",
     ),
+    // In PostgreSQL, a success of an earlier occurrence that waited: it began after those of the row that has these columns.
+    (
+        "late_success",
+        "(SELECT id \
+            FROM (SELECT id, status, started_at FROM task_runs \
+                   WHERE task_id = .task_id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0 \
+                     AND scheduled_for < coalesce(.scheduled_for, 0) \
+                   ORDER BY scheduled_for DESC LIMIT 200) w \
+           WHERE status = 'succeeded' \
+             AND started_at > (SELECT coalesce(last_scheduled_for, scheduled_for) FROM task_runs WHERE id = .id) \
+           LIMIT 1)",
+    ),
+    // Most scheduled runs of a task that wait at once (catch_up_limit).
+    ("most_waiting", "200"),
     // scheduled_tasks_followed: tasks that others follow, apart from on_dead.
     ("followed", "(.on_success IS NOT NULL OR .on_end IS NOT NULL OR .on_missed IS NOT NULL)"),
     // Tasks whose next_run depends on zone data.

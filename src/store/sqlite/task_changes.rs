@@ -9,7 +9,7 @@ use crate::model::column::{Column, ColumnValue};
 use crate::model::task::{Definition, Task, TaskStatus};
 use crate::model::task_columns::task_columns;
 use crate::rules::resolve::{self, Next, Plan};
-use crate::schedule::{Schedule, Schedules};
+use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::followers::{planned_again, resolve_before_a_change, runs_again};
 use crate::store::sqlite::tasks::{SET_STATUS, after, expect, recall, rest, settle_plan, stored};
@@ -142,7 +142,9 @@ pub(crate) fn resume(tx: &Transaction<'_>, schedules: &mut Schedules, name: &str
     marks::begin(tx, task.id, now)?;
     recall(tx, task.id)?;
     let passed_over = || format!("occurrences from {} to {since} were passed over", task.active_since);
-    let detail = (next != Next::OnRequest).then(passed_over);
+    // The time of a one-time task is never passed over.
+    let is_once = task.definition.schedule_type == ScheduleKind::Once;
+    let detail = (next != Next::OnRequest && !is_once).then(passed_over);
     owners::record(tx, now, "resumed", Some(task.id), None, detail.as_deref())?;
     Ok(())
 }

@@ -232,4 +232,77 @@ fn a_task_ends_at_a_local_time_and_a_time_that_is_none_is_named() {
     agent.done("schedule_task", until("2097-07-01T18:00"));
     let ends_at = client.task("agent:anna/water").unwrap().unwrap().definition.ends_at;
     assert_eq!(ends_at, Some("2097-07-01T16:00:00Z".parse().unwrap()));
+    let shown = agent.done("show_task", json!({"name": "agent:anna/water"}));
+    assert_eq!(shown["task"]["ends_at"]["local"], "2097-07-01T18:00:00+02:00", "{shown}");
+    assert_eq!(shown["task"]["max_attempts"], 5, "{shown}");
+    for schedule in ["manual", "every day at 9"] {
+        let mut ended = reminder("agent:anna/ended", schedule);
+        ended["ends_at"] = json!("2026-01-01");
+        let reason = agent.refused("schedule_task", ended);
+        assert!(reason.starts_with("ends_at: expected a time that is not before the first occurrence, "), "{reason}");
+    }
+}
+
+/// The payload of a run was checked for the handler that its task had.
+#[test]
+fn a_payload_of_a_run_reaches_no_other_handler_and_no_command() {
+    let (db, client) = home();
+    let mut agent = Agent::start(&db, &ALL);
+    let name = json!({"name": "agent:anna/a"});
+    let task = |handler: &str, payload: Value| json!({"name": "agent:anna/a", "schedule": "manual", "handler": handler, "payload": payload, "replace": true});
+    let template = json!({"name": "agent:anna/a", "schedule": "manual", "template": "post", "parameters": {"to": "x", "text": "y"}, "replace": true});
+    agent.done("schedule_task", task("note", json!(null)));
+    let run = agent.done("trigger_task", json!({"name": "agent:anna/a", "payload": {"free": "text"}}))["run"].clone();
+    for other in [task("remind", json!({"text": "water"})), template.clone()] {
+        for dry_run in [true, false] {
+            let mut other = other.clone();
+            other["dry_run"] = json!(dry_run);
+            let reason = agent.refused("schedule_task", other);
+            assert!(
+                reason.contains(&format!("run {run} has a payload of its own, for \"note\": cancel_run")),
+                "{reason}"
+            );
+        }
+    }
+    // The same handler stays its own.
+    let kept = agent.done("schedule_task", task("note", json!("other")));
+    assert!(kept["remarks"][0].as_str().unwrap().starts_with(&format!("run {run} of ")), "{kept}");
+    agent.done("cancel_run", json!({"run": run}));
+    for (other, now) in [(task("remind", json!({"text": "water"})), "remind"), (template, "command")] {
+        agent.done("schedule_task", other);
+        let reason = agent.refused("retry_run", json!({"run": run}));
+        assert!(reason.contains(&format!("its payload was for \"note\", and its task has \"{now}\" now")), "{reason}");
+    }
+    assert_eq!(client.newest_runs(9).unwrap().len(), 1);
+    agent.done("cancel_task", name);
+}
+
+#[test]
+fn what_waits_or_is_due_when_a_task_is_replaced_is_told() {
+    let (db, client) = home();
+    let mut agent = Agent::start(&db, &ALL);
+    let note = |schedule: &str, dry_run: bool| json!({"name": "agent:anna/n", "schedule": schedule, "handler": "note", "replace": true, "dry_run": dry_run});
+    agent.done("schedule_task", note("in 1 hour", false));
+    db.execute("UPDATE scheduled_tasks SET next_run = next_run - 7200000");
+    client.task("agent:anna/n").unwrap();
+    for dry_run in [true, false] {
+        let said = agent.done("schedule_task", note("in 3 hours", dry_run));
+        let remark = said["remarks"][0].as_str().unwrap_or_default();
+        assert!(remark.contains("was due before, and runs with what is given now"), "{said}");
+    }
+    let said = agent.done("schedule_task", note("in 4 hours", false));
+    assert!(said["remarks"][0].as_str().unwrap().contains("waits, and runs with what is given now"), "{said}");
+}
+
+#[test]
+fn a_one_time_task_runs_when_it_is_resumed_and_that_is_said() {
+    let (db, client) = home();
+    let mut agent = Agent::start(&db, &ALL);
+    let name = json!({"name": "agent:anna/once"});
+    agent.done("schedule_task", json!({"name": "agent:anna/once", "schedule": "in 1 hour", "handler": "note"}));
+    let told = agent.told("pause_task", name.clone());
+    assert!(told.contains("if its time has come by then, it runs at once"), "{told}");
+    agent.done("resume_task", name);
+    let events = client.events(&EventFilter::newest(9).kind("resumed")).unwrap();
+    assert_eq!(events[0].detail, None);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use duly::{NewTask, Timestamp};
 use serde_json::json;
 
-use crate::fixtures::TestDb;
+use crate::fixtures::{TestDb, is_of_sqlite};
 use crate::mcp::agent::Agent;
 
 const SCOPE: [&str; 2] = ["--scope", "agent:anna/"];
@@ -258,11 +258,16 @@ fn a_run_is_told_with_its_result_as_data() {
     db.execute(r#"UPDATE task_runs SET result = '{"posted":7}'"#);
     let mut agent = Agent::start(&db, &[]);
     let told = agent.told("history", json!({"name": "post"}));
+    // A server writes a blank behind the colon.
+    let told = told.replace(": 7", ":7");
     assert!(told.contains(r#"result: untrusted "{\"posted\":7}""#), "{told}");
 }
 
 #[test]
 fn a_database_that_cannot_be_used_is_for_the_user_to_repair() {
+    if is_of_sqlite("it changes the schema of the file") {
+        return;
+    }
     let (db, _client) = TestDb::with_client();
     let mut agent = Agent::start(&db, &[]);
     agent.done("list_tasks", json!({}));

@@ -179,9 +179,15 @@ fn a_task_that_stays_as_it_is_says_when_it_runs_or_that_it_ran() {
     assert_eq!((&paused["remarks"], &paused["next_runs"]), (&json!([]), &json!([])), "{paused}");
     agent.done("resume_task", json!({"name": "agent:anna/tea"}));
     // A task that has run does not run again in silence.
-    let old = client.now().minus(std::time::Duration::from_secs(7200)).as_millis();
-    let ran = format!("status = 'completed', next_run = NULL, planned = 1, last_run = {old}");
+    let old = client.now().minus(std::time::Duration::from_secs(7200));
+    let ran = "status = 'completed', next_run = NULL, planned = 1";
     db.execute(&format!("UPDATE scheduled_tasks SET {ran}"));
+    let (handler, run) = ("'remind'", "'schedule', 'succeeded', 1");
+    let at = old.as_millis();
+    db.execute(&format!(
+        "INSERT INTO task_runs (task_id, handler, scheduled_for, run_at, started_at, finished_at, origin, status, attempt)
+         SELECT id, {handler}, {at}, {at}, {at}, {at}, {run} FROM scheduled_tasks"
+    ));
     for dry_run in [false, true] {
         let reason = agent.refused("schedule_task", tea("in 10m", json!({"dry_run": dry_run})));
         let says = "task \"agent:anna/tea\" is completed: it ran at ";

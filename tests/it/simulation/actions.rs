@@ -20,6 +20,12 @@ const LINES: [&str; 8] = [
     "0 9 * * *",
     "0 0 29 2 *",
 ];
+const CALENDARS: [&str; 4] = [
+    "every day at 00:20, 02:30, 03:10, 09:00, 17:45",
+    "every 2 days at 01:15, 02:30, 13:45",
+    "every 2 weeks on mon, sat, sun at 02:05, 21:30",
+    "every month on 14, last sun at 02:30, 08:00",
+];
 const ZONES: [&str; 5] = ["UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"];
 /// Times of the day, over midnight too, and a date, of which many seeds see the bounds.
 const WINDOWS: &str = "22:15-04:30, 09:00-13:30";
@@ -37,9 +43,13 @@ impl Scenario {
         let now = self.wall();
         let kind = self.rng.u32(..100);
         let mut task = match kind {
-            0..40 => {
+            0..34 => {
                 let (line, zone) = (self.pick(&LINES), self.pick(&ZONES));
                 NewTask::cron(name, line).time_zone(zone)
+            }
+            34..40 => {
+                let (calendar, zone) = (self.pick(&CALENDARS), self.pick(&ZONES));
+                NewTask::calendar(name, calendar).time_zone(zone)
             }
             40..70 => NewTask::interval(name, seconds(self.pick(&[60, 90, 420, 3600, 18_000]))),
             70..82 => NewTask::delay(name, seconds(self.pick(&[30, 600, 3600]))),
@@ -232,8 +242,9 @@ impl Scenario {
             2 => ("handler", self.pick(&HANDLERS).to_owned()),
             3 if row.misfire != Misfire::RunAll => ("overlap", self.pick(Overlap::ALL).to_string()),
             4 => ("concurrency_key", self.pick(&KEYS).to_owned()),
-            5 if row.kind == "cron" => ("time_zone", self.pick(&ZONES).to_owned()),
+            5 if row.is_local() => ("time_zone", self.pick(&ZONES).to_owned()),
             _ if row.kind == "cron" => ("schedule_value", self.pick(&LINES).to_owned()),
+            _ if row.kind == "calendar" => ("schedule_value", self.pick(&CALENDARS).to_owned()),
             _ if row.kind == "once" || row.kind == "manual" => ("catch_up_limit", "2".to_owned()),
             _ => ("schedule_value", self.pick(&["90s", "11m", "3600000"]).to_owned()),
         };

@@ -1,5 +1,5 @@
-//! The occurrences of a schedule, as the checker computes them. Intervals are computed here; cron lines are expanded by the
-//! public API, which has tests of its own.
+//! The occurrences of a schedule, as the checker computes them. Intervals are computed here; cron lines and calendars are expanded by
+//! the public API, which has tests of its own.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,16 +16,21 @@ const CHUNK: usize = 256;
 
 type Line = Arc<Mutex<Vec<i64>>>;
 
-/// Occurrences of cron lines by line and zone, as far as they were needed. Shared by all seeds.
-static LINES: Mutex<BTreeMap<(String, String), Line>> = Mutex::new(BTreeMap::new());
+/// Occurrences of cron lines and calendars, as far as they were needed. Shared by all seeds.
+static LINES: Mutex<BTreeMap<Local, Line>> = Mutex::new(BTreeMap::new());
+
+/// A schedule in local time.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Local {
+    text: String,
+    zone: String,
+    /// From when a calendar counts. `None`: a cron line.
+    anchor: Option<i64>,
+}
 
 #[derive(Clone)]
 pub(crate) enum Calendar {
-    Cron {
-        line: Line,
-        text: String,
-        zone: String,
-    },
+    Local(Local, Line),
     Grid {
         every: i64,
         anchor: i64,
@@ -41,7 +46,7 @@ pub(crate) enum Calendar {
 }
 
 impl Calendar {
-    /// Returns the calendar of a task's row. An interval counts from `created` if the row has no `starts`.
+    /// Returns the calendar of a task's row. An interval and a calendar count from `created` if the row has no `starts`.
     pub(crate) fn of(row: &TaskRow, created: i64) -> Self {
         let length = || i64::try_from(parse_duration(&row.value).expect("a duration").as_millis()).expect("a length");
         match row.kind.as_str() {
@@ -51,11 +56,12 @@ impl Calendar {
             "delay" => Calendar::Delay(length()),
             "manual" => Calendar::Manual,
             "once" => Calendar::Once(row.value.parse::<Timestamp>().expect("an instant").as_millis()),
-            _ => {
-                let (text, zone) = (row.value.clone(), row.zone.clone());
+            kind => {
+                let anchor = (kind == "calendar").then(|| row.starts.unwrap_or(created));
+                let local = Local { text: row.value.clone(), zone: row.zone.clone(), anchor };
                 let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
-                let line = lines.entry((text.clone(), zone.clone())).or_default().clone();
-                Calendar::Cron { line, text, zone }
+                let line = lines.entry(local.clone()).or_default().clone();
+                Calendar::Local(local, line)
             }
         }
     }
@@ -63,12 +69,16 @@ impl Calendar {
     /// Returns the first occurrence after `at`.
     pub(crate) fn after(&self, at: i64) -> Option<i64> {
         match self {
-            Calendar::Cron { line, text, zone } => {
+            Calendar::Local(Local { text, zone, anchor }, line) => {
                 let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
                 assert!(at >= EARLIEST, "an instant before the simulation");
                 while line.last().is_none_or(|last| *last <= at) {
                     let from = line.last().copied().unwrap_or(EARLIEST);
-                    let task = NewTask::cron("line", text).time_zone(zone).handler("work");
+                    let task = match anchor {
+                        Some(anchor) => NewTask::calendar("line", text).starts_at(Timestamp::from_millis(*anchor)),
+                        None => NewTask::cron("line", text),
+                    };
+                    let task = task.time_zone(zone).handler("work");
                     let more = task.occurrences(Timestamp::from_millis(from), CHUNK).expect("occurrences");
                     line.extend(more.iter().map(|at| at.as_millis()));
                 }

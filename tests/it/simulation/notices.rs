@@ -45,11 +45,14 @@ impl History {
     }
 }
 
-/// Whether a run of the task was opened by its schedule. It may have expired at once.
+/// Whether a run of the task was opened by its schedule that had not expired before that.
 fn any_opened(step: &Step<'_>, task: i64) -> bool {
     let new = step.changed.iter().filter(|(before, _)| before.is_none()).filter_map(|pair| pair.1);
     let mut opened = new.filter(|run| run.task == task && run.is_scheduled());
-    opened.any(|run| run.expires_at.is_some() || !matches!(run.status, RunStatus::Missed | RunStatus::Skipped))
+    opened.any(|run| match run.expires_at {
+        Some(at) => at > step.now,
+        None => !matches!(run.status, RunStatus::Missed | RunStatus::Skipped),
+    })
 }
 
 /// Whether the occurrence that would run has a run from a clock that was wrong. That event names no task.

@@ -49,6 +49,11 @@ impl TaskRow {
         self.status == "active"
     }
 
+    /// Returns whether its occurrences are local times.
+    pub(crate) fn is_local(&self) -> bool {
+        self.kind == "cron" || self.kind == "calendar"
+    }
+
     /// Returns the names of the tasks that follow it.
     pub(crate) fn followers(&self, origin: Origin) -> impl Iterator<Item = &str> {
         let names = match origin {

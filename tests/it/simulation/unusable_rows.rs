@@ -84,7 +84,7 @@ impl Scenario {
             return self.rewrite(name, value);
         }
         if self.once_in(6) {
-            let known = |task: &TaskRow| task.is_active() && task.kind == "cron" && task.zone != UNKNOWN_ZONE;
+            let known = |task: &TaskRow| task.is_active() && task.is_local() && task.zone != UNKNOWN_ZONE;
             let Some(name) = self.any_task(known) else { return Ok(()) };
             self.fault("unknown time zone");
             return self.set_zone(name, UNKNOWN_ZONE);
@@ -158,7 +158,11 @@ impl Scenario {
 
     pub(crate) fn valid_schedule(&mut self, name: &str) -> &'static str {
         let kind = &self.history.tables.named(name).expect("a task").kind;
-        if kind == "cron" { "7,37 * * * *" } else { "11m" }
+        match kind.as_str() {
+            "cron" => "7,37 * * * *",
+            "calendar" => "every day at 07:37, 19:07",
+            _ => "11m",
+        }
     }
 
     pub(crate) fn rewrite(&mut self, name: String, value: &str) -> Check {

@@ -6,7 +6,7 @@ use crate::simulation::scenario::Scenario;
 
 /// As if the last scheduler had had other rules of each zone.
 const OTHER: &str = "UPDATE scheduler_meta SET value = 'other' WHERE key LIKE 'zone_rules:%'";
-const IN_USE: &str = "SELECT count(*) FROM scheduled_tasks WHERE (schedule_type = 'cron' OR schedule_type = 'once')
+const IN_USE: &str = "SELECT count(*) FROM scheduled_tasks WHERE schedule_type IN ('cron', 'calendar', 'once')
                          AND EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'zone_rules:' || time_zone)";
 const ZONE_EVENTS: &str = "SELECT count(*) FROM scheduler_events WHERE kind = 'zone_data'";
 impl Scenario {

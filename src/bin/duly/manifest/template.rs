@@ -515,6 +515,24 @@ mod tests {
             r#"["sh", "-c", "$0", "{x}"]"#,
             r#"["bash", "-c", "cd /srv && \"$1\"", "x", "{x}"]"#,
             r#"["sh", "-c", "eval \"$1\"", "x", "{x}"]"#,
+            r#"["sudo", "-u", "bob", "{x}"]"#,
+            r#"["sudo", "-u", "bob", "--", "{x}"]"#,
+            r#"["env", "-u", "X", "{x}"]"#,
+            r#"["timeout", "-s", "KILL", "5", "{x}"]"#,
+            r#"["npm", "run", "{x}"]"#,
+            r#"["npm", "--prefix", "/srv", "{x}"]"#,
+            r#"["xargs", "-I", "x", "{x}"]"#,
+            r#"["docker", "exec", "c", "{x}"]"#,
+            r#"["bash", "-o", "errexit", "{x}"]"#,
+            r#"["python3", "-W", "ignore", "{x}"]"#,
+            r#"["perl", "-I", "lib", "{x}"]"#,
+            r#"["deno", "run", "{x}"]"#,
+            r#"["sh", "-c", "if true; then $1; fi", "x", "{x}"]"#,
+            r#"["sh", "-c", "exec -- \"$1\"", "x", "{x}"]"#,
+            r#"["sh", "-c", "sudo -u bob $1", "x", "{x}"]"#,
+            r#"["sh", "-c", ". \"$1\"", "x", "{x}"]"#,
+            r#"["sh", "-c", "A=1 $@", "x", "{x}"]"#,
+            r#"["sh", "-c", "bash -c \"$1\"", "x", "{x}"]"#,
         ] {
             let error = declared(&template(command, x)).unwrap_err();
             assert!(error.contains("command: {x} would be a part of a script"), "{command}\n{error}");
@@ -525,6 +543,15 @@ mod tests {
             r#"["timeout", "5", "post", "--", "{x}"]"#,
             r#"["python3", "post.py", "{x}"]"#,
             r#"["find", ".", "-name", "{x}"]"#,
+            r#"["sh", "/srv/post.sh", "{x}"]"#,
+            r#"["sh", "-c", "exec ./post --to=\"$1\"", "x", "{x}"]"#,
+            r#"["sh", "-c", "$HOME/bin/post \"$1\"", "x", "{x}"]"#,
+            r#"["sudo", "-u", "bob", "post", "{x}"]"#,
+            r#"["sudo", "-n", "--", "post", "{x}"]"#,
+            r#"["npm", "run", "post", "{x}"]"#,
+            r#"["docker", "exec", "db", "pg_dump", "{x}"]"#,
+            r#"["python3", "-u", "post.py", "{x}"]"#,
+            r#"["deno", "run", "--allow-net", "post.ts", "{x}"]"#,
         ] {
             assert!(declared(&template(command, x)).is_ok(), "{command}");
         }

@@ -3,7 +3,9 @@
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duly::{Actor, Done, Error, NewRun, NewTask, Run, RunFilter, RunStatus, Task, TaskStatus, Timestamp};
+use duly::{
+    Actor, Done, Error, NewRun, NewTask, Origin, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp,
+};
 use serde_json::{Map, Value, json};
 
 use crate::cli::mcp_args::Allow;
@@ -13,13 +15,12 @@ use crate::mcp::grant::{Sight, is_of_a_client, shown};
 use crate::mcp::look::{COMMAND, payload_of, refused_schedule, understood, zone_of};
 use crate::mcp::pace;
 use crate::mcp::shapes;
+use crate::mcp::unfinished::{remarks_of_waiting, unfinished};
 use crate::mcp::words::Understood;
 
 /// How often `cancel_task` looks whether running runs have ended, and how many times.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOKS: usize = 100;
-/// Most runs of a task that are cancelled with it.
-const MOST_RUNS: usize = 1000;
 /// How many times a change is tried that others overtake: at each, one of them makes its change.
 const TRIES: usize = 50;
 /// What follows a dry run.
@@ -121,9 +122,14 @@ impl Addition {
         let tried = put(call, &trial, given.clone());
         let is_refused = call.flag("dry_run") && matches!(tried, Err(Error::TaskDiffers { .. }));
         let (done, task) = if is_refused { trial.replace(given.clone()) } else { tried }.map_err(refusal_of)?;
-        let remarks = match &done {
+        let remarks = match (&done, &old) {
             _ if is_refused => Vec::new(),
-            Done::Unchanged => remarks_of_stored(desk, &task, after)?,
+            (Done::Unchanged, Some(old)) => remarks_of_stored(desk, old, after)?,
+            (Done::Replaced { fields }, Some(old)) => {
+                let mut remarks = pace::check_task(desk, &task, Some(old))?;
+                remarks.extend(remarks_of_waiting(desk, old, fields)?);
+                remarks
+            }
             _ => pace::check_task(desk, &task, old.as_ref())?,
         };
         Ok(Addition { given, old, done, task, is_refused, remarks })
@@ -245,7 +251,15 @@ fn new_task(desk: &Desk, call: &Call<'_>, name: &str) -> Result<(NewTask, bool),
         _ => return Err(ToolError::Refused("expected one of handler and template: see duly://reference".to_owned())),
     };
     if let Some(until) = call.text("ends_at") {
-        task = task.ends_at(instant("ends_at", until, &zone)?);
+        let ends_at = instant("ends_at", until, &zone)?;
+        let ahead = task.upcoming(now, 1).map_err(|error| refused_schedule(&error))?;
+        let first = ahead.first().map(|first| first.at);
+        if first.is_none_or(|first| first > ends_at) {
+            let first = first.map_or_else(|| "none is known in advance".to_owned(), |at| zone.text_at(at));
+            let reason = format!("expected a time that is not before the first occurrence, {first}");
+            return Err(ToolError::Refused(format!("ends_at: {reason}; found {}", zone.text_at(ends_at))));
+        }
+        task = task.ends_at(ends_at);
     }
     Ok((task, matches!(understood, Understood::In(_))))
 }
@@ -349,10 +363,32 @@ pub(crate) fn retry_run(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErro
     changing(desk, call, Allow::Trigger, |actor| {
         let id = call.number("run").unwrap_or_default();
         let run = desk.grant.own_run(&desk.client, id)?;
+        check_retried(desk, &run)?;
         actor.clone().rehearsing().retry(id)?;
         pace::check_starts(desk, &desk.grant.own_tasks(&desk.client)?, None, None)?;
         Ok(opened(call, "retried", actor.retry(id)?, &run.task))
     })
+}
+
+/// Refuses a retry that would take a payload of its own to another handler than that for which it was checked.
+fn check_retried(desk: &Desk, run: &Run) -> Result<(), ToolError> {
+    let (Some(payload), Some(task)) = (&run.payload, desk.client.task(&run.task)?) else { return Ok(()) };
+    let handler = &task.definition.handler;
+    if run.handler != *handler {
+        let reason =
+            format!("its payload was for {:?}, and its task has {:?} now", shown(&run.handler), shown(handler));
+        return Err(ToolError::Refused(format!(
+            "run {}: {reason}: trigger_task with a payload starts another",
+            run.id
+        )));
+    }
+    // A run that follows another has a payload that duly has made.
+    let is_given = !matches!(run.origin, Origin::OnDead | Origin::OnSuccess | Origin::OnEnd | Origin::OnMissed);
+    if *handler == COMMAND || !is_given {
+        return Ok(());
+    }
+    let payload = serde_json::from_str(payload).unwrap_or_default();
+    check_payload(desk, handler, &payload)
 }
 
 /// It is no change too many: to stop is always possible.
@@ -368,7 +404,10 @@ pub(crate) fn pause_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolErr
     let task = desk.actor(call)?.pause(name)?;
     count(desk, call, changes);
     let mut answer = changed_task(desk, call, "paused", &task);
-    answer.next("resume_task lets it go on; what is due in the pause is not made up for");
+    answer.next(match task.definition.schedule_type {
+        ScheduleKind::Once => "resume_task lets it go on: if its time has come by then, it runs at once",
+        _ => "resume_task lets it go on; what is due in the pause is not made up for",
+    });
     Ok(answer)
 }
 
@@ -429,15 +468,6 @@ pub(crate) fn cancel_task(desk: &Desk, call: &Call<'_>) -> Result<Answer, ToolEr
     let mut answer = changed(call, "removed", &format!("{name}, with its unfinished runs and its history"));
     answer.next("list_tasks for what is left");
     Ok(answer)
-}
-
-/// The runs of a task that wait or run.
-fn unfinished(desk: &Desk, name: &str) -> Result<Vec<Run>, ToolError> {
-    let mut unfinished = Vec::new();
-    for status in [RunStatus::Queued, RunStatus::Failed, RunStatus::Running] {
-        unfinished.extend(desk.client.runs(&RunFilter::newest(MOST_RUNS).of(name).status(status))?);
-    }
-    Ok(unfinished)
 }
 
 /// Cancels runs of a task whose schedule opens no more of them.

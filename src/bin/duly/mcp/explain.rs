@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use duly::text::times::Times;
-use duly::{EventFilter, RecordedEvent, Run, RunFilter, RunStatus, Task, TaskStatus, Timestamp, Zone};
+use duly::{EventFilter, RecordedEvent, Run, RunFilter, RunStatus, ScheduleKind, Task, TaskStatus, Timestamp, Zone};
 
+use crate::cli::mcp_args::Allow;
 use crate::cli::values::reason;
 use crate::mcp::answer::{Answer, ToolError, quoted};
 use crate::mcp::desk::{Desk, instant};
-use crate::mcp::grant::{Sight, shown};
+use crate::mcp::grant::{CLIENTS, Sight, shown};
 use crate::mcp::shapes;
 
 /// How far around a time its occurrences are searched.
@@ -38,7 +39,7 @@ pub(crate) fn around(desk: &Desk, task: &Task, text: &str, times: &Times) -> Res
     }
     let mut answer = Answer::new();
     let reasons = if runs.is_empty() {
-        without_a_run(task, &events, (at, from, until), &zone, times)
+        without_a_run(desk, task, &events, (at, from, until), &zone, times)
     } else {
         runs.iter().map(|run| of_a_run(run, sight, &zone, times)).collect()
     };
@@ -91,6 +92,7 @@ fn of_a_run(run: &Run, sight: Sight, zone: &Zone, times: &Times) -> String {
 
 /// Why there is no run at a time, most certain first.
 fn without_a_run(
+    desk: &Desk,
     task: &Task,
     events: &[RecordedEvent],
     (at, from, until): (Timestamp, Timestamp, Timestamp),
@@ -112,8 +114,11 @@ fn without_a_run(
                 "that time has not come, and nothing runs while the task is paused, since {since} by {by}"
             )];
         }
+        let is_once = task.definition.schedule_type == ScheduleKind::Once;
         let now = match task.status {
-            TaskStatus::Paused => "it is still paused: resume_task lets its schedule go on".to_owned(),
+            TaskStatus::Paused if may_resume(desk, task) => "it is still paused: resume_task lets it go on".to_owned(),
+            TaskStatus::Paused => "it is still paused: the user lets it go on".to_owned(),
+            status if is_once => format!("it is {status} now: a one-time task runs at once when it goes on"),
             status => format!("it is {status} now; what was due in a pause is not made up for"),
         };
         return vec![format!("nothing ran because the task was paused at {} by {by}; {now}", text(pause.at))];
@@ -138,7 +143,15 @@ fn without_a_run(
         }
         Some(planned) => {
             let changed = edited.map(|event| format!("the task was changed at {}", text(event.at)));
-            let reason = changed.unwrap_or_else(|| "the history may have been deleted since".to_owned());
+            // The events of a task outside of the scope are not read.
+            let is_seen = desk.grant.sight(task.name()) == Sight::Whole;
+            let reason = changed.unwrap_or_else(|| match task.status {
+                TaskStatus::Active | TaskStatus::Completed if is_seen => {
+                    "the history may have been deleted since".to_owned()
+                }
+                TaskStatus::Active | TaskStatus::Completed => "what happened to it is outside of the scope".to_owned(),
+                status => format!("it is {status} now"),
+            });
             vec![format!("an occurrence was due at {}, and there is no record of it: {reason}", text(planned))]
         }
     }
@@ -150,6 +163,12 @@ fn nearest(task: &Task, at: Timestamp) -> Option<Timestamp> {
     let ahead = task.upcoming(from.minus(Duration::from_millis(1)), SEARCHED).unwrap_or_default();
     let distance = |other: &Timestamp| if *other > at { other.since(at) } else { at.since(*other) };
     ahead.into_iter().map(|one| one.at).filter(|other| *other <= until).min_by_key(distance)
+}
+
+/// Returns whether this server may resume a paused task.
+fn may_resume(desk: &Desk, task: &Task) -> bool {
+    let is_own = task.paused_by.as_deref().is_some_and(|by| by.starts_with(CLIENTS));
+    is_own && desk.grant.contains(task.name()) && desk.grant.allows(Allow::Pause)
 }
 
 /// Returns the pause that held at a time.

@@ -17,6 +17,7 @@ mod server;
 mod shapes;
 mod stream;
 mod tools;
+mod unfinished;
 mod versions;
 mod words;
 

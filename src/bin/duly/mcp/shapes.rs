@@ -51,6 +51,8 @@ pub(crate) fn task(task: &Task, sight: Sight, times: &Times) -> Value {
         "paused_by": task.paused_by,
         "handler": definition.handler,
         "next_run": optional_time(task.next_run, &zone, times),
+        "ends_at": optional_time(definition.ends_at, &zone, times),
+        "max_attempts": definition.retry.max_attempts,
         "last": task.last_status.map(|status| json!({
             "status": status.as_str(), "ended": optional_time(task.last_finished, &zone, times),
         })),
@@ -65,8 +67,9 @@ pub(crate) fn task_line(task: &Task, times: &Times) -> String {
     let next =
         task.next_run.map_or_else(|| "no next run".to_owned(), |at| format!("next {}", time_text(at, &zone, times)));
     let by = task.paused_by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let ends = task.definition.ends_at.map(|at| format!(", ends {}", time_text(at, &zone, times))).unwrap_or_default();
     let last = task.last_status.map(|status| format!(", last {status}")).unwrap_or_default();
-    format!("{}: {}, {}{by}, {next}{last}", task.name(), schedule_text(task), task.status)
+    format!("{}: {}, {}{by}, {next}{ends}{last}", task.name(), schedule_text(task), task.status)
 }
 
 /// A run.

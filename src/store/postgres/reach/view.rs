@@ -295,7 +295,7 @@ const PASSED_OVER: &str = sql! {"
                        (SELECT scheduled_for FROM task_runs WHERE id = n.run_id) AS scheduled_for
                   FROM scheduler_events n WHERE n.id = ANY ($1) AND n.kind <> 'worker_ended'
                  ORDER BY n.kind, n.task_id, n.id DESC) e
-         CROSS JOIN LATERAL (SELECT e.id UNION ALL {successes:e}) x))"};
+         CROSS JOIN LATERAL (SELECT e.id UNION ALL {successes:e} UNION ALL {late_success:e}) x))"};
 
 fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), Fault> {
     let (recent, long) = (recent.as_millis(), ["output", "payload"]);
@@ -413,7 +413,7 @@ const ALARM_RUNS: &str = sql! {"
           FROM (SELECT s.id AS task_id, a.run_id AS id, (SELECT scheduled_for FROM task_runs WHERE id = a.run_id) AS scheduled_for
                   FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject
                  WHERE a.channel = ANY ($2) AND (a.kind = 'missed' OR a.kind = 'skipped') AND a.ended_at IS NULL) o
-         CROSS JOIN LATERAL (SELECT o.id UNION ALL {successes:o}) x))"};
+         CROSS JOIN LATERAL (SELECT o.id UNION ALL {successes:o} UNION ALL {late_success:o}) x))"};
 
 /// For each channel, the first events of each kind since it looked, and the last that it has examined.
 const ALARM_EVENTS: &str = "
