@@ -33,6 +33,14 @@ pub(crate) struct Due {
     pub(crate) any_unfinished: bool,
 }
 
+impl Due {
+    /// Returns when a run of an occurrence expires.
+    pub(crate) fn expires_at(&self, scheduled_for: Timestamp) -> Option<Timestamp> {
+        let counted = scheduled_for.max(self.plan.active_since);
+        self.expires.map(|expires| counted.plus(expires).min(Timestamp::MAX))
+    }
+}
+
 // Reads many tasks in one statement, in the order of the list: starting and ending a statement costs a third as much as its
 // reads. NOT INDEXED looks tasks up by id: after an ANALYZE of an empty file SQLite would scan every due task for each id.
 const DUE: &str = sql! {"

@@ -207,7 +207,7 @@ pub(crate) fn resolve_due(
     let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
     let is_new = seen.is_some_and(|seen| seen.is_new(due.plan.next_run));
     // A run that has expired before it is opened runs in the place of no other.
-    let can_run = |at: Timestamp| is_new || expires_at(due, at).is_none_or(|at| at > now);
+    let can_run = |at: Timestamp| is_new || due.expires_at(at).is_none_or(|at| at > now);
     let mut opener = Opener {
         due,
         is_new,
@@ -545,12 +545,6 @@ pub(crate) fn only_run(due: &Due, now: Timestamp) -> Option<Only> {
         .then(|| Only { claim: first_claim(due, UNNUMBERED, scheduled_for, origin, now), next })
 }
 
-/// Returns when a run of an occurrence expires.
-fn expires_at(due: &Due, scheduled_for: Timestamp) -> Option<Timestamp> {
-    let counted = scheduled_for.max(due.plan.active_since);
-    due.expires.map(|expires| counted.plus(expires).min(Timestamp::MAX))
-}
-
 /// Returns the row of a new run of a due task.
 fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
     Opening {
@@ -559,7 +553,7 @@ fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
         scheduled_for,
         origin,
         run_at: scheduled_for.plus(due::part_of(due.jitter, &due.name)).min(Timestamp::MAX),
-        expires_at: expires_at(due, scheduled_for),
+        expires_at: due.expires_at(scheduled_for),
         priority: due.priority,
         key: due.key.as_deref(),
         payload: None,
