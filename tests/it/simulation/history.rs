@@ -183,6 +183,8 @@ impl Attempt {
 pub(crate) struct History {
     pub(crate) owners: Vec<Owner>,
     pub(crate) keep: Retention,
+    /// Names of the tasks with a text that is not UTF-8.
+    pub(crate) corrupt: BTreeSet<String>,
     pub(crate) attempts: BTreeMap<(i64, u32), Attempt>,
     /// Attempts whose end is not yet known to be recorded.
     pub(crate) open: BTreeSet<(i64, u32)>,
@@ -251,6 +253,7 @@ impl History {
         History {
             owners: Vec::new(),
             keep,
+            corrupt: BTreeSet::new(),
             attempts: BTreeMap::new(),
             open: BTreeSet::new(),
             forgiven: BTreeMap::new(),

@@ -126,7 +126,10 @@ impl TaskModel {
             let must = match step.action {
                 // The rows may be written and deleted in one turn, and what has a row from a wrong clock is passed over.
                 Action::Turn(turn) => {
-                    let is_over = before.next_run != after.next_run && after.next_run.is_none_or(|at| at > step.now);
+                    // A row that waits to be planned, since the clock was wrong, was not resolved.
+                    let is_over = after.planned
+                        && before.next_run != after.next_run
+                        && after.next_run.is_none_or(|at| at > step.now);
                     let passes_over = step.fresh.events.iter().any(|(kind, _, _)| kind == "passed_over");
                     turn.sees_to_all() || is_over && (passes_over || step.is_full(before.id))
                 }

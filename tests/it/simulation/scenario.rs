@@ -180,6 +180,7 @@ impl Scenario {
     pub(crate) fn record(&mut self, action: &Action, what: &str) -> Check {
         let now = self.now();
         let before = self.history.tables.tasks.clone();
+        self.history.corrupt = self.corrupt_texts.keys().cloned().collect();
         let (changes, checked) = self.history.observe(action, now);
         let History { tables, observer, .. } = &self.history;
         for mark in self.marks.after_a_step(&before, &tables.tasks, observer) {
