@@ -184,6 +184,9 @@ impl TestDb {
             }
             db.scheduled.push((after.id, after.status, after.cancel_requested));
             let (queued, waits) = match (before.status, after.status, after.attempt - before.attempt) {
+                // A turn resolves the most urgent tasks, claims, and may then resolve others.
+                (RunStatus::Queued, RunStatus::Running, _) => (None, None),
+                (RunStatus::Failed, RunStatus::Running, _) => (Some(false), None),
                 (RunStatus::Queued, ..) => (Some(true), Some(true)),
                 (RunStatus::Failed, ..) => (Some(false), Some(true)),
                 (_, RunStatus::Running, 0) => (Some(false), Some(false)),
