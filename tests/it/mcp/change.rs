@@ -292,6 +292,9 @@ fn what_waits_or_is_due_when_a_task_is_replaced_is_told() {
     }
     let said = agent.done("schedule_task", note("in 4 hours", false));
     assert!(said["remarks"][0].as_str().unwrap().contains("waits, and runs with what is given now"), "{said}");
+    (0..4).for_each(|_| drop(agent.done("trigger_task", json!({"name": "agent:anna/n"}))));
+    let said = agent.done("schedule_task", note("in 5 hours", false));
+    assert_eq!(said["remarks"][3], "so do 2 others: history names them", "{said}");
 }
 
 #[test]
