@@ -181,8 +181,10 @@ fn check_uses(arguments: &[Vec<Piece>], parameters: &mut BTreeMap<String, Parame
                 return Err(format!("command: the program must not have a parameter, found {{{name}}}"));
             }
             if is_script(&literals[..at], beginning) {
-                let advice = "give it to the script as an argument of its own";
-                return Err(format!("command: {{{name}}} would be a part of a script: {advice}"));
+                let advice = "give it to the script as an argument of its own; if options stand before the program, write -- between them";
+                return Err(format!(
+                    "command: {{{name}}} would be a part of a script, or the name of a program: {advice}"
+                ));
             }
             let is_safe = used.entry(name).or_insert(true);
             *is_safe = *is_safe && (end_of_options || !beginning.is_empty());
