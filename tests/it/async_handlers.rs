@@ -37,7 +37,7 @@ impl LeapingClock {
         Self::of(None)
     }
 
-    /// One that stands still between its leaps: no time limit passes by itself, however slow the machine is.
+    /// A clock that only moves by its leaps: on a slow machine no time limit passes early.
     fn standing() -> Self {
         Self::of(Some(SystemClock::new().now()))
     }

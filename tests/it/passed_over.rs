@@ -39,6 +39,11 @@ fn messages(client: &Client, limits: &Limits) -> Vec<(AlarmKind, AlarmState, u64
     messages
 }
 
+/// As [`messages`], kind and state alone.
+fn states(client: &Client) -> Vec<(AlarmKind, AlarmState)> {
+    messages(client, &Limits::default()).iter().map(|one| (one.0, one.1)).collect()
+}
+
 fn problems(client: &Client, limits: &Limits) -> Vec<(ProblemKind, String)> {
     let problems = client.check(limits).expect("problems").into_iter();
     let ours = problems.filter(|one| one.kind == ProblemKind::Missed || one.kind == ProblemKind::Skipped);
@@ -214,8 +219,7 @@ fn a_task_that_is_skipped_five_times_in_a_row_is_one_alarm() {
     succeed_all(&mut stepper);
     advance_and_step(&mut stepper, minutes(1));
     succeed_all(&mut stepper);
-    let ended = messages(&client, &Limits::default());
-    assert_eq!(ended.iter().map(|one| (one.0, one.1)).collect::<Vec<_>>(), [(SKIPPED, ENDED)]);
+    assert_eq!(states(&client), [(SKIPPED, ENDED)]);
     assert_eq!(problems(&client, &Limits::default()), []);
     db.assert_sound();
 }
@@ -230,14 +234,12 @@ fn a_run_that_waited_ends_the_alarm_of_the_skips_before_it_began() {
     client.add(slow.ends_at(at("2027-03-14T12:09:30Z"))).expect("a task");
     look(&client, &Limits::default());
     (1..=10).for_each(|_| drop(advance_and_step(&mut stepper, minutes(1))));
-    let began = messages(&client, &Limits::default());
-    assert_eq!(began.iter().map(|one| (one.0, one.1)).collect::<Vec<_>>(), [(SKIPPED, BEGAN)]);
+    assert_eq!(states(&client), [(SKIPPED, BEGAN)]);
     // The first run, which held the others back.
     succeed_all(&mut stepper);
-    assert_eq!((messages(&client, &Limits::default()), problems(&client, &Limits::default()).len()), (vec![], 1));
+    assert_eq!((states(&client), problems(&client, &Limits::default()).len()), (vec![], 1));
     succeed_all(&mut stepper);
-    let ended = messages(&client, &Limits::default());
-    assert_eq!(ended.iter().map(|one| (one.0, one.1)).collect::<Vec<_>>(), [(SKIPPED, ENDED)]);
+    assert_eq!(states(&client), [(SKIPPED, ENDED)]);
     assert_eq!(problems(&client, &Limits::default()), []);
     db.assert_sound();
 }

@@ -157,6 +157,8 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
     // That is a search of an index, too.
     assert_eq!(expanded("{successes}").matches(&expanded("{unscheduled_case}")).count(), 3);
     assert_eq!(expanded("{late_success}").matches(&expanded("{unscheduled_case}")).count(), 1);
+    // Both stores look at as many runs.
+    assert!(expanded("{late_success}").contains(&expanded("LIMIT {most_waiting}) w")));
     for (shared, text) in sql::SHARED {
         let is_of_none = shared.ends_with("_columns") || is_number(text);
         assert!(known.contains(&shared) || is_of_none, "{{{shared}}} is compared with no index");

@@ -19,7 +19,8 @@ pub(super) const CLASS_OF_CREATIONS: i32 = CLASS + 3;
 /// Only those who create the tables of the same schema wait for each other.
 const CREATION: &str = "SELECT pg_advisory_xact_lock($1, hashtext($2))";
 const CREATION_IF_FREE: &str = "SELECT pg_try_advisory_xact_lock($1, hashtext($2))";
-/// Waits for whoever creates the tables. Those who wait go on together: one after another, each would wait for the looks of all before it.
+/// Waits until the tables are created. The lock is shared, so that all who wait go on at once: with an exclusive lock, each would also wait
+/// while those before it examine the tables.
 const END_OF_CREATION: &str = "SELECT pg_advisory_xact_lock_shared($1, hashtext($2))";
 
 const DATABASE: &str = "
@@ -96,7 +97,7 @@ pub(super) fn create(server: &mut Server) -> Result<(), Fault> {
         if exists(server)? {
             return Ok(());
         }
-        // Whoever had the lock has created nothing. The shared lock goes first: two who hold it would wait for each other.
+        // The holder of the lock has created nothing. The shared lock is released first: two sessions that keep it would deadlock.
         server.batch("ROLLBACK TO wait")?;
         server.query(CREATION, &[&CLASS_OF_CREATIONS, &name])?;
     }

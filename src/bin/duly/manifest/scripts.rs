@@ -97,10 +97,8 @@ pub(super) fn is_script(before: &[Option<&str>], beginning: &str) -> bool {
 /// Returns the place of the program that is started, behind those that start it. `None`: a parameter names it, or may do so.
 fn program_of(before: &[Option<&str>]) -> Option<usize> {
     let mut program = 0;
-    while let Some((_, words)) =
-        WRAPPERS.iter().find(|(name, _)| before[program].is_some_and(|text| is_one_of(text, &[name])))
-    {
-        program = word_behind(before, program, *words, |_| false)?;
+    while let Some(words) = before[program].and_then(words_of_wrapper) {
+        program = word_behind(before, program, words, |_| false)?;
     }
     Some(program)
 }
@@ -159,7 +157,7 @@ fn runs_its_argument(script: &str) -> bool {
             let starts = KEYWORDS.contains(&word) || [".", "source"].contains(&word) || is_one_of(word, &SHELLS);
             if word.starts_with('-') {
                 is_value = !word.contains('=');
-            } else if !(starts || may_be_value || is_setting(word) || is_wrapper(word)) {
+            } else if !(starts || may_be_value || is_setting(word) || words_of_wrapper(word).is_some()) {
                 return false;
             }
         }
@@ -167,13 +165,14 @@ fn runs_its_argument(script: &str) -> bool {
     })
 }
 
-fn is_wrapper(program: &str) -> bool {
-    WRAPPERS.iter().any(|(name, _)| is_one_of(program, &[name]))
+/// Returns how many words stand before the program that this one starts. `None`: it starts none.
+fn words_of_wrapper(program: &str) -> Option<usize> {
+    WRAPPERS.iter().find(|(name, _)| is_one_of(program, &[name])).map(|(_, words)| *words)
 }
 
 /// Returns whether the options of another program may follow an argument `--`.
 pub(super) fn is_wrapped(before: &[Option<&str>]) -> bool {
-    before.iter().flatten().any(|text| is_wrapper(text))
+    before.iter().flatten().any(|text| words_of_wrapper(text).is_some())
 }
 
 /// Returns whether a program is one of these, in whichever folder and version.

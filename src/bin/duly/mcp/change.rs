@@ -122,16 +122,14 @@ impl Addition {
         let tried = put(call, &trial, given.clone());
         let is_refused = call.flag("dry_run") && matches!(tried, Err(Error::TaskDiffers { .. }));
         let (done, task) = if is_refused { trial.replace(given.clone()) } else { tried }.map_err(refusal_of)?;
-        let remarks = match (&done, &old) {
+        let mut remarks = match (&done, &old) {
             _ if is_refused => Vec::new(),
             (Done::Unchanged, Some(old)) => remarks_of_stored(desk, old, after)?,
-            (Done::Replaced { fields }, Some(old)) => {
-                let mut remarks = pace::check_task(desk, &task, Some(old))?;
-                remarks.extend(remarks_of_waiting(desk, old, fields)?);
-                remarks
-            }
             _ => pace::check_task(desk, &task, old.as_ref())?,
         };
+        if let (Done::Replaced { fields }, Some(old), false) = (&done, &old, is_refused) {
+            remarks.extend(remarks_of_waiting(desk, old, fields)?);
+        }
         Ok(Addition { given, old, done, task, is_refused, remarks })
     }
 

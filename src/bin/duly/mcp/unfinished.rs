@@ -21,8 +21,8 @@ pub(crate) fn unfinished(desk: &Desk, name: &str) -> Result<Vec<Run>, ToolError>
     Ok(unfinished)
 }
 
-/// What is to be said of the runs of a task that wait when it is replaced, and of its occurrence that is due: they run with what is given
-/// now. Refused if one has a payload of its own and would go to another handler or command: nobody has checked it for that one.
+/// Returns what to say of the waiting runs of a task that is replaced, and of its due occurrence: they run with what is given now. Fails
+/// if a run has a payload of its own and the task gets another handler or command, for which that payload was not checked.
 pub(crate) fn remarks_of_waiting(
     desk: &Desk,
     old: &Task,
