@@ -69,8 +69,11 @@ impl Pair {
 
 /// Stops a scheduler while it holds no write lock: no other process could write otherwise.
 fn stop(scheduler: &Sidecar, db: &TestDb) {
+    let connection = db.plain();
+    // A scheduler that is stopped keeps the lock: to wait for it would be a stall of its own.
+    connection.busy_timeout(Duration::ZERO).unwrap();
     scheduler.signal("STOP");
-    while db.plain().execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_err() {
+    while connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_err() {
         scheduler.signal("CONT");
         scheduler.signal("STOP");
     }
@@ -149,15 +152,14 @@ fn an_owner_stopped_past_its_lease_is_reported_and_keeps_its_runs() {
     assert!(
         pair.client.attempts(run.id).unwrap().is_empty() && pair.client.check(&Limits::default()).unwrap().is_empty()
     );
-    // It reports the end of its stall once, and how long that lasted.
-    let ended = "SELECT count(*) FROM scheduler_events WHERE kind = 'stall_ended'";
-    eventually("the end of the stall is recorded", || pair.db.ask(ended) == "1");
+    // It reports the end of its stall once, and how long that lasted. On a busy machine a process stalls by itself as well.
     let owner = pair.db.ask("SELECT substr(detail, 1, 42) FROM scheduler_events WHERE kind = 'owner_stalled'");
-    let detail = pair.db.ask("SELECT detail FROM scheduler_events WHERE kind = 'stall_ended'");
     let id = owner.split(':').next().unwrap_or_default();
-    assert!(detail.starts_with(&format!("owner {id}")) && detail.contains(" goes on after a stall of "), "{detail}");
-    assert_eq!(pair.owner.log().matches(&detail).count(), 1, "{}", pair.owner.log());
-    assert_eq!(pair.other.log().matches(" goes on after a stall of ").count(), 0);
+    let ended =
+        format!("SELECT detail FROM scheduler_events WHERE kind = 'stall_ended' AND detail LIKE 'owner {id} goes on%'");
+    let is_logged_once = |detail: &String| pair.owner.log().matches(detail.as_str()).count() == 1;
+    eventually("the end of the stall is recorded", || !pair.db.rows(&ended).is_empty());
+    assert!(pair.db.rows(&ended).iter().all(is_logged_once), "{:?}\n{}", pair.db.rows(&ended), pair.owner.log());
     pair.owner.terminate();
     pair.other.terminate();
     pair.db.assert_sound();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::vtab::array;
@@ -222,7 +222,7 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
         Durability::Full => 2,
         Durability::MayRepeatAfterPowerLoss => 1,
     };
-    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    let mode = use_wal(connection)?;
     if mode != "wal" {
         let reason = format!("its journal mode stays {mode:?}, expected \"wal\": does the file system support it?");
         return Err(unusable(path, reason).into());
@@ -250,6 +250,22 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
     // Lists of ids as parameters.
     array::load_module(connection)?;
     Ok(())
+}
+
+/// Has the file use a write-ahead log, and returns the mode that it has now. SQLite refuses a change of the mode at once, without the
+/// busy timeout, while another connection writes or changes the mode of a new file as well.
+fn use_wal(connection: &Connection) -> rusqlite::Result<String> {
+    let begin = Instant::now();
+    loop {
+        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && begin.elapsed() < BUSY_TIMEOUT =>
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            mode => return mode,
+        }
+    }
 }
 
 /// How the reason of [`Class::Tables`] begins.
@@ -311,6 +327,11 @@ pub(crate) fn unusable(path: &Path, reason: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rusqlite::Connection;
+
     use super::{Durability, LEAST_SQLITE, Missing, check_library, open};
     use crate::store::sqlite::migration::Tables;
 
@@ -333,5 +354,21 @@ mod tests {
         let opened = open(&file, Missing::Create, Durability::Full, &Tables::CURRENT);
         assert_eq!(opened.is_ok(), rusqlite::version_number() >= LEAST_SQLITE, "with SQLite {}", rusqlite::version());
         assert_eq!(file.exists(), opened.is_ok());
+    }
+
+    #[test]
+    fn the_change_of_the_mode_of_a_new_file_waits_for_another_that_writes() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("agent.db");
+        let other = Connection::open(&file).unwrap();
+        other.execute_batch("CREATE TABLE of_the_application (id INTEGER); BEGIN IMMEDIATE").unwrap();
+        let (sender, ended) = mpsc::channel();
+        let opens = std::thread::spawn(move || {
+            sender.send(open(&file, Missing::Create, Durability::Full, &Tables::CURRENT).is_ok()).unwrap();
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_millis(300)), Err(mpsc::RecvTimeoutError::Timeout));
+        other.execute_batch("COMMIT").unwrap();
+        assert!(ended.recv().unwrap());
+        opens.join().unwrap();
     }
 }
