@@ -27,7 +27,7 @@ pub struct Upcoming {
     pub at: Timestamp,
     /// The instant as local time of the task's zone: `2027-03-14T03:00:00-04:00`.
     pub local: String,
-    /// Whether local time moves forward or back around it.
+    /// Whether the clock skips its local time, or shows it twice.
     pub note: Option<ClockNote>,
     /// Why it will be skipped: `only_between`, `only_on` or `except_on` of the task excludes it.
     pub skipped: Option<String>,
@@ -239,7 +239,12 @@ impl Task {
 fn noted(task: &Definition, plan: &Plan, ahead: Vec<Timestamp>) -> Result<Vec<Upcoming>> {
     let zone = Zone::named(&task.time_zone)?;
     let skipped = |at| plan.windows.as_ref().and_then(|windows| Some(windows.reason(windows.closed(at)?)));
-    let noted = |at| Upcoming { at, local: zone.text_at(at), note: plan.schedule.note(at), skipped: skipped(at) };
+    let note = |at| match plan.schedule {
+        // Of a local time that the clock shows twice, the text means one.
+        Schedule::Once(_) => zone.pass(at),
+        _ => plan.schedule.note(at),
+    };
+    let noted = |at| Upcoming { at, local: zone.text_at(at), note: note(at), skipped: skipped(at) };
     Ok(ahead.into_iter().map(noted).collect())
 }
 
@@ -334,6 +339,20 @@ mod tests {
         let says = "invalid schedule \"@daily\": it names no occurrence from now on, within starts_at and ends_at";
         assert_eq!(ahead(over).unwrap_err().to_string(), says);
         assert!(ahead(NewTask::cron("no spaces, please", "@daily")).unwrap_err().to_string().contains("invalid name"));
+    }
+
+    #[test]
+    fn a_single_time_that_the_clock_shows_twice_has_a_note() {
+        let zone = Zone::named("Europe/Rome").unwrap();
+        for (text, local, note) in [
+            ("2027-10-31T02:30", "2027-10-31T02:30:00+02:00", Some(ClockNote::FirstPass)),
+            ("2027-10-31T02:30:00+01:00", "2027-10-31T02:30:00+01:00", Some(ClockNote::SecondPass)),
+            ("2027-10-31T03:00", "2027-10-31T03:00:00+01:00", None),
+        ] {
+            let task = NewTask::once("t", zone.instant(text).unwrap()).time_zone("Europe/Rome").handler("work");
+            let upcoming = task.upcoming(at("2027-03-14T12:00:00Z"), 1).unwrap().remove(0);
+            assert_eq!((upcoming.local.as_str(), upcoming.note), (local, note), "{text}");
+        }
     }
 
     #[test]
