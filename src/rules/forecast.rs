@@ -8,7 +8,7 @@ use crate::model::new_task::NewTask;
 use crate::model::run::{Origin, RunStatus};
 use crate::model::task::{Definition, Task};
 use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
-use crate::schedule::{ClockNote, Schedule, Schedules, Zone};
+use crate::schedule::{ClockNote, Schedule, Schedules, Windows, Zone};
 
 /// A future occurrence. Its JSON is that of `duly next --json`: `{"scheduled_for", "local", "note", "skipped"}`.
 ///
@@ -43,7 +43,7 @@ pub struct Upcoming {
 /// assert_eq!((late.origin, late.count, late.first), (Origin::CatchUp, 1, "2027-03-14T03:00:00Z".parse()?));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Projection {
     /// `Queued` for those that would run, `Missed`, `Skipped`, or `Cancelled` where a newer one takes their place.
@@ -58,6 +58,8 @@ pub struct Projection {
     pub count: u64,
     /// Whether `count` is exact. If not, it is a lower bound.
     pub exact: bool,
+    /// Why they would be skipped, if `only_between`, `only_on` or `except_on` of the task excludes them.
+    pub reason: Option<String>,
 }
 
 /// The projected effect of a period in which no scheduler runs.
@@ -238,7 +240,7 @@ impl Task {
 
 fn noted(task: &Definition, plan: &Plan, ahead: Vec<Timestamp>) -> Result<Vec<Upcoming>> {
     let zone = Zone::named(&task.time_zone)?;
-    let skipped = |at| plan.windows.as_ref().and_then(|windows| Some(windows.reason(windows.closed(at)?)));
+    let skipped = |at| plan.windows.as_ref().and_then(|windows| Some(windows.reason(plan.closed(at)?)));
     let note = |at| match plan.schedule {
         // Of a local time that the clock shows twice, the text means one.
         Schedule::Once(_) => zone.pass(at),
@@ -264,7 +266,8 @@ fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
         plan.next_run = next_run;
         let rest = if turn < TURNS { Rest::Later } else { Rest::Cut };
         let resolution = resolve::resolve(&plan, &waiting, until, rest);
-        resolution.steps.into_iter().for_each(|step| project(step, &mut projections, &mut waiting));
+        let steps = resolution.steps.into_iter();
+        steps.for_each(|step| project(step, plan.windows.as_deref(), &mut projections, &mut waiting));
         plan.resolved_until = resolution.resolved_until;
         due = match resolution.next {
             Next::At(next) => Some(next),
@@ -275,10 +278,10 @@ fn outage(plan: Plan, first: Next, until: Timestamp) -> Outage {
 }
 
 /// Adds the result of a step. `waiting`: the runs that this step and those before it open.
-fn project(step: Step, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfinished>) {
+fn project(step: Step, windows: Option<&Windows>, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfinished>) {
     let projection = |status, span: Span| {
         let Span { first, last, count, exact } = span;
-        Projection { status, origin: Origin::Schedule, first, last, count, exact }
+        Projection { status, origin: Origin::Schedule, first, last, count, exact, reason: None }
     };
     match step {
         Step::Open { scheduled_for: at, origin } => {
@@ -286,14 +289,19 @@ fn project(step: Step, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfi
             projections.push(Projection { origin, ..one });
             waiting.push(Unfinished { id: 0, origin, status: RunStatus::Queued, scheduled_for: at });
         }
-        Step::Skip(span) => match projections.last_mut() {
-            // As in the table, where the row of the previous turn grows.
-            Some(last) if last.status == RunStatus::Skipped => {
-                (last.last, last.count) = (span.last, last.count + span.count)
+        Step::Skip(span) | Step::Close(span, _) => {
+            let reason = match (step, windows) {
+                (Step::Close(_, closed), Some(windows)) => Some(windows.reason(closed)),
+                _ => None,
+            };
+            match projections.last_mut() {
+                // As in the table, where the row of the previous turn grows.
+                Some(last) if last.status == RunStatus::Skipped && last.reason == reason => {
+                    (last.last, last.count) = (span.last, last.count + span.count);
+                }
+                _ => projections.push(Projection { reason, ..projection(RunStatus::Skipped, span) }),
             }
-            _ => projections.push(projection(RunStatus::Skipped, span)),
-        },
-        Step::Close(span, _) => projections.push(projection(RunStatus::Skipped, span)),
+        }
         Step::Miss(span) | Step::Cut(span) => projections.push(projection(RunStatus::Missed, span)),
         Step::CancelWaiting => {
             let queued = projections.iter_mut().filter(|projection| projection.status == RunStatus::Queued);
@@ -436,5 +444,23 @@ mod tests {
             let found = task.outage(at("2027-03-12T12:30:00Z"), at(until)).unwrap();
             assert_eq!(found.projections.iter().map(brief).collect::<Vec<_>>(), expected, "{until}");
         }
+    }
+
+    /// One row for each reason, as in the table.
+    #[test]
+    fn a_skip_by_the_overlap_policy_is_projected_apart_from_those_that_the_windows_exclude() {
+        let task = NewTask::cron("t", "0 * * * *").handler("work").only_between("00:00-01:00, 02:00-03:00");
+        let task = task.misfire(Misfire::RunOnce, Duration::from_secs(6 * 3600));
+        let found = task.outage(at("2027-03-13T23:59:59Z"), at("2027-03-14T03:45:00Z")).unwrap().projections;
+        let outside = Some("outside of 00:00-01:00, 02:00-03:00 (only_between)");
+        let brief =
+            found.iter().map(|one| (one.first.to_string()[11..13].to_owned(), one.status, one.reason.as_deref()));
+        let expected = [
+            ("00", RunStatus::Queued, None),
+            ("01", RunStatus::Skipped, outside),
+            ("02", RunStatus::Skipped, None),
+            ("03", RunStatus::Skipped, outside),
+        ];
+        assert_eq!(brief.collect::<Vec<_>>(), expected.map(|(hour, status, reason)| (hour.to_owned(), status, reason)));
     }
 }

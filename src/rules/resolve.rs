@@ -19,8 +19,10 @@ pub(crate) const COUNT_LIMIT: u64 = 10_000;
 const LOOK_LIMIT: usize = 10_000;
 /// Runs after which a resolution stops; the rest stays due for the next turn.
 const OPEN_LIMIT: usize = 200;
-/// Most periods of a gap that one resolution records, each in a row; the rest stays due for the next turn.
+/// Most periods of a gap that one resolution records, each in a row; the rest stays due for the next turn. If no later turn can resolve them,
+/// [`LOOK_LIMIT`].
 const PERIOD_LIMIT: usize = 100;
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What the rules need of a task.
 #[derive(Clone, Debug)]
@@ -68,9 +70,23 @@ impl Plan {
         (self.starts_at, self.ends_at)
     }
 
-    /// Returns the rule by which an occurrence at this instant is skipped.
+    /// Returns the rule by which an occurrence at this instant is skipped. One whose local time the clock skips is judged by that time, and
+    /// not by the end of the gap, at which it is run.
     pub(crate) fn closed(&self, at: Timestamp) -> Option<Closed> {
-        self.windows.as_ref()?.closed(at)
+        let windows = self.windows.as_ref()?;
+        let mut closed = windows.closed(at);
+        for local in self.schedule.gathered(at) {
+            closed = windows.closed_at(local);
+            if closed.is_none() {
+                break;
+            }
+        }
+        closed
+    }
+
+    /// Returns whether the windows judge an occurrence at this instant by other local times than that which the clock shows.
+    fn is_behind_gap(&self, at: Timestamp) -> bool {
+        self.windows.is_some() && self.schedule.gathered(at).next().is_some()
     }
 
     /// Returns the misfire policy for occurrences that are resolved at `now`: nothing catches up at a time at which nothing is to run.
@@ -161,7 +177,7 @@ pub(crate) struct Resolution {
 /// Returns the first occurrence after `after` within the task's bounds.
 pub(crate) fn occurrence_after(plan: &Plan, after: Timestamp) -> Option<Timestamp> {
     let after = match plan.starts_at {
-        Some(starts) => after.max(starts.minus(Duration::from_millis(1))),
+        Some(starts) => after.max(starts.minus(MILLISECOND)),
         None => after,
     };
     plan.schedule.next_after(after).filter(|next| plan.ends_at.is_none_or(|ends| *next <= ends))
@@ -191,7 +207,7 @@ pub(crate) fn planned_anew(plan: &Plan) -> Option<Timestamp> {
 fn by_new_rules(plan: &Plan) -> Option<Timestamp> {
     let resolved = plan.resolved_until.map(|until| {
         let same = (plan.next_run.since(until) / 2).min(LARGEST_SHIFT);
-        until.max(until.plus(same).minus(Duration::from_millis(1)))
+        until.max(until.plus(same).minus(MILLISECOND))
     });
     occurrence_after(plan, resolved.map_or(plan.active_since, |resolved| resolved.max(plan.active_since)))
 }
@@ -251,7 +267,8 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
     if let Some(oldest) = due
         && work.is_late(oldest, now)
     {
-        due = work.misfire(oldest, now.minus(plan.grace), now);
+        let periods = if rest == Rest::Cut { LOOK_LIMIT } else { PERIOD_LIMIT };
+        due = work.misfire(oldest, work.within_periods(periods, oldest, now.minus(plan.grace)), now);
     }
     let mut looked = 0;
     while let Some(occurrence) = due.filter(|at| *at <= now) {
@@ -312,7 +329,7 @@ impl Work<'_> {
     /// Returns the last occurrence before an instant, but none before `oldest`, which need not be an instant of the
     /// schedule.
     fn before(&self, instant: Timestamp, oldest: Timestamp) -> Option<Timestamp> {
-        let past_the_end = self.plan.ends_at.map(|ends| ends.plus(Duration::from_millis(1)));
+        let past_the_end = self.plan.ends_at.map(|ends| ends.plus(MILLISECOND));
         let instant = past_the_end.map_or(instant, |end| instant.min(end));
         match self.plan.schedule.previous_before(instant) {
             // SQL may have set the oldest to before starts_at: there is no occurrence between the two.
@@ -326,12 +343,10 @@ impl Work<'_> {
     /// Returns this occurrence, or the last before it, that no window excludes. None is before `oldest`.
     fn open_until(&self, mut occurrence: Timestamp, oldest: Timestamp) -> Option<Timestamp> {
         for _ in 0..LOOK_LIMIT {
-            match &self.plan.windows {
-                Some(windows) if windows.closed(occurrence).is_some() => {
-                    occurrence = self.before(windows.begin(occurrence), oldest)?;
-                }
-                _ => return Some(occurrence),
+            if self.plan.closed(occurrence).is_none() {
+                return Some(occurrence);
             }
+            occurrence = self.before(self.begin_of_period(occurrence), oldest)?;
         }
         None
     }
@@ -339,12 +354,10 @@ impl Work<'_> {
     /// Returns this occurrence, or the first after it, that no window excludes.
     fn open_from(&self, mut occurrence: Timestamp) -> Option<Timestamp> {
         for _ in 0..LOOK_LIMIT {
-            match &self.plan.windows {
-                Some(windows) if windows.closed(occurrence).is_some() => {
-                    occurrence = self.after(windows.end(occurrence).minus(Duration::from_millis(1)))?;
-                }
-                _ => return Some(occurrence),
+            if self.plan.closed(occurrence).is_none() {
+                return Some(occurrence);
             }
+            occurrence = self.after(self.end_of_period(occurrence).minus(MILLISECOND))?;
         }
         None
     }
@@ -355,10 +368,8 @@ impl Work<'_> {
         iter::successors(first, |at| self.open_from(self.after(*at)?)).take_while(move |at| *at <= now)
     }
 
-    /// Applies the misfire policy to the occurrences before `late_before`. Returns the first occurrence after them, or after as many as one
-    /// resolution records.
+    /// Applies the misfire policy to the occurrences before `late_before`. Returns the first occurrence after them.
     fn misfire(&mut self, oldest: Timestamp, late_before: Timestamp, now: Timestamp) -> Option<Timestamp> {
-        let late_before = self.within_few_periods(oldest, late_before);
         let newest = self.before(late_before, oldest).unwrap_or(oldest);
         let following = self.after(newest);
         let room = match self.plan.misfire_at(now) {
@@ -394,7 +405,7 @@ impl Work<'_> {
 
     /// Records the remaining due occurrences as one span. Returns the first occurrence after `now`.
     fn cut(&mut self, oldest: Timestamp, now: Timestamp) -> Option<Timestamp> {
-        let newest = self.before(now.plus(Duration::from_millis(1)), oldest).unwrap_or(oldest);
+        let newest = self.before(now.plus(MILLISECOND), oldest).unwrap_or(oldest);
         let span = self.span(oldest, newest);
         self.steps.push(Step::Cut(span));
         self.after(newest)
@@ -404,7 +415,7 @@ impl Work<'_> {
     fn pass(&mut self, first: Timestamp, last: Timestamp) {
         let mut from = Some(first);
         while let Some(occurrence) = from.filter(|at| *at <= last) {
-            let end = last.plus(Duration::from_millis(1)).min(self.end_of_period(occurrence));
+            let end = last.plus(MILLISECOND).min(self.end_of_period(occurrence));
             let newest = self.before(end, occurrence).unwrap_or(occurrence);
             let part = self.span(occurrence, newest);
             match (self.plan.closed(occurrence), self.steps.last_mut()) {
@@ -418,19 +429,29 @@ impl Work<'_> {
         }
     }
 
-    /// Returns an instant up to which the windows say the same as for this one.
+    /// Returns an instant up to which the windows say the same as for this occurrence.
     fn end_of_period(&self, at: Timestamp) -> Timestamp {
-        self.plan.windows.as_ref().map_or(Timestamp::MAX, |windows| windows.end(at))
+        match &self.plan.windows {
+            Some(_) if self.plan.is_behind_gap(at) => at.plus(MILLISECOND),
+            Some(windows) => windows.end(at),
+            None => Timestamp::MAX,
+        }
     }
 
-    /// Returns `end`, or the occurrence before it that begins one period too many for one resolution.
-    fn within_few_periods(&self, oldest: Timestamp, end: Timestamp) -> Timestamp {
+    /// Returns an instant from which on the windows say the same as for this occurrence.
+    fn begin_of_period(&self, at: Timestamp) -> Timestamp {
+        let begin = self.plan.windows.as_ref().map_or(Timestamp::MIN, |windows| windows.begin(at));
+        if begin < at && self.plan.is_behind_gap(begin) { begin.plus(MILLISECOND) } else { begin }
+    }
+
+    /// Returns `end`, or the occurrence before it that begins one period more than `most`.
+    fn within_periods(&self, most: usize, oldest: Timestamp, end: Timestamp) -> Timestamp {
         if self.plan.windows.is_none() {
             return end;
         }
         let mut occurrence = oldest;
-        for _ in 0..PERIOD_LIMIT {
-            match self.after(self.end_of_period(occurrence).minus(Duration::from_millis(1))) {
+        for _ in 0..most {
+            match self.after(self.end_of_period(occurrence).minus(MILLISECOND)) {
                 Some(next) if next < end => occurrence = next,
                 _ => return end,
             }

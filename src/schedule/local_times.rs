@@ -5,6 +5,7 @@
 //! holds for gaps and folds of any size, and `next_after` and `previous_before` enumerate the same set of instants.
 //! Pure: it reads no clock.
 
+use std::iter;
 use std::time::Duration;
 
 use chrono::{NaiveDateTime, TimeDelta};
@@ -138,8 +139,20 @@ impl LocalTimes {
         }
         // Not an instant of the expression: after a gap, if it names a time there; else a `next_run` that SQL or a program
         // with other zone data has written.
-        let without_gap = self.zone.local_at(at.minus(SECOND))?.checked_add_signed(TimeDelta::seconds(1))?;
-        (self.times.first_from(without_gap)? < local).then_some(ClockNote::AfterGap)
+        self.behind_gap(at).next().map(|_| ClockNote::AfterGap)
+    }
+
+    /// Returns the times that occur together at an instant because the clock skips one of them or more. Wildcard times do not occur then.
+    pub(crate) fn gathered(&self, at: Timestamp) -> impl Iterator<Item = NaiveDateTime> {
+        self.behind_gap(at).take(if self.rule == Rule::Fixed { usize::MAX } else { 0 })
+    }
+
+    /// Returns the times in the gap that ends at an instant, and that of its end.
+    fn behind_gap(&self, at: Timestamp) -> impl Iterator<Item = NaiveDateTime> {
+        let end = self.zone.local_at(at);
+        let next = |from: NaiveDateTime| self.times.first_from(from.checked_add_signed(TimeDelta::seconds(1))?);
+        let first = self.zone.local_at(at.minus(SECOND)).and_then(next).filter(|first| Some(*first) < end);
+        iter::successors(first, move |time| next(*time)).take_while(move |time| Some(*time) <= end)
     }
 
     /// Fixed: a local time occurs when a clock first shows it or a later time. So everything shown up to the second

@@ -23,6 +23,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::NaiveDateTime;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{Timestamp, millis};
@@ -196,6 +197,12 @@ impl Schedule {
             Schedule::Local(times) => times.note(at),
             _ => None,
         }
+    }
+
+    /// Returns the local times that occur together at an instant because the clock skips one of them or more.
+    pub(crate) fn gathered(&self, at: Timestamp) -> impl Iterator<Item = NaiveDateTime> {
+        let times = if let Schedule::Local(times) = self { Some(times) } else { None };
+        times.into_iter().flat_map(move |times| times.gathered(at))
     }
 
     /// Returns the zone by whose rules an instant is no occurrence of local times: other rules may have planned it.

@@ -78,7 +78,11 @@ impl Windows {
 
     /// Returns the rule by which an occurrence is not run; `None` if it is.
     pub(crate) fn closed(&self, at: Timestamp) -> Option<Closed> {
-        let local = self.zone.local_at(at)?;
+        self.closed_at(self.zone.local_at(at)?)
+    }
+
+    /// As [`Windows::closed`], for a local time.
+    pub(crate) fn closed_at(&self, local: NaiveDateTime) -> Option<Closed> {
         if let Some(range) = self.except_on.as_ref().and_then(|dates| dates.of(local.date())) {
             return Some(Closed::Except(range));
         }

@@ -165,6 +165,66 @@ fn a_long_outage_is_recorded_period_by_period() {
     assert_eq!(db.number::<u32>(overlaps), 0, "each occurrence is in one row");
 }
 
+/// Nothing is resolved later with the windows of before, so the edit itself records all that was due.
+#[test]
+fn an_edit_after_a_long_outage_records_what_was_excluded_as_skipped() {
+    let db = TestDb::new();
+    let mut stepper = db.stepper("2027-03-14T12:00:00Z");
+    stepper.client().add(hourly().handler("work")).expect("a task");
+    stepper.step().expect("a step");
+    let before = db.add_bystander(&stepper);
+    // Back at noon: more periods than one turn records.
+    stepper.clock().set_wall(at("2028-03-13T12:00:30Z"));
+    stepper.client().replace(NewTask::cron("t", "0 12 * * *").handler("work")).expect("another schedule");
+    let rows = "SELECT status, count(*), sum(occurrences) FROM task_runs WHERE task_id = 1 GROUP BY status";
+    assert_eq!(db.rows(rows), ["missed|366|3284", "queued|1|1", "skipped|365|5475"]);
+    db.assert_bystander(&before);
+    db.assert_sound();
+}
+
+/// 02:30 does not exist in the night, so its occurrence is at 03:00, outside of the window that it is in on every other day.
+#[test]
+fn an_occurrence_whose_time_the_clock_skips_is_judged_by_that_time() {
+    let db = TestDb::new();
+    let nightly = || NewTask::cron("t", "30 2 * * *").time_zone("Europe/Rome").only_between("02:00-03:00");
+    live(&db, nightly(), "2027-03-26T12:00:00Z", 144, minutes(30));
+    db.assert_history(
+        "t",
+        &[
+            "2027-03-27 01:30:00 schedule succeeded",
+            "2027-03-28 01:00:00 schedule succeeded",
+            "2027-03-29 00:30:00 schedule succeeded",
+        ],
+    );
+    // One of several that occur together, of which one is within; and only those around it are excluded.
+    let often = NewTask::cron("t", "0,15,30,45 1,2,3 * * *").time_zone("Europe/Rome");
+    let skipped = |task: NewTask| {
+        let ahead = task.handler("work").upcoming(at("2027-03-28T00:20:00Z"), 4).unwrap();
+        ahead.iter().map(|one| format!("{} {}", &one.local[11..16], one.skipped.is_some())).collect::<Vec<_>>()
+    };
+    assert_eq!(skipped(often.only_between("02:30-03:00")), ["01:30 true", "01:45 true", "03:00 false", "03:15 true"]);
+    // The whole day is skipped.
+    let daily = NewTask::cron("t", "0 9 * * *").time_zone("Pacific/Apia").except_on("2011-12-30").handler("work");
+    let ahead = daily.upcoming(at("2011-12-29T00:00:00Z"), 3).unwrap();
+    let ahead: Vec<_> = ahead.iter().map(|one| (&one.local[..16], one.skipped.is_some())).collect();
+    assert_eq!(ahead, [("2011-12-29T09:00", false), ("2011-12-31T00:00", true), ("2011-12-31T09:00", false)]);
+}
+
+/// The occurrence at the end of the gap is the only one of its night that catches up, and the only one that is missed.
+#[test]
+fn after_an_outage_over_a_skipped_hour_its_occurrence_is_not_taken_for_one_of_the_period_around_it() {
+    let task = NewTask::cron("t", "0,30 1,2,3,4 * * *").time_zone("Europe/Rome").only_between("02:00-03:00");
+    let rows = |until| {
+        let outage = task.clone().handler("work").outage(at("2027-03-28T00:10:00Z"), at(until)).unwrap();
+        let brief = |one: &duly::Projection| format!("{} {} x{}", one.status, &one.first.to_string()[11..16], one.count);
+        outage.projections.iter().map(brief).collect::<Vec<_>>()
+    };
+    // By day, at an excluded time, nothing catches up. In the next night something does.
+    assert_eq!(rows("2027-03-28T12:00:00Z"), ["skipped 00:30 x1", "missed 01:00 x1", "skipped 01:30 x3"]);
+    let later = ["skipped 00:30 x1", "missed 01:00 x1", "skipped 01:30 x5", "queued 00:00 x1"];
+    assert_eq!(rows("2027-03-29T00:00:30Z"), later);
+}
+
 #[test]
 fn by_sql_they_apply_at_once_and_what_is_no_time_makes_the_task_invalid() {
     let db = TestDb::new();

@@ -38,6 +38,7 @@ struct ProjectionRow {
     last_scheduled_for: Timestamp,
     occurrences: u64,
     at_least: bool,
+    reason: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -180,7 +181,8 @@ fn print_outage(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failur
         } else {
             format!("{first} to {last} ({least}{} occurrences)", projection.count)
         };
-        table.row([Cell::new(what, tone), Cell::from(when)]);
+        let why = projection.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        table.row([Cell::new(what, tone), Cell::from(format!("{when}{why}"))]);
     }
     let next = outage.next.map_or_else(|| "-".to_owned(), |next| printer.times.local(next));
     table.row([Cell::new("next", Tone::Faint), Cell::new(&next, Tone::Faint)]);
@@ -195,5 +197,6 @@ fn row(projection: &Projection) -> ProjectionRow {
         last_scheduled_for: projection.last,
         occurrences: projection.count,
         at_least: !projection.exact,
+        reason: projection.reason.clone(),
     }
 }

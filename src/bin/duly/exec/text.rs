@@ -20,19 +20,19 @@ pub(crate) fn join(stdout: String, stderr: &str) -> String {
 const MAX_LINE: usize = 500;
 
 /// `how: the last line` of the first of the streams that has one. Of a line that was printed over, the end counts; what Node.js and Rust
-/// print after the message of an error is passed over.
+/// print after the message of an error is passed over: frames of a stack, which are indented, and a line about the program itself.
 pub(crate) fn with_last_line(how: &str, streams: &[&str]) -> String {
-    let says_nothing = |line: &&str| {
-        line.is_empty()
-            || line.starts_with("at ")
-            || line.starts_with("Node.js v")
-            || line.starts_with("note: run with `RUST_BACKTRACE")
+    let is_version = |line: &str| {
+        let number = line.strip_prefix("Node.js v");
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
     };
-    let shown = |line: &'_ str| -> String { line.chars().take(MAX_LINE).collect() };
-    let last = |stream: &&str| {
-        let mut lines = stream.lines().rev().map(|line| line.trim().rsplit('\r').next().unwrap_or_default().trim());
-        lines.find(|line| !says_nothing(line)).map(shown)
+    let text = |line: &'_ str| -> Option<String> {
+        let is_frame = line.starts_with([' ', '\t']) && line.trim_start().starts_with("at ");
+        let line = line.trim().rsplit('\r').next().unwrap_or_default().trim();
+        let says_nothing = line.is_empty() || is_version(line) || line.starts_with("note: run with `RUST_BACKTRACE");
+        (!is_frame && !says_nothing).then(|| line.chars().take(MAX_LINE).collect())
     };
+    let last = |stream: &&str| stream.lines().rev().find_map(text);
     streams.iter().find_map(last).map_or_else(|| how.to_owned(), |line| format!("{how}: {line}"))
 }
 
@@ -171,6 +171,8 @@ mod tests {
         assert_eq!(with_last_line("gate", &["one\n two \n\n", "warning"]), "gate: two");
         assert_eq!(with_last_line("gate", &["", " \nno battery"]), "gate: no battery");
         assert_eq!(with_last_line("gate", &["\n", "\n"]), "gate");
+        assert_eq!(with_last_line("gate", &["checking\nat capacity, 5 of 5 busy\n"]), "gate: at capacity, 5 of 5 busy");
+        assert_eq!(with_last_line("gate", &["Node.js v12 is too old"]), "gate: Node.js v12 is too old");
         assert_eq!(with_last_line("gate", &[" 0%\r 50%\rno space left\r\n"]), "gate: no space left");
         let node =
             "x.js:1\nthrow new Error('no')\n^\n\nError: no\n    at Object (x.js:1:7)\n    at x\n\nNode.js v20.20.2\n";
