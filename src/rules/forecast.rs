@@ -117,7 +117,10 @@ impl NewTask {
         let schedule = task.check(now, &mut Schedules::default())?;
         let plan = Plan::new(&task, schedule, now, None, now);
         match resolve::first(&plan, false) {
-            Next::At(first) => noted(&task, &plan, from(&plan, first, limit)),
+            Next::At(first) => {
+                resolve::check_any_is_open(&plan, first)?;
+                noted(&task, &plan, from(&plan, first, limit))
+            }
             Next::AfterTheRun | Next::OnRequest => Ok(Vec::new()),
             Next::Never => Err(Error::never(task.schedule_value)),
         }

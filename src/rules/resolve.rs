@@ -9,6 +9,7 @@ use std::iter;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::error::Result;
 use crate::model::run::{Origin, RunStatus};
 use crate::model::task::{Definition, Misfire, Overlap};
 use crate::schedule::{Closed, Schedule, Windows};
@@ -89,6 +90,21 @@ impl Plan {
         self.windows.is_some() && self.schedule.gathered(at).next().is_some()
     }
 
+    /// Returns an instant up to which the windows say the same as for this occurrence.
+    fn end_of_period(&self, at: Timestamp) -> Timestamp {
+        match &self.windows {
+            Some(_) if self.is_behind_gap(at) => at.plus(MILLISECOND),
+            Some(windows) => windows.end(at),
+            None => Timestamp::MAX,
+        }
+    }
+
+    /// Returns an instant from which on the windows say the same as for this occurrence.
+    fn begin_of_period(&self, at: Timestamp) -> Timestamp {
+        let begin = self.windows.as_ref().map_or(Timestamp::MIN, |windows| windows.begin(at));
+        if begin < at && self.is_behind_gap(begin) { begin.plus(MILLISECOND) } else { begin }
+    }
+
     /// Returns the misfire policy for occurrences that are resolved at `now`: nothing catches up at a time at which nothing is to run.
     pub(crate) fn misfire_at(&self, now: Timestamp) -> Misfire {
         if self.closed(now).is_some() { Misfire::Skip } else { self.misfire }
@@ -119,7 +135,8 @@ impl Span {
         Span { first: occurrence, last: occurrence, count: 1, exact: true }
     }
 
-    fn extend(&mut self, later: Span) {
+    /// Includes later occurrences.
+    pub(crate) fn extend(&mut self, later: Span) {
         (self.last, self.count, self.exact) = (later.last, self.count + later.count, self.exact && later.exact);
     }
 }
@@ -239,6 +256,24 @@ pub(crate) fn first(plan: &Plan, unfinished: bool) -> Next {
     next.map_or(Next::Never, Next::At)
 }
 
+/// Refuses a plan of whose occurrences from `first` on the windows exclude all.
+pub(crate) fn check_any_is_open(plan: &Plan, first: Timestamp) -> Result<()> {
+    let Some(windows) = &plan.windows else { return Ok(()) };
+    let mut next = Some(first);
+    for _ in 0..LOOK_LIMIT {
+        let Some(occurrence) = next else { break };
+        if plan.closed(occurrence).is_none() {
+            return Ok(());
+        }
+        next = occurrence_after(plan, plan.end_of_period(occurrence).minus(MILLISECOND));
+    }
+    // If the times of the day have excluded so many, only a date can make a difference.
+    if next.is_some_and(|reached| windows.have_dates_after(reached)) {
+        return Ok(());
+    }
+    plan.closed(first).map_or(Ok(()), |closed| Err(windows.exclude_all(closed)))
+}
+
 /// Resolves every occurrence that is due at `now`. If there are more than the limits of one resolution allow, `rest` decides
 /// about the newer ones; with [`Rest::Later`] the returned `next` is still due.
 pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, rest: Rest) -> Resolution {
@@ -346,7 +381,7 @@ impl Work<'_> {
             if self.plan.closed(occurrence).is_none() {
                 return Some(occurrence);
             }
-            occurrence = self.before(self.begin_of_period(occurrence), oldest)?;
+            occurrence = self.before(self.plan.begin_of_period(occurrence), oldest)?;
         }
         None
     }
@@ -357,7 +392,7 @@ impl Work<'_> {
             if self.plan.closed(occurrence).is_none() {
                 return Some(occurrence);
             }
-            occurrence = self.after(self.end_of_period(occurrence).minus(MILLISECOND))?;
+            occurrence = self.after(self.plan.end_of_period(occurrence).minus(MILLISECOND))?;
         }
         None
     }
@@ -415,7 +450,7 @@ impl Work<'_> {
     fn pass(&mut self, first: Timestamp, last: Timestamp) {
         let mut from = Some(first);
         while let Some(occurrence) = from.filter(|at| *at <= last) {
-            let end = last.plus(MILLISECOND).min(self.end_of_period(occurrence));
+            let end = last.plus(MILLISECOND).min(self.plan.end_of_period(occurrence));
             let newest = self.before(end, occurrence).unwrap_or(occurrence);
             let part = self.span(occurrence, newest);
             match (self.plan.closed(occurrence), self.steps.last_mut()) {
@@ -429,21 +464,6 @@ impl Work<'_> {
         }
     }
 
-    /// Returns an instant up to which the windows say the same as for this occurrence.
-    fn end_of_period(&self, at: Timestamp) -> Timestamp {
-        match &self.plan.windows {
-            Some(_) if self.plan.is_behind_gap(at) => at.plus(MILLISECOND),
-            Some(windows) => windows.end(at),
-            None => Timestamp::MAX,
-        }
-    }
-
-    /// Returns an instant from which on the windows say the same as for this occurrence.
-    fn begin_of_period(&self, at: Timestamp) -> Timestamp {
-        let begin = self.plan.windows.as_ref().map_or(Timestamp::MIN, |windows| windows.begin(at));
-        if begin < at && self.plan.is_behind_gap(begin) { begin.plus(MILLISECOND) } else { begin }
-    }
-
     /// Returns `end`, or the occurrence before it that begins one period more than `most`.
     fn within_periods(&self, most: usize, oldest: Timestamp, end: Timestamp) -> Timestamp {
         if self.plan.windows.is_none() {
@@ -451,7 +471,7 @@ impl Work<'_> {
         }
         let mut occurrence = oldest;
         for _ in 0..most {
-            match self.after(self.end_of_period(occurrence).minus(MILLISECOND)) {
+            match self.after(self.plan.end_of_period(occurrence).minus(MILLISECOND)) {
                 Some(next) if next < end => occurrence = next,
                 _ => return end,
             }

@@ -108,6 +108,27 @@ impl Windows {
         }
     }
 
+    /// Returns whether the dates say something about a day from this instant on.
+    pub(crate) fn have_dates_after(&self, at: Timestamp) -> bool {
+        let today = self.zone.local_at(at).map(|local| local.date());
+        let dates = [&self.only_on, &self.except_on].into_iter().flatten();
+        dates.flat_map(|dates| &dates.0).any(|(_, last, _)| Some(*last) >= today)
+    }
+
+    /// Returns the error for a task of which this rule and the others exclude each occurrence.
+    pub(crate) fn exclude_all(&self, closed: Closed) -> Error {
+        let (column, text) = match closed {
+            Closed::Between => (ONLY_BETWEEN, &self.texts[0]),
+            Closed::OnlyOn => (ONLY_ON, &self.texts[1]),
+            Closed::Except(_) => (EXCEPT_ON, &self.texts[2]),
+        };
+        Error::invalid_task(
+            column,
+            text,
+            "a rule that leaves an occurrence: this one, with the others, excludes all that will come",
+        )
+    }
+
     /// Returns the first instant after `at` for which the rules may say something else.
     pub(crate) fn end(&self, at: Timestamp) -> Timestamp {
         let Some(local) = self.zone.local_at(at) else { return Timestamp::MAX };
@@ -156,7 +177,10 @@ fn times(text: &str) -> Result<Vec<Times>> {
         (from != until).then_some(Times { from, until })
     };
     let times = text.split(',').map(of).collect::<Option<Vec<_>>>().ok_or_else(refused)?;
-    Some(times).filter(|times| times.len() <= MAX_TIMES).ok_or_else(refused)
+    match times.len() {
+        ..=MAX_TIMES => Ok(times),
+        more => Err(Error::invalid_task(ONLY_BETWEEN, format!("{more} times"), format!("at most {MAX_TIMES} times"))),
+    }
 }
 
 impl Dates {
@@ -289,6 +313,9 @@ mod tests {
             let expected = format!("invalid only_between: expected {TIMES}, found {text:?}");
             assert_eq!(refused([Some(text), None, None]), expected);
         }
+        let many = vec!["09:00-10:00"; 25].join(",");
+        let expected = "invalid only_between: expected at most 24 times, found \"25 times\"";
+        assert_eq!(refused([Some(&many), None, None]), expected);
         for (text, part) in [
             ("", ""),
             ("2027-02-29", "2027-02-29"),

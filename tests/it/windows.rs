@@ -147,6 +147,20 @@ fn a_missed_occurrence_of_the_day_is_told_of_if_nothing_catches_up_at_night() {
     assert!(told.len() == 1 && told[0].starts_with("missed 5 occurrences") && told[0].ends_with(reason), "{told:?}");
 }
 
+/// Each day has its row, and one run tells of all of them.
+#[test]
+fn what_was_missed_in_several_periods_is_one_report() {
+    let db = TestDb::new();
+    db.client().add(NewTask::manual("tell").handler("work")).expect("a task");
+    let task = hourly().misfire(Misfire::Skip, seconds(60)).on_missed("tell");
+    after_an_outage(&db, task, "2027-03-28T12:30:00Z");
+    assert_eq!(db.number::<u32>("SELECT count(*) FROM task_runs WHERE status = 'missed'"), 15);
+    let told = "SELECT payload ->> 'from', payload ->> 'to', payload ->> 'count' FROM task_runs WHERE origin = 'on_missed'";
+    assert_eq!(db.rows(told), ["2027-03-14T13:00:00.000Z|2027-03-28T12:00:00.000Z|126"]);
+    let missed = db.number::<u64>("SELECT sum(occurrences) FROM task_runs WHERE status = 'missed'");
+    assert_eq!(missed, 126);
+}
+
 /// A gap of three years has more periods than one turn records.
 #[test]
 fn a_long_outage_is_recorded_period_by_period() {
@@ -216,7 +230,8 @@ fn after_an_outage_over_a_skipped_hour_its_occurrence_is_not_taken_for_one_of_th
     let task = NewTask::cron("t", "0,30 1,2,3,4 * * *").time_zone("Europe/Rome").only_between("02:00-03:00");
     let rows = |until| {
         let outage = task.clone().handler("work").outage(at("2027-03-28T00:10:00Z"), at(until)).unwrap();
-        let brief = |one: &duly::Projection| format!("{} {} x{}", one.status, &one.first.to_string()[11..16], one.count);
+        let brief =
+            |one: &duly::Projection| format!("{} {} x{}", one.status, &one.first.to_string()[11..16], one.count);
         outage.projections.iter().map(brief).collect::<Vec<_>>()
     };
     // By day, at an excluded time, nothing catches up. In the next night something does.
@@ -265,4 +280,38 @@ fn they_are_stored_compared_and_refused_where_nothing_is_chosen() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// As a schedule that names no occurrence is.
+#[test]
+fn a_task_all_of_whose_occurrences_are_excluded_is_refused() {
+    let db = TestDb::new();
+    let client = db.stepper("2027-03-14T12:00:00Z").client().clone();
+    let noon = || NewTask::cron("t", "0 12 * * *").handler("work");
+    for (task, column) in [
+        (noon().only_between("09:00-10:00"), "only_between"),
+        (noon().only_on("2020-01-01, 2026-12-31"), "only_on"),
+        (noon().only_on("2028-01-01").except_on("new-year: 2028-01-01"), "only_on"),
+        (noon().ends_at(at("2027-03-20T00:00:00Z")).except_on("2027-03-14..2027-03-31"), "except_on"),
+    ] {
+        let refused = client.add(task.clone()).unwrap_err().to_string();
+        assert!(
+            refused.starts_with(&format!("invalid {column}: expected a rule that leaves an occurrence")),
+            "{refused}"
+        );
+        assert_eq!(task.upcoming(at("2027-03-14T12:00:00Z"), 1).unwrap_err().to_string(), refused);
+    }
+    assert!(db.tasks().is_empty());
+    // It is enough that one will be run, however far away.
+    let hours =
+        "00:00-00:10, 01:00-01:10, 02:00-02:10, 03:00-03:10, 04:00-04:10, 05:00-05:10, 06:00-06:10, 07:00-07:10";
+    let often = NewTask::cron("far", "*/5 * * * *").handler("work").only_between(hours).only_on("2044-02-29");
+    client.add(often).unwrap();
+    client.add(noon().only_on("2028-02-29")).unwrap();
+    let edited =
+        client.replace(noon().only_on("2027-03-15").ends_at(at("2028-01-01T00:00:00Z")).only_between("13:00-14:00"));
+    assert!(edited.unwrap_err().to_string().starts_with("invalid only_between"));
+    // The dates of a stored task may run out: its other fields can still be edited.
+    db.execute("UPDATE scheduled_tasks SET only_on = '2020-01-01' WHERE name = 't'");
+    client.replace(noon().only_on("2020-01-01").timeout(seconds(5))).unwrap();
 }

@@ -289,9 +289,14 @@ pub(crate) fn planned(
     schedule: Schedule,
     now: Timestamp,
 ) -> Result<(TaskStatus, Option<Timestamp>)> {
-    match resolve::first(&Plan::new(task, schedule, now, None, now), false) {
+    let plan = Plan::new(task, schedule, now, None, now);
+    match resolve::first(&plan, false) {
         Next::Never => Err(Error::never(task.schedule_value.clone())),
-        next => Ok(stored(next, TaskStatus::Active)),
+        next => {
+            let (status, next_run) = stored(next, TaskStatus::Active);
+            next_run.map_or(Ok(()), |first| resolve::check_any_is_open(&plan, first))?;
+            Ok((status, next_run))
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::vtab::array;
@@ -252,20 +252,20 @@ pub(crate) fn configure(connection: &Connection, path: &Path, durability: Durabi
     Ok(())
 }
 
+/// How long the change of the mode of a file waits before it is tried again.
+const MODE_PAUSE: Duration = Duration::from_millis(2);
+
 /// Has the file use a write-ahead log, and returns the mode that it has now. SQLite refuses a change of the mode at once, without the
 /// busy timeout, while another connection writes or changes the mode of a new file as well.
 fn use_wal(connection: &Connection) -> rusqlite::Result<String> {
-    let begin = Instant::now();
-    loop {
-        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
-            Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && begin.elapsed() < BUSY_TIMEOUT =>
-            {
-                std::thread::sleep(Duration::from_millis(2));
-            }
+    let mode = || connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0));
+    for _ in 0..BUSY_TIMEOUT.as_millis() / MODE_PAUSE.as_millis() {
+        match mode() {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => std::thread::sleep(MODE_PAUSE),
             mode => return mode,
         }
     }
+    mode()
 }
 
 /// How the reason of [`Class::Tables`] begins.

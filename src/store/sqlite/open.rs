@@ -3,6 +3,8 @@
 //!
 //! A run that may start is opened and claimed in one statement if a worker is free. Otherwise it is queued.
 
+mod reasons;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::iter;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use rusqlite::{Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, RunStatus};
-use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap, TaskStatus};
+use crate::model::task::{MAX_CATCH_UP, Overlap, TaskStatus};
 use crate::rules::notice::Notice;
 use crate::rules::placement::{Reason, Waiting};
 use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
@@ -21,40 +23,12 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::limits::{InForce, Place};
+use crate::store::sqlite::open::reasons::{CUT, described, miss_reason, skip_reason};
 use crate::store::sqlite::row::Raw;
 use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, PassedRow, Wrote};
 use crate::store::sqlite::sql::{number, sql};
 use crate::store::sqlite::{blocked, owners};
 use crate::store::turn_io::{Seen, Slots};
-
-/// Why an occurrence has no run.
-const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
-const WAITED_BEFORE: &str = "an earlier run of the task had not started yet (overlap policy): with a more urgent priority it starts before others";
-const LATE: &str = "resolved later than the grace of the task (misfire policy)";
-const NOT_NOW: &str = "nothing catches up at a time that the task excludes (only_between, only_on, except_on)";
-const CUT: &str = "too many were due to be looked at one by one when the task was changed";
-
-fn skip_reason(due: &Due, none_has_begun: bool) -> String {
-    match due.plan.overlap {
-        Overlap::BufferAll => {
-            let limit = due.plan.catch_up_limit;
-            format!("{limit} runs of the task were waiting, as many as catch_up_limit allows (overlap policy)")
-        }
-        _ if none_has_begun => WAITED_BEFORE.into(),
-        _ => UNFINISHED_BEFORE.into(),
-    }
-}
-
-fn miss_reason(due: &Due, policy: Misfire) -> String {
-    match policy {
-        Misfire::Skip if due.plan.misfire != Misfire::Skip => format!("{LATE}: {NOT_NOW}"),
-        Misfire::RunAll => {
-            let limit = due.plan.catch_up_limit;
-            format!("{LATE}: catch_up_limit {limit} keeps only the newest")
-        }
-        _ => LATE.into(),
-    }
-}
 
 /// What a transaction has written. The poller passes it on after the commit.
 #[derive(Debug, Default)]
@@ -415,11 +389,24 @@ impl Opener<'_, '_> {
             return Ok(());
         };
         if notice == Notice::Missed && self.cx.written.followed {
-            let (task, name, handler) = (self.due.id, self.due.name.clone(), self.due.handler.clone());
-            let what = PassedBy::Missed { row: run, task, name, handler, span, reason: reason.to_owned() };
-            self.cx.written.passed.push_back(Passed { what, length: 0 });
+            self.follow_missed(run, span, reason);
         }
         self.notice(notice, run, &format!("{}: {reason}", described(&span)))
+    }
+
+    /// Has tasks follow missed occurrences. Those of one resolution are one report, of the newest row, however many periods they are in.
+    fn follow_missed(&mut self, row: i64, span: Span, reason: &str) {
+        if let Some(Passed { what: PassedBy::Missed { row: newest, task, span: all, .. }, .. }) =
+            self.cx.written.passed.back_mut()
+            && *task == self.due.id
+        {
+            *newest = row;
+            all.extend(span);
+            return;
+        }
+        let (task, name, handler) = (self.due.id, self.due.name.clone(), self.due.handler.clone());
+        let what = PassedBy::Missed { row, task, name, handler, span, reason: reason.to_owned() };
+        self.cx.written.passed.push_back(Passed { what, length: 0 });
     }
 
     fn notice(&self, notice: Notice, row: i64, detail: &str) -> Result<(), Fault> {
@@ -492,17 +479,6 @@ impl Opener<'_, '_> {
         self.unfinished = left.len();
         self.scheduled = left.iter().filter(|run| run.origin.is_scheduled()).count();
         Ok(keys.iter().try_for_each(|key| blocked::derive_key(self.cx.tx, key, self.cx.now))?)
-    }
-}
-
-/// `the occurrence of 2027-03-14T03:30:00Z`, `at least 5 occurrences from .. to ..`.
-fn described(span: &Span) -> String {
-    let Span { first, last, count, exact } = span;
-    let least = if *exact { "" } else { "at least " };
-    if *count == 1 {
-        format!("the occurrence of {first}")
-    } else {
-        format!("{least}{count} occurrences from {first} to {last}")
     }
 }
 

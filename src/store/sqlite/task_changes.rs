@@ -63,6 +63,11 @@ pub(crate) fn change(
         (old.status, old.next_run) = stored(next, active);
         (old.active_since, old.planned, old.invalid_reason) = (since, true, None);
     }
+    let windows = |task: &Definition| [&task.only_between, &task.only_on, &task.except_on].map(Clone::clone);
+    if let Some(next) = old.next_run.filter(|_| !same || windows(task) != windows(&old.definition)) {
+        let plan = Plan::new(task, schedule.clone(), next, old.resolved_until, old.active_since);
+        resolve::check_any_is_open(&plan, next)?;
+    }
     let mut stored = task.clone();
     if same {
         (stored.schedule_value, stored.time_zone) = (old.definition.schedule_value, old.definition.time_zone);

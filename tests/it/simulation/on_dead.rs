@@ -71,6 +71,16 @@ impl History {
             let Some(task) = step.before.tasks.get(&run.task).or_else(|| step.after.tasks.get(&run.task)) else {
                 continue;
             };
+            // What a turn finds of a task is one report. A step may have several turns.
+            let is_older = |newer: &RunRow| newer.task == run.task && newer.scheduled_for > run.scheduled_for;
+            let missed_later = |pair: &(Option<&RunRow>, Option<&RunRow>)| {
+                pair.1.is_some_and(|newer| pair.0.is_none() && newer.status == RunStatus::Missed && is_older(newer))
+            };
+            let is_reported = found.iter().any(|(_, of)| *of == run.id);
+            if before.is_none() && status == RunStatus::Missed && !is_reported && step.changed.iter().any(missed_later)
+            {
+                continue;
+            }
             let mut named = BTreeSet::new();
             for origin in self.opens(step, before, run, status) {
                 let targets = task.followers(*origin).filter(|target| named.insert(*target)).collect::<Vec<_>>();

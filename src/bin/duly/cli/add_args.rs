@@ -9,7 +9,7 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy};
 use serde_json::value::RawValue;
 
 use crate::cli::help_examples;
-use crate::cli::values::{MAX_EXIT_CODE, duration, expiry, json_or_input, schedule_duration, variable, variable_name};
+use crate::cli::values::{duration, exit_code, expiry, json_or_input, schedule_duration, variable, variable_name};
 
 const WHEN: &str = "Schedule (exactly one)";
 const WHAT: &str = "What to run (exactly one, or -- ARGV)";
@@ -102,11 +102,11 @@ pub(crate) struct Add {
     pub(crate) only_if: Option<String>,
     /// Exit codes after which the run is dead at once, beside 78; several with commas. After any other it is retried.
     #[arg(long, value_name = "CODES", conflicts_with = "handler", help_heading = COMMAND, value_delimiter = ',',
-          value_parser = clap::value_parser!(i32).range(1..=i64::from(MAX_EXIT_CODE)))]
+          value_parser = exit_code)]
     pub(crate) give_up_exit_codes: Vec<i32>,
     /// Exit codes after which the run is skipped, which is no failure; several with commas.
     #[arg(long, value_name = "CODES", conflicts_with = "handler", help_heading = COMMAND, value_delimiter = ',',
-          value_parser = clap::value_parser!(i32).range(1..=i64::from(MAX_EXIT_CODE)))]
+          value_parser = exit_code)]
     pub(crate) skip_exit_codes: Vec<i32>,
 
     #[command(flatten)]

@@ -15,6 +15,12 @@ const SHORTEST_EXPIRY: Duration = Duration::from_secs(1);
 /// The highest exit code of a program on Unix.
 pub(crate) const MAX_EXIT_CODE: i32 = 255;
 
+/// Reads one of a list of exit codes.
+pub(crate) fn exit_code(text: &str) -> Result<i32, String> {
+    let code = text.trim().parse().ok().filter(|code| (1..=MAX_EXIT_CODE).contains(code));
+    code.ok_or_else(|| format!("expected exit codes from 1 to {MAX_EXIT_CODE}, separated by commas"))
+}
+
 /// The form of a line of the log: time, level and message as text or as one JSON object; or, for the systemd journal, which has its own
 /// times, the level as `<N>` and the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

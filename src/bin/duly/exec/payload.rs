@@ -1,6 +1,6 @@
 //! The payload of the handler `command`. It is checked when a task is added and before a command is started.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -103,9 +103,8 @@ impl Payload {
 
     /// Returns the payload as JSON, after checking it.
     pub(crate) fn checked(&self) -> Result<Box<RawValue>, String> {
-        let json = serde_json::value::to_raw_value(self).map_err(|error| error.to_string())?;
-        Payload::parse(json.get())?;
-        Ok(json)
+        let json = |payload: &Payload| serde_json::value::to_raw_value(payload).map_err(|error| error.to_string());
+        json(&Payload::parse(json(self)?.get())?)
     }
 
     /// Returns what follows an exit code of the command that is not 0.
@@ -187,7 +186,10 @@ fn exit_codes(fields: &Map<String, Value>, name: &str) -> Result<Vec<i32>, Strin
     };
     match field(fields, name) {
         None => Ok(Vec::new()),
-        Some(Value::Array(values)) => values.iter().map(code).collect(),
+        // A set: two payloads with the same codes are the same.
+        Some(Value::Array(values)) => {
+            Ok(values.iter().map(code).collect::<Result<BTreeSet<_>, _>>()?.into_iter().collect())
+        }
         Some(other) => Err(format!("{name}: expected an array of exit codes, found {}", kind(other))),
     }
 }
@@ -248,6 +250,17 @@ mod tests {
         for (code, without, with) in cases {
             assert_eq!((plain.after_exit(code), listed.after_exit(code)), (without, with), "{code}");
         }
+    }
+
+    #[test]
+    fn the_order_of_exit_codes_makes_no_other_payload() {
+        let checked = |codes: &str| {
+            let json = format!(r#"{{"argv": ["x"], "skip_exit_codes": [{codes}]}}"#);
+            Payload::parse(&json).unwrap().checked().unwrap().get().to_owned()
+        };
+        assert_eq!(checked("5, 4, 5"), checked("4, 5"));
+        let given = Payload { skip_exit_codes: vec![5, 4], ..Payload::parse(r#"{"argv": ["x"]}"#).unwrap() };
+        assert_eq!(given.checked().unwrap().get(), checked("4, 5"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use duly::{NewTask, Timestamp};
 use toml::{Table, Value};
 
 use crate::cli::values::truncated;
-use crate::manifest::entry::{Calendars, Entry, check_keys, wrong_value};
+use crate::manifest::entry::{Calendars, Entry, check_keys, is_dates, wrong_value};
 
 pub(super) const KEYS: &[&str] = &["name", "dates"];
 const MAX_NAME: usize = 100;
@@ -39,7 +39,11 @@ fn calendar(entry: &Entry<'_>) -> Result<(String, String), String> {
         let expected = format!("a letter, then up to {} letters, digits or . _ -", MAX_NAME - 1);
         return Err(format!("name: expected {expected}, found {:?}", truncated(&name)));
     }
-    let dates = entry.list("dates")?.filter(|dates| !dates.is_empty()).ok_or("dates: expected dates, found none")?;
+    let dates = entry.days("dates")?.filter(|dates| !dates.is_empty()).ok_or("dates: expected dates, found none")?;
+    if let Some(other) = dates.iter().find(|date| !is_dates(date)) {
+        let expected = "dates such as 2027-12-24 or 2027-12-24..2027-12-26";
+        return Err(format!("dates: expected {expected}, found {:?}", truncated(other)));
+    }
     let dates = dates.join(", ");
     // As a task with these dates is checked.
     let task = NewTask::cron("task", "@daily").handler("work").except_on(&dates);
@@ -95,6 +99,19 @@ mod tests {
     }
 
     #[test]
+    fn a_task_lifts_a_default_and_toml_dates_are_dates() {
+        let text = format!(
+            "[defaults]\nexcept = [\"strike\"]\n{CALENDARS}
+             [[task]]\nname = \"a\"\nevery = \"1h\"\nhandler = \"h\"\nexcept = []\n
+             [[task]]\nname = \"b\"\nevery = \"1h\"\nhandler = \"h\"\nexcept = [2027-12-24, \"2028-01-01\"]\n"
+        );
+        let tasks = parse(&text, Path::new("/etc")).unwrap().tasks;
+        let hourly = |name: &str| NewTask::scheduled(name, duly::ScheduleKind::Interval, "1h").handler("h");
+        let expected = [hourly("a"), hourly("b").except_on("2027-12-24; 2028-01-01")];
+        assert_eq!(format!("{tasks:?}"), format!("{expected:?}"));
+    }
+
+    #[test]
     fn errors_name_the_calendar_and_the_key() {
         let hourly = |rest: &str| task(&format!("cron = \"@hourly\"\n{rest}"));
         for (text, says) in [
@@ -103,6 +120,16 @@ mod tests {
                 "task \"t\": except: expected the name of a [[calendar]] of this file, or dates",
             ),
             (hourly("except = \"holidays\""), "task \"t\": except: expected an array of strings, found \"holidays\""),
+            (hourly("only_on = [7]"), "task \"t\": only_on: expected an array of strings, found 7 in it"),
+            (
+                hourly("except = [\"2027-12-24T00:00:00Z\"]"),
+                "task \"t\": except: expected the name of a [[calendar]] of this file, or dates such as \
+                 2027-12-24..2027-12-26, found \"2027-12-24T00:00:00Z\"",
+            ),
+            (
+                "[[calendar]]\nname = \"a\"\ndates = [\"x: 2027-12-24\"]".to_owned(),
+                "calendar \"a\": dates: expected dates such as 2027-12-24 or 2027-12-24..2027-12-26, found \"x: 2027-12-24\"",
+            ),
             (hourly("only_on = []"), "task \"t\": only_on: expected calendars or dates, found none"),
             ("calendar = 7".to_owned(), "calendar: expected tables, [[calendar]], found 7"),
             ("[[calendar]]\ndates = []".to_owned(), "calendar 1: name: expected a string, found none"),

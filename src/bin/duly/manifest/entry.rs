@@ -252,43 +252,62 @@ impl<'a> Entry<'a> {
         parse(&text).map(Some).ok_or_else(|| format!("{key}: expected {expected}, found {:?}", truncated(&text)))
     }
 
-    /// Returns the dates that a list names, by themselves or by their calendars.
+    /// Returns the dates that a list names, by themselves or by their calendars. No excepted dates: no rule, whatever the defaults say.
     pub(super) fn dates(&self, key: &str) -> Result<Option<String>, String> {
-        let Some(items) = self.list(key)? else { return Ok(None) };
+        let Some(items) = self.days(key)? else { return Ok(None) };
         let dates = |item: &String| match self.calendars.get(item) {
             Some(dates) => Ok(format!("{item}: {dates}")),
-            None if item.starts_with(|c: char| c.is_ascii_digit()) => Ok(item.clone()),
+            None if is_dates(item) => Ok(item.clone()),
             None => {
                 let expected = "the name of a [[calendar]] of this file, or dates such as 2027-12-24..2027-12-26";
                 Err(format!("{key}: expected {expected}, found {:?}", truncated(item)))
             }
         };
         let dates = items.iter().map(dates).collect::<Result<Vec<_>, _>>()?;
-        if dates.is_empty() {
-            Err(format!("{key}: expected calendars or dates, found none"))
-        } else {
-            Ok(Some(dates.join("; ")))
+        match dates.is_empty() {
+            true if key == "except" => Ok(None),
+            true => Err(format!("{key}: expected calendars or dates, found none")),
+            false => Ok(Some(dates.join("; "))),
         }
+    }
+
+    /// Returns a list of strings and TOML dates.
+    pub(super) fn days(&self, key: &str) -> Result<Option<Vec<String>>, String> {
+        let day = |value: &Value| match value {
+            Value::Datetime(at) if at.time.is_none() => Some(at.to_string()),
+            value => value.as_str().map(str::to_owned),
+        };
+        self.items(key, "an array of strings", day)
     }
 
     fn codes(&self, key: &str) -> Result<Vec<i32>, String> {
-        let Some(given) = self.get(key) else { return Ok(Vec::new()) };
         let code = |value: &Value| value.as_integer().and_then(|code| i32::try_from(code).ok());
-        let codes = given.as_array().and_then(|values| values.iter().map(code).collect());
-        codes.ok_or_else(|| wrong_value(key, "a list of exit codes", given))
+        Ok(self.items(key, "an array of exit codes", code)?.unwrap_or_default())
     }
 
     pub(super) fn list(&self, key: &str) -> Result<Option<Vec<String>>, String> {
-        let strings = |value: &Value| value.as_str().map(str::to_owned);
-        match self.get(key) {
-            None => Ok(None),
-            Some(value @ Value::Array(items)) => {
-                let texts: Option<Vec<String>> = items.iter().map(strings).collect();
-                texts.map(Some).ok_or_else(|| wrong_value(key, "an array of strings", value))
-            }
-            Some(other) => Err(wrong_value(key, "an array of strings", other)),
-        }
+        self.items(key, "an array of strings", |value| value.as_str().map(str::to_owned))
     }
+
+    fn items<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<Vec<T>>, String> {
+        let items = match self.get(key) {
+            None => return Ok(None),
+            Some(Value::Array(items)) => items,
+            Some(other) => return Err(wrong_value(key, expected, other)),
+        };
+        let item = |item| read(item).ok_or_else(|| format!("{} in it", wrong_value(key, expected, item)));
+        items.iter().map(item).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// Whether a text can be a date or a range of dates. Whether it is one is checked with the task.
+pub(super) fn is_dates(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_digit() || "-. ".contains(c))
 }
 
 /// Converts TOML to JSON; a date and time becomes its text. Infinity and NaN are refused.

@@ -289,7 +289,7 @@ mod tests {
             ("every = \"1m\"", "expected one of command, shell or handler"),
             ("SHELL command = [\"true\"]", "command and shell: expected one of them"),
             ("every = \"1m\"\ncommand = []", "command: expected a program, found none"),
-            ("every = \"1m\"\ncommand = [1]", "command: expected an array of strings, found an array"),
+            ("every = \"1m\"\ncommand = [1]", "command: expected an array of strings, found 1 in it"),
             ("every = \"1m\"\ncommand = [\"\"]", "argv: expected a program"),
             ("every = \"1m\"\ncommand = [\"a\", \"\\u0000\"]", "argv[1]: a NUL character cannot be passed"),
             ("SHELL env = { \"A=B\" = \"\" }", "env: expected the name of a variable"),

@@ -135,7 +135,12 @@ pub(super) fn templates(file: &Table, shared: &Entry<'_>) -> Result<Vec<Template
             Some(Value::String(name)) => format!("template {:?}: ", truncated(name)),
             _ => format!("template {}: ", place + 1),
         };
-        check_keys(table, &place, &[KEYS, SHARED_KEYS, POLICIES])?;
+        if let Some(key) = OF_SCHEDULES.iter().find(|key| table.contains_key(**key)) {
+            return Err(format!("{place}{key}: not allowed for a template: the agent chooses the schedule"));
+        }
+        let others: Vec<&str> = [SHARED_KEYS, POLICIES].concat();
+        let others: Vec<&str> = others.into_iter().filter(|key| !OF_SCHEDULES.contains(key)).collect();
+        check_keys(table, &place, &[KEYS, &others])?;
         let template = template(&Entry { table, ..*shared }).map_err(|reason| format!("{place}{reason}"))?;
         if templates.iter().any(|other| other.name == template.name) {
             return Err(format!("{place}expected one template of this name, found two"));
@@ -145,15 +150,13 @@ pub(super) fn templates(file: &Table, shared: &Entry<'_>) -> Result<Vec<Template
     Ok(templates)
 }
 
+/// What the agent chooses.
+const OF_SCHEDULES: [&str; 4] = ["time_zone", "only_between", "only_on", "except"];
+
 fn template(entry: &Entry<'_>) -> Result<Template, String> {
     let name = entry.text("name")?.ok_or("name: expected a string, found none")?;
     if !is_name(&name) {
         return Err(format!("name: expected {EXPECTED_NAME}, found {:?}", truncated(&name)));
-    }
-    for key in ["time_zone", "only_between", "only_on", "except"] {
-        if entry.table.contains_key(key) {
-            return Err(format!("{key}: not allowed for a template: the agent chooses the schedule"));
-        }
     }
     let mut parameters = parameters(entry)?;
     let payload = entry.command()?.ok_or("command: expected an array of strings, found none")?;
