@@ -155,7 +155,8 @@ fn what_was_missed_in_several_periods_is_one_report() {
     let task = hourly().misfire(Misfire::Skip, seconds(60)).on_missed("tell");
     after_an_outage(&db, task, "2027-03-28T12:30:00Z");
     assert_eq!(db.number::<u32>("SELECT count(*) FROM task_runs WHERE status = 'missed'"), 15);
-    let told = "SELECT payload ->> 'from', payload ->> 'to', payload ->> 'count' FROM task_runs WHERE origin = 'on_missed'";
+    let told =
+        "SELECT payload ->> 'from', payload ->> 'to', payload ->> 'count' FROM task_runs WHERE origin = 'on_missed'";
     assert_eq!(db.rows(told), ["2027-03-14T13:00:00.000Z|2027-03-28T12:00:00.000Z|126"]);
     let missed = db.number::<u64>("SELECT sum(occurrences) FROM task_runs WHERE status = 'missed'");
     assert_eq!(missed, 126);

@@ -39,8 +39,8 @@ pub(crate) struct Written {
     pub(crate) once: Once,
     /// Whether a task was resolved only in part and is still due.
     pub(crate) more: bool,
-    /// Whether a run was opened that has already expired.
-    pub(crate) expired: bool,
+    /// How many runs were opened that had already expired. A turn of few items may leave them among those that wait.
+    pub(crate) expired: usize,
     /// Whether a blocked run was written; see [`blocked::any_blocked`].
     pub(crate) blocked: bool,
     /// How many runs were not claimed because they were not yet written as their task is now; and how many of these the list of runs
@@ -84,7 +84,7 @@ impl Written {
         let Written { events, more, expired, blocked, passed, .. } = aside;
         self.events.extend(events);
         self.more |= more;
-        self.expired |= expired;
+        self.expired += expired;
         self.blocked |= blocked;
         self.passed.extend(passed.into_iter().map(|passed| Passed { length, ..passed }));
     }
@@ -345,7 +345,7 @@ impl Opener<'_, '_> {
             _ => {
                 let id = runs::open(self.cx.tx, &run, blocked)?;
                 self.cx.written.blocked |= blocked.is_some();
-                self.cx.written.expired |= run.expires_at.is_some_and(|at| at <= self.cx.now);
+                self.cx.written.expired += usize::from(run.expires_at.is_some_and(|at| at <= self.cx.now));
                 if let (Some(Reason::Key), Some(key)) = (blocked, run.key) {
                     blocked::derive_key(self.cx.tx, key, self.cx.now)?;
                 }

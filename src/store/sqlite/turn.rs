@@ -500,7 +500,7 @@ impl<'a> Turning<'a> {
         once::finish(&mut cx, claimer)?;
         self.follow_passed()?;
         // A run that was resolved too late to begin would count as claimable.
-        if std::mem::take(&mut self.written.expired) {
+        if self.written.expired > 0 {
             self.expire()?;
             self.follow_passed()?;
         }

@@ -120,7 +120,7 @@ impl Turning<'_> {
             self.memory.passed.clear();
         }
         self.written.listed = self.written.renewed;
-        let limit = self.slots.room + self.memory.aside.len();
+        let limit = self.slots.room + self.memory.aside.len() + self.written.expired;
         let lists = claim::claimable(tx, &open, &self.memory.passed, now, limit)?;
         let mut order = std::mem::take(&mut self.memory.claimed);
         let mut runs = claim::by_urgency(lists, &mut order);
