@@ -288,7 +288,7 @@ fn project(step: Step, projections: &mut Vec<Projection>, waiting: &mut Vec<Unfi
             }
             _ => projections.push(projection(RunStatus::Skipped, span)),
         },
-        Step::Close(span, _) => projections.push(projection(RunStatus::Skipped, span)),
+        Step::Close(span, _) | Step::Limit(span) => projections.push(projection(RunStatus::Skipped, span)),
         Step::Miss(span) | Step::Cut(span) => projections.push(projection(RunStatus::Missed, span)),
         Step::CancelWaiting => {
             let queued = projections.iter_mut().filter(|projection| projection.status == RunStatus::Queued);

@@ -55,6 +55,7 @@ mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod settle;
 pub(crate) mod sql;
+mod starts;
 pub(crate) mod task_changes;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
@@ -152,6 +153,10 @@ impl Store for SqliteStore {
 
     fn marked_runs(&mut self, task: i64, most: usize) -> Result<Option<usize>> {
         self.read("count runs", |tx, _| Ok(marks::count(tx, task, most)?))
+    }
+
+    fn next_start(&mut self, task: i64) -> Result<Option<Timestamp>> {
+        self.read("look for starts", |tx, _| Ok(starts::closed_until(tx, &starts::Subject::task(task))?))
     }
 
     fn run(&mut self, run: i64) -> Result<Option<Run>> {

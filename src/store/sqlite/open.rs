@@ -6,24 +6,26 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, RunStatus};
-use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap, TaskStatus};
+use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap, TaskStatus, WhenLimited};
 use crate::rules::notice::Notice;
 use crate::rules::placement::{Reason, Waiting};
-use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
-use crate::schedule::{Closed, Schedule, ScheduleKind, Schedules};
+use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
+use crate::schedule::{Closed, Schedule, ScheduleKind, Schedules, duration_text};
 use crate::store::fault::Fault;
 use crate::store::sqlite::due::{self, Due};
 use crate::store::sqlite::first_look;
-use crate::store::sqlite::limits::{InForce, Place};
+use crate::store::sqlite::limits::{self, InForce, Place, Subjects};
 use crate::store::sqlite::row::Raw;
 use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, PassedRow, Wrote};
 use crate::store::sqlite::sql::{number, sql};
+use crate::store::sqlite::starts::{self, Of};
 use crate::store::sqlite::{blocked, owners};
 use crate::store::turn_io::{Seen, Slots};
 
@@ -32,6 +34,7 @@ const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (over
 const WAITED_BEFORE: &str = "an earlier run of the task had not started yet (overlap policy): with a more urgent priority it starts before others";
 const LATE: &str = "resolved later than the grace of the task (misfire policy)";
 const NOT_NOW: &str = "nothing catches up at a time that the task excludes (only_between, only_on, except_on)";
+const NONE_LEFT: &str = "nothing catches up while no start is left (when_limited)";
 const CUT: &str = "too many were due to be looked at one by one when the task was changed";
 
 fn skip_reason(due: &Due, none_has_begun: bool) -> String {
@@ -45,9 +48,10 @@ fn skip_reason(due: &Due, none_has_begun: bool) -> String {
     }
 }
 
-fn miss_reason(due: &Due, policy: Misfire) -> String {
-    match policy {
-        Misfire::Skip if due.plan.misfire != Misfire::Skip => format!("{LATE}: {NOT_NOW}"),
+fn miss_reason(due: &Due, plan: &Plan, now: Timestamp) -> String {
+    match plan.misfire_at(now) {
+        Misfire::Skip if plan.misfire != Misfire::Skip && plan.closed(now).is_none() => format!("{LATE}: {NONE_LEFT}"),
+        Misfire::Skip if plan.misfire != Misfire::Skip => format!("{LATE}: {NOT_NOW}"),
         Misfire::RunAll => {
             let limit = due.plan.catch_up_limit;
             format!("{LATE}: catch_up_limit {limit} keeps only the newest")
@@ -86,6 +90,10 @@ pub(crate) struct Written {
     pub(crate) passed: VecDeque<Passed>,
     /// How many items the runs that follow others count as.
     pub(crate) followers: usize,
+    /// How many runs were not claimed because no start of their task was left.
+    pub(crate) postponed: usize,
+    /// How many runs were released that had waited for a start of their task.
+    pub(crate) released: usize,
 }
 
 /// What the resolution of a task has passed over or cancelled, and other runs may follow.
@@ -204,12 +212,17 @@ pub(crate) fn resolve_due(
 ) -> Result<(), Fault> {
     let (tx, now, id) = (cx.tx, cx.now, due.id);
     let unfinished = if due.any_unfinished { unfinished(tx, id, due.plan.overlap)? } else { Vec::new() };
-    let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
+    let limited = if due.when_limited == WhenLimited::Skip { limited(cx, due)? } else { None };
+    let limited_plan = limited.as_ref().map(|of| Plan { starts_left: Some(of.left), ..due.plan.clone() });
+    let plan = limited_plan.as_ref().unwrap_or(&due.plan);
+    let resolution = resolve::resolve(plan, &unfinished, now, rest);
     let is_new = seen.is_some_and(|seen| seen.is_new(due.plan.next_run));
     // A run that has expired before it is opened runs in the place of no other.
     let can_run = |at: Timestamp| is_new || due.expires_at(at).is_none_or(|at| at > now);
     let mut opener = Opener {
         due,
+        plan,
+        limited: limited.map(|of| of.reason),
         is_new,
         opens: resolution
             .steps
@@ -249,6 +262,34 @@ pub(crate) fn resolve_due(
     Ok(())
 }
 
+/// The limit that leaves the fewest starts of a task.
+struct Limited {
+    left: usize,
+    /// Why an occurrence is skipped when none is left.
+    reason: String,
+}
+
+/// Returns how many starts a task has left, as far as one resolution uses them.
+fn limited(cx: &Change<'_>, due: &Due) -> Result<Option<Limited>, Fault> {
+    let mut fewest: Option<Limited> = None;
+    for (subject, rate) in cx.written.limits.subjects(cx.tx, &due.starting())? {
+        let is_closed = cx.written.limits.any_closed() && starts::is_closed(cx.tx, &subject)?;
+        let left = if is_closed { 0 } else { starts::left(cx.tx, &subject, &rate, MAX_LOOKED_AT, cx.now)? };
+        let left = usize::try_from(left).unwrap_or(0);
+        if fewest.as_ref().is_none_or(|fewest| left < fewest.left) {
+            let of = match subject.of() {
+                Some(Of::Task(_)) => "the task".to_owned(),
+                Some(Of::Key(key)) => format!("the key {key}"),
+                None => format!("the handler {}", due.handler),
+            };
+            let per = duration_text(Duration::from_millis(rate.per.unsigned_abs()));
+            let reason = format!("no start was left: at most {} of {of} in {per} (when_limited)", rate.starts);
+            fewest = Some(Limited { left, reason });
+        }
+    }
+    Ok(fewest)
+}
+
 const ADVANCE: &str = "
     UPDATE scheduled_tasks SET next_run = :next, resolved_until = :until WHERE id = :task";
 
@@ -275,10 +316,25 @@ fn advance(
     Ok(())
 }
 
+/// Why occurrences are passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The overlap policy or the misfire policy.
+    Policy,
+    /// A rule of the task's windows.
+    Window(Closed),
+    /// A limit of starts.
+    Limit,
+}
+
 /// Applies the steps of the resolution of one task.
 struct Opener<'a, 'c> {
     cx: &'c mut Change<'a>,
     due: &'c Due,
+    /// The plan by which it is resolved.
+    plan: &'c Plan,
+    /// Why an occurrence is skipped for which no start is left.
+    limited: Option<String>,
     /// Whether the task was written, or made due, since the last poll.
     is_new: bool,
     /// Whether a run is opened that has not expired, or occurrences are left that the next turn resolves.
@@ -302,9 +358,11 @@ impl Opener<'_, '_> {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
             Step::Skip(span) => self.skip(&span),
             Step::Close(span, closed) => self.close(&span, closed),
+            Step::Limit(span) => self.limit(&span),
             Step::Miss(span) => {
-                let policy = self.due.plan.misfire_at(self.cx.now);
-                self.miss(&span, &miss_reason(self.due, policy), Notice::of_misfire(policy, self.opens))
+                let (plan, now) = (self.plan, self.cx.now);
+                let notice = Notice::of_misfire(plan.misfire_at(now), self.opens);
+                self.miss(&span, &miss_reason(self.due, plan, now), notice)
             }
             Step::Cut(span) => self.miss(&span, CUT, Notice::Missed),
             Step::CancelWaiting => self.cancel_waiting(),
@@ -318,8 +376,12 @@ impl Opener<'_, '_> {
             run.expires_at = run.expires_at.map(|at| first_look::at_first_look(at, self.cx.now));
         }
         let (has_older, overlap) = (self.scheduled > 0, self.due.plan.overlap);
-        let mut facts = Waiting { origin, status: TaskStatus::Active, overlap, has_older, key_is_taken: false };
+        let starting = self.due.starting();
+        let starts_are_used = self.cx.written.limits.is_closed(self.cx.tx, &starting)?;
+        let mut facts =
+            Waiting { origin, status: TaskStatus::Active, overlap, has_older, starts_are_used, key_is_taken: false };
         let mut slot = 0;
+        let mut subjects = Subjects::new();
         if facts.reason().is_none() {
             facts.key_is_taken = match run.key {
                 None => false,
@@ -336,19 +398,22 @@ impl Opener<'_, '_> {
             };
         }
         let blocked = facts.reason();
+        if blocked.is_none() && self.claimer.is_some() {
+            subjects = self.cx.written.limits.subjects(self.cx.tx, &starting)?;
+        }
         let may_start = blocked.is_none()
             && run.run_at <= self.cx.now
             && run.expires_at.is_none_or(|at| at > self.cx.now)
             && self.claimer.as_ref().is_some_and(|(claimer, slots)| {
                 slots.admits(&self.due.retry)
-                    && self.cx.written.limits.admit(slots, run.handler)
+                    && limits::admit(&subjects, slots)
                     && claimer.handlers.contains(run.handler)
             })
             && self.cx.written.limits.is_open(self.cx.tx, run.handler, self.cx.now)?;
         let opened = match &mut self.claimer {
             // Its row follows from its task alone: `once::finish` starts such runs together.
             Some((_, slots)) if may_start && is_plain(self.due, &run) => {
-                let begins_by = self.cx.written.limits.record_start(self.cx.tx, run.handler, slots, self.cx.now)?;
+                let begins_by = self.cx.written.limits.record_start(self.cx.tx, &subjects, slots, self.cx.now)?;
                 let read_ahead = slots.take();
                 self.cx.written.once.starting.push(self.cx.written.claims.len());
                 let claim = first_claim(self.due, UNNUMBERED, scheduled_for, origin, self.cx.now);
@@ -360,7 +425,7 @@ impl Opener<'_, '_> {
                 let started = slots.started(self.cx.now);
                 let id = runs::start(self.cx.tx, &run, claimer, slot, started)?;
                 if let Some(id) = id {
-                    let begins_by = self.cx.written.limits.record_start(self.cx.tx, run.handler, slots, self.cx.now)?;
+                    let begins_by = self.cx.written.limits.record_start(self.cx.tx, &subjects, slots, self.cx.now)?;
                     let read_ahead = slots.take();
                     let claim = first_claim(self.due, id, scheduled_for, origin, self.cx.now);
                     let claim = Claim { read_ahead, begins_by, ..claim };
@@ -393,7 +458,7 @@ impl Opener<'_, '_> {
 
     fn skip(&mut self, span: &Span) -> Result<(), Fault> {
         let reason = skip_reason(self.due, self.none_has_begun);
-        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason, None)? else { return Ok(()) };
+        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason, By::Policy)? else { return Ok(()) };
         // Behind a run of the same resolution they are skipped because that is late, and not because runs take long.
         if !self.was_held {
             return Ok(());
@@ -407,11 +472,17 @@ impl Opener<'_, '_> {
     /// Records no event: the task asks for these skips.
     fn close(&mut self, span: &Span, closed: Closed) -> Result<(), Fault> {
         let reason = self.due.plan.windows.as_ref().map(|windows| windows.reason(closed)).unwrap_or_default();
-        self.pass_over(RunStatus::Skipped, span, &reason, Some(closed)).map(|_| ())
+        self.pass_over(RunStatus::Skipped, span, &reason, By::Window(closed)).map(|_| ())
+    }
+
+    /// Records the skip of occurrences for which no start was left.
+    fn limit(&mut self, span: &Span) -> Result<(), Fault> {
+        let reason = self.limited.clone().unwrap_or_default();
+        self.pass_over(RunStatus::Skipped, span, &reason, By::Limit).map(|_| ())
     }
 
     fn miss(&mut self, span: &Span, reason: &str, notice: Notice) -> Result<(), Fault> {
-        let Some((span, PassedRow { run, .. })) = self.pass_over(RunStatus::Missed, span, reason, None)? else {
+        let Some((span, PassedRow { run, .. })) = self.pass_over(RunStatus::Missed, span, reason, By::Policy)? else {
             return Ok(());
         };
         if notice == Notice::Missed && self.cx.written.followed {
@@ -433,8 +504,9 @@ impl Opener<'_, '_> {
         status: RunStatus,
         span: &Span,
         reason: &str,
-        closed: Option<Closed>,
+        by: By,
     ) -> Result<Option<(Span, PassedRow)>, Fault> {
+        let closed = if let By::Window(closed) = by { Some(closed) } else { None };
         let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
         let reason = format!("{least}{reason}");
         let mut row = PassedOver {
@@ -444,7 +516,7 @@ impl Opener<'_, '_> {
             status,
             span: *span,
             reason: &reason,
-            is_closed: closed.is_some(),
+            is_asked_for: by != By::Policy,
         };
         // After a clock that was wrong the oldest occurrences may have rows. Those after them form a shorter span.
         let passed = loop {

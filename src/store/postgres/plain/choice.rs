@@ -8,7 +8,7 @@ use postgres::Row;
 use crate::clock::Timestamp;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, Origin};
-use crate::model::task::Overlap;
+use crate::model::task::{Overlap, WhenLimited};
 use crate::rules::resolve::Plan;
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
@@ -268,6 +268,7 @@ fn due(row: &Row, id: i64, schedules: &mut Schedules) -> Result<Option<Due>, Fau
             starts_at,
             ends_at: time(16)?,
             windows: None,
+            starts_left: None,
             overlap,
             misfire,
             grace: length(row, 20)?.unwrap_or_default(),
@@ -279,6 +280,8 @@ fn due(row: &Row, id: i64, schedules: &mut Schedules) -> Result<Option<Due>, Fau
         jitter: Duration::ZERO,
         priority,
         key: (overlap != Overlap::Allow).then(|| format!("#{id}")),
+        rate: None,
+        when_limited: WhenLimited::Wait,
         any_unfinished: false,
     }))
 }

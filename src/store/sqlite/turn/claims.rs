@@ -74,12 +74,16 @@ impl Turning<'_> {
     /// hold back, a turn passes over a limited number: the next one goes on behind them.
     pub(super) fn claim(&mut self) -> Result<(), Fault> {
         loop {
-            let passed = self.memory.aside.len() + self.passed_over + self.written.renewed;
-            let before = (passed, self.written.claims.len());
+            let before = (self.changes(), self.written.claims.len());
             self.claim_first()?;
             let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
             // A server has not told of all runs that may start in the place of those that were renewed.
             self.more |= self.written.renewed > 0;
+            if self.backing.is_some() && self.written.postponed > 0 {
+                // Nor of all that may start in the place of those that wait for a start.
+                self.more = true;
+                return Ok(());
+            }
             if self.slots.room == 0 || self.budget == 0 {
                 return Ok(());
             }
@@ -87,11 +91,17 @@ impl Turning<'_> {
                 self.more = true;
                 return Ok(());
             }
-            if (self.memory.aside.len() + self.passed_over + self.written.renewed, claimed) == before {
+            if (self.changes(), claimed) == before {
                 self.memory.passed.clear();
                 return Ok(());
             }
         }
+    }
+
+    /// Counts what changes which runs the lists of the next ones hold.
+    fn changes(&self) -> usize {
+        let limited = self.written.postponed + self.written.released;
+        self.memory.aside.len() + self.passed_over + self.written.renewed + limited
     }
 
     /// Returns whether an attempt of an earlier history holds a task back.
