@@ -218,6 +218,7 @@ struct LimitJson {
     per_ms: Option<u64>,
     managed_by: Option<String>,
     used: u64,
+    #[serde(default)]
     started: u64,
     waiting: u64,
     next_start: Option<Timestamp>,

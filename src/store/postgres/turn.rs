@@ -390,9 +390,10 @@ fn shown(done: &Done) -> String {
     let (others, not_stopped) = (owners(&done.others), owners(&done.not_stopped));
     let Done { claims, events, stop, declared_gone, orphaned, unwritten, more_lost, .. } = done;
     let Done { recovered, extended, more_due, more_unplanned, next_due, next_claimable, next_expiry, .. } = done;
+    let next_opening = done.next_opening;
     format!(
         "{claims:#?} {events:#?} {stop:?} {others:?} {declared_gone:?} {not_stopped:?} {orphaned:?} {unwritten:?} {resting:?} \
          {more_lost} {recovered:?} {extended:?} {more_due} {more_unplanned} due {next_due:?} \
-         claimable {next_claimable:?} expiry {next_expiry:?}"
+         claimable {next_claimable:?} expiry {next_expiry:?} opening {next_opening:?}"
     )
 }

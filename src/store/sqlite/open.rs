@@ -6,7 +6,6 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::iter;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rusqlite::{Transaction, named_params};
 
@@ -17,16 +16,17 @@ use crate::model::task::{MAX_CATCH_UP, Misfire, Overlap, TaskStatus, WhenLimited
 use crate::rules::notice::Notice;
 use crate::rules::placement::{Reason, Waiting};
 use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
-use crate::schedule::{Closed, Schedule, ScheduleKind, Schedules, duration_text};
+use crate::schedule::{Closed, Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
-use crate::store::sqlite::due::{self, Due};
+use crate::store::sqlite::due::Due;
 use crate::store::sqlite::first_look;
+use crate::store::sqlite::first_claim::{UNNUMBERED, first_claim, is_plain, opening};
 use crate::store::sqlite::limits::{self, InForce, Place, Subjects};
+use crate::store::sqlite::pass_over::{PassedOver, PassedRow, pass_over};
 use crate::store::sqlite::row::Raw;
-use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, PassedRow, Wrote};
+use crate::store::sqlite::runs::{self, Claimer, Wrote};
 use crate::store::sqlite::sql::{number, sql};
-use crate::store::sqlite::starts::{self, Of};
-use crate::store::sqlite::{blocked, owners};
+use crate::store::sqlite::{blocked, limited, owners};
 use crate::store::turn_io::{Seen, Slots};
 
 /// Why an occurrence has no run.
@@ -139,9 +139,6 @@ pub(crate) struct Once {
     pub(crate) completed: Vec<i64>,
 }
 
-/// The run id of a claim whose run is not opened yet.
-pub(crate) const UNNUMBERED: i64 = 0;
-
 /// A transaction that changes runs, with what its functions need.
 pub(crate) struct Change<'a> {
     pub(crate) tx: &'a Transaction<'a>,
@@ -212,8 +209,9 @@ pub(crate) fn resolve_due(
 ) -> Result<(), Fault> {
     let (tx, now, id) = (cx.tx, cx.now, due.id);
     let unfinished = if due.any_unfinished { unfinished(tx, id, due.plan.overlap)? } else { Vec::new() };
-    let limited = if due.when_limited == WhenLimited::Skip { limited(cx, due)? } else { None };
-    let limited_plan = limited.as_ref().map(|of| Plan { starts_left: Some(of.left), ..due.plan.clone() });
+    let limited = (due.when_limited == WhenLimited::Skip).then(|| limited::limited(tx, &cx.written.limits, due, now));
+    let limited = limited.transpose()?;
+    let limited_plan = limited.as_ref().map(|of| Plan { starts_left: of.left, ..due.plan.clone() });
     let plan = limited_plan.as_ref().unwrap_or(&due.plan);
     let resolution = resolve::resolve(plan, &unfinished, now, rest);
     let is_new = seen.is_some_and(|seen| seen.is_new(due.plan.next_run));
@@ -260,34 +258,6 @@ pub(crate) fn resolve_due(
     cx.written.more |= matches!(next, Next::At(at) if at <= now);
     advance(tx, id, next, resolution.resolved_until, now)?;
     Ok(())
-}
-
-/// The limit that leaves the fewest starts of a task.
-struct Limited {
-    left: usize,
-    /// Why an occurrence is skipped when none is left.
-    reason: String,
-}
-
-/// Returns how many starts a task has left, as far as one resolution uses them.
-fn limited(cx: &Change<'_>, due: &Due) -> Result<Option<Limited>, Fault> {
-    let mut fewest: Option<Limited> = None;
-    for (subject, rate) in cx.written.limits.subjects(cx.tx, &due.starting())? {
-        let is_closed = cx.written.limits.any_closed() && starts::is_closed(cx.tx, &subject)?;
-        let left = if is_closed { 0 } else { starts::left(cx.tx, &subject, &rate, MAX_LOOKED_AT, cx.now)? };
-        let left = usize::try_from(left).unwrap_or(0);
-        if fewest.as_ref().is_none_or(|fewest| left < fewest.left) {
-            let of = match subject.of() {
-                Some(Of::Task(_)) => "the task".to_owned(),
-                Some(Of::Key(key)) => format!("the key {key}"),
-                None => format!("the handler {}", due.handler),
-            };
-            let per = duration_text(Duration::from_millis(rate.per.unsigned_abs()));
-            let reason = format!("no start was left: at most {} of {of} in {per} (when_limited)", rate.starts);
-            fewest = Some(Limited { left, reason });
-        }
-    }
-    Ok(fewest)
 }
 
 const ADVANCE: &str = "
@@ -520,7 +490,7 @@ impl Opener<'_, '_> {
         };
         // After a clock that was wrong the oldest occurrences may have rows. Those after them form a shorter span.
         let passed = loop {
-            if let Some(passed) = runs::pass_over(self.cx.tx, &row, self.cx.now)? {
+            if let Some(passed) = pass_over(self.cx.tx, &row, self.cx.now)? {
                 break passed;
             }
             let Span { first, last, count, .. } = row.span;
@@ -587,82 +557,4 @@ pub(crate) fn already(
 ) -> rusqlite::Result<()> {
     let detail = format!("the occurrence of {scheduled_for} has a run already");
     owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
-}
-
-/// The only run that the rules open for a due task, if they open it now and do nothing else.
-#[cfg(feature = "postgres")]
-pub(crate) struct Only {
-    /// Its claim, without its id.
-    pub(crate) claim: Claim,
-    /// When the task is due next, after now; `None`: it is completed.
-    pub(crate) next: Option<Timestamp>,
-}
-
-/// Decides about a task that has no unfinished run.
-#[cfg(feature = "postgres")]
-pub(crate) fn only_run(due: &Due, now: Timestamp) -> Option<Only> {
-    if due.plan.schedule.contradicting_zone(due.plan.next_run).is_some() {
-        return None;
-    }
-    let resolution = resolve::resolve(&due.plan, &[], now, Rest::Later);
-    let [Step::Open { scheduled_for, origin }] = resolution.steps[..] else { return None };
-    let next = match resolution.next {
-        Next::Never => None,
-        Next::At(at) if at > now => Some(at),
-        _ => return None,
-    };
-    let run = opening(due, scheduled_for, origin);
-    let as_planned = run.run_at == due.plan.next_run && resolution.resolved_until == Some(due.plan.next_run);
-    (as_planned && run.expires_at.is_none())
-        .then(|| Only { claim: first_claim(due, UNNUMBERED, scheduled_for, origin, now), next })
-}
-
-/// Returns the row of a new run of a due task.
-fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
-    Opening {
-        task: due.id,
-        handler: &due.handler,
-        scheduled_for,
-        origin,
-        run_at: scheduled_for.plus(due::part_of(due.jitter, &due.name)).min(Timestamp::MAX),
-        expires_at: due.expires_at(scheduled_for),
-        priority: due.priority,
-        key: due.key.as_deref(),
-        payload: None,
-        retry_of: None,
-        request_key: None,
-    }
-}
-
-/// Returns whether the row of the run follows from the `once` task alone.
-fn is_plain(due: &Due, run: &Opening<'_>) -> bool {
-    due.kind == ScheduleKind::Once
-        && run.run_at == due.plan.next_run
-        && run.expires_at.is_none()
-        && run.key.is_none_or(|key| key.starts_with('#'))
-}
-
-fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin, now: Timestamp) -> Claim {
-    Claim {
-        run_id,
-        attempt: 1,
-        task: due.name.clone(),
-        handler: due.handler.clone(),
-        payload: due.payload.clone(),
-        task_payload: None,
-        scheduled_for,
-        origin,
-        claimed_at: now,
-        timeout: due.timeout,
-        task_id: due.id,
-        forgiven: 0,
-        interrupted: 0,
-        retry: due.retry,
-        concurrency_key: due.key.clone(),
-        first: None,
-        recurring: due.kind != ScheduleKind::Once,
-        read_ahead: false,
-        begins_by: None,
-        owner: None,
-    }
 }

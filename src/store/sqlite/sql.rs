@@ -19,7 +19,7 @@ macro_rules! selected {
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 31] = [
+pub(crate) const SHARED: [(&str, &str); 33] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -134,6 +134,13 @@ pub(crate) const SHARED: [(&str, &str); 31] = [
     ("zone_marks", "8"),
     // Of how many time zones the rules are compared: there are some 600 names.
     ("zones", "800"),
+    // How many keys and tasks one turn opens that had no start left.
+    ("openings", "64"),
+    // In PostgreSQL, how many starts of a task a time may have; NULL if its text cannot be read.
+    (
+        "max_starts",
+        "(CASE WHEN .max_starts ~ '^[0-9]{1,5} *[/]' THEN btrim(split_part(.max_starts, '/', 1))::bigint END)",
+    ),
     // How many tasks and runs that a wrong clock had planned one turn looks at.
     ("misplanned", "250"),
     // Numbers of starts from here on are refused by a CHECK, and ignored.

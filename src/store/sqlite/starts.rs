@@ -176,6 +176,16 @@ pub(crate) fn due(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlit
     statement.query_map(named_params! { ":now": now, ":limit": limit }, read)?.collect()
 }
 
+const ANY_WAITS: &str = sql! {"
+    SELECT EXISTS (SELECT 1 FROM rate_limit_openings)
+       AND (EXISTS (SELECT 1 FROM task_runs WHERE {waiting} AND blocked = 'starts')
+            OR EXISTS (SELECT 1 FROM task_runs WHERE {waiting} AND blocked = 'key'))"};
+
+/// Returns whether a run may wait for a start of its key or of its task.
+pub(crate) fn any_waits(tx: &Transaction<'_>) -> rusqlite::Result<bool> {
+    tx.prepare_cached(ANY_WAITS)?.query_row([], |row| row.get(0))
+}
+
 const OPEN: &str = "DELETE FROM rate_limit_openings WHERE subject = :subject";
 
 /// Opens a subject whose time has come, if a start of it is free now: another limit, or a clock that was wrong, may have another time. Returns

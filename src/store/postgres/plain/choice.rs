@@ -19,7 +19,7 @@ use crate::store::sqlite::claim::{ByPriority, by_urgency};
 use crate::store::sqlite::due::Due;
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
-use crate::store::sqlite::open::{self, Only};
+use crate::store::sqlite::first_claim::{self, Only};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::turn::QUICK;
 use crate::store::turn_io::{Slots, Work};
@@ -161,7 +161,7 @@ impl Choosing<'_> {
         for (task, place) in by_urgency(self.due.clone(), &mut self.choice.counted.0).take(limit) {
             let row = &self.rows[place];
             let Some(due) = due(row, task, self.schedules)? else { return Ok(false) };
-            let Some(Only { claim, next }) = open::only_run(&due, self.work.now) else { return Ok(false) };
+            let Some(Only { claim, next }) = first_claim::only_run(&due, self.work.now) else { return Ok(false) };
             let (priority, has_key) = (i64::from(due.priority), due.key.is_some());
             let (origin, version, is_once) = (claim.origin, Version::read(row, 9, 26)?, due.kind == ScheduleKind::Once);
             let Due { handler, plan: Plan { next_run: due, .. }, .. } = due;

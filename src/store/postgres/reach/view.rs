@@ -193,7 +193,11 @@ const ANY_WORK: &str = sql! {"
          UNION ALL
         SELECT x.id FROM unnest($1::text[]) one (handler) CROSS JOIN LATERAL (
             SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.handler = one.handler
-             ORDER BY r.priority, r.run_at LIMIT 1) x))"};
+             ORDER BY r.priority, r.run_at LIMIT 1) x
+         UNION ALL
+        SELECT x.id FROM (VALUES ('key'), ('starts')) AS b(reason) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked = b.reason
+             ORDER BY r.blocked, r.concurrency_key, r.handler, r.priority, r.run_at LIMIT 1) x))"};
 
 /// A task that is not planned, and the first due of each priority.
 const NEXT_TASKS: &str = sql! {"
@@ -208,6 +212,7 @@ const NEXT_TASKS: &str = sql! {"
 fn idle(bench: &mut Sheets, handlers: &BTreeSet<String>) -> Result<(), Fault> {
     let handlers = findable(handlers);
     bench.read("task_runs", ANY_WORK, &[&handlers])?;
+    bench.read("rate_limit_openings", "WHERE t.opens_at = (SELECT min(opens_at) FROM rate_limit_openings)", &[])?;
     bench.read("scheduled_tasks", NEXT_TASKS, &[]).map(|_| ())
 }
 
@@ -241,7 +246,7 @@ const UNFINISHED: &str = sql! {"
               FROM handler h WHERE h.name IS NOT NULL)
         SELECT r.id FROM task_runs r WHERE r.status = 'running'
          UNION ALL
-        SELECT x.id FROM (VALUES ('key'), ('order'), ('paused')) AS b(reason) CROSS JOIN LATERAL (
+        SELECT x.id FROM (VALUES ('key'), ('order'), ('paused'), ('starts')) AS b(reason) CROSS JOIN LATERAL (
             SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked = b.reason
              ORDER BY r.blocked, r.concurrency_key, r.handler, r.priority, r.run_at LIMIT $1) x
          UNION ALL
@@ -339,22 +344,27 @@ fn beyond(bench: &mut Sheets, after: Timestamp) -> Result<(), Fault> {
     bench.read("task_runs", RUNS_BEYOND, &[&after, &MOST]).map(|_| ())
 }
 
-/// Of each rate, the start by which the next one is judged, and the newest.
+/// Of each rate of a handler, the start by which the next one is judged, and the newest.
 const STARTS: &str = sql! {"
-    WHERE (t.handler, t.number) IN (
-        SELECT l.handler, x.number FROM rate_limits l CROSS JOIN LATERAL (
+    WHERE (t.subject, t.number) IN (
+        SELECT l.subject, x.number
+          FROM (SELECT 'handler:' || handler AS subject, max_starts FROM rate_limits) l CROSS JOIN LATERAL (
             (SELECT s.number FROM rate_limit_starts s
-              WHERE s.handler = l.handler AND s.number < {most_starts} ORDER BY s.number DESC LIMIT 1)
+              WHERE s.subject = l.subject AND s.number < {most_starts} ORDER BY s.number DESC LIMIT 1)
              UNION ALL
             (SELECT s.number FROM rate_limit_starts s
-              WHERE s.handler = l.handler
+              WHERE s.subject = l.subject
                 AND s.number <= (SELECT max(n.number) FROM rate_limit_starts n
-                                  WHERE n.handler = l.handler AND n.number < {most_starts}) + 1 - l.max_starts
+                                  WHERE n.subject = l.subject AND n.number < {most_starts}) + 1 - l.max_starts
               ORDER BY s.number DESC LIMIT 1)) x)"};
+
+/// Of the limits of keys, those that leave no start.
+const CLOSED_KEYS: &str = "WHERE starts_with(t.subject, 'key:')";
 
 fn limits(bench: &mut Sheets) -> Result<(), Fault> {
     bench.read("concurrency_limits", "", &[])?;
     bench.read("rate_limits", "", &[])?;
+    bench.read("rate_limit_openings", CLOSED_KEYS, &[])?;
     bench.read("rate_limit_starts", STARTS, &[]).map(|_| ())
 }
 
@@ -491,6 +501,7 @@ fn run_page(bench: &mut Sheets, run: i64, now: Timestamp) -> Result<(), Fault> {
         beyond(bench, now.plus(NOTICED))?;
     }
     bench.read("rate_limits", "", &[])?;
+    around::openings(bench)?;
     bench.read("rate_limit_starts", STARTS, &[]).map(|_| ())
 }
 

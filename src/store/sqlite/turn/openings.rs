@@ -1,13 +1,14 @@
 //! Opens the keys and tasks that had no start left, and have one again.
 
 use crate::store::fault::Fault;
+use crate::store::sqlite::sql::number;
 use crate::store::sqlite::starts::{self, Of, Subject};
 use crate::store::sqlite::turn::Turning;
 use crate::store::sqlite::blocked;
 use crate::store::turn_io::Item;
 
 /// Most keys and tasks that one turn opens.
-pub(crate) const OPENINGS: usize = 64;
+const OPENINGS: usize = number("openings") as usize;
 
 impl Turning<'_> {
     /// Opens the keys and tasks whose time has come, with at most half of the items that are left, and releases the first of their waiting runs.
