@@ -19,13 +19,11 @@ use crate::store::postgres::server::Access;
 use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
-use crate::store::sqlite::turn::{PRESSING, SWEEP};
+use crate::store::sqlite::turn::{PRESSING, SPARE, SWEEP};
 use crate::store::turn_io::{Done, Item, MAX_ITEMS, MAX_OUTCOMES, Other, Work};
 
 /// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
 const EXPIRING: usize = 450;
-/// Waiting runs that are read although no slot is left for them: others of their key may start first.
-const SPARE: usize = 16;
 
 /// Returns whether turns are rehearsed: tests ask for it by the environment.
 pub(super) fn rehearses() -> bool {

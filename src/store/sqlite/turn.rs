@@ -42,6 +42,10 @@ use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work
 /// Keys and tasks whose waiting runs a full turn checks again.
 pub(crate) const SWEEP: usize = 500;
 
+/// Waiting runs that a server reads although no slot is left for them: others of their key may start first, and some wait although they are
+/// in the lists.
+pub(crate) const SPARE: usize = 16;
+
 /// Rows that retention deletes beside other work. The turn writes that many fewer items.
 pub(crate) const PRESSING: usize = 200;
 

@@ -6,7 +6,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::connection::known::Beginning;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer};
-use crate::store::sqlite::turn::{SWEEP, Turning};
+use crate::store::sqlite::turn::{SPARE, SWEEP, Turning};
 use crate::store::sqlite::{claim, restore};
 use crate::store::turn_io::{Item, Slots, Work};
 
@@ -77,11 +77,10 @@ impl Turning<'_> {
             let before = (self.changes(), self.written.claims.len());
             self.claim_first()?;
             let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
-            // A server has not told of all runs that may start in the place of those that were renewed.
-            self.more |= self.written.renewed > 0;
-            if self.backing.is_some() && self.written.postponed > 0 {
-                // Nor of all that may start in the place of those that wait for a start.
-                self.more = true;
+            // A server has not told of all runs that may start in the place of those that were renewed, or wait for a start.
+            let replaced = self.written.renewed + self.written.postponed;
+            self.more |= replaced > 0;
+            if self.backing.is_some() && replaced >= SPARE {
                 return Ok(());
             }
             if self.slots.room == 0 || self.budget == 0 {
