@@ -185,9 +185,9 @@ pub(crate) fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> Strin
     let handler = pick(random, &["work", "mail", "slow", "nowhere"]);
     let has_occurrences = ["cron", "interval", "calendar"].contains(&kind);
     let between = if has_occurrences && random.u8(..4) == 0 { "'11:00-12:02, 12:05-13:00'" } else { "NULL" };
-    // Of runs that wait for a start, more would expire together than one turn ends.
+    // Of a crowd that waits for a start, more would expire or be paused together than a turn has read to spare.
     let starts = pick(random, &["NULL", "NULL", "NULL", "'1/40s'", "'2/1m'"]);
-    let starts = if expires == "NULL" { starts } else { "NULL" };
+    let starts = if expires == "NULL" && overlap != "allow" && overlap != "buffer_all" { starts } else { "NULL" };
     let when = pick(random, &["wait", "wait", "skip"]);
     format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, misfire, misfire_grace_ms, priority,
@@ -233,7 +233,7 @@ pub(crate) fn edit(random: &mut fastrand::Rng, tasks: usize, now: i64) -> String
                  ON CONFLICT (concurrency_key) DO UPDATE SET max_starts = {most}, per_ms = 40000"
             )
         }
-        13 => format!("UPDATE scheduled_tasks SET max_starts = '{}/40s' WHERE {of} AND expires_ms IS NULL", 1 + random.u8(..3)),
+        13 => format!("UPDATE scheduled_tasks SET max_starts = '{}/40s' WHERE {of} AND expires_ms IS NULL AND overlap NOT IN ('allow', 'buffer_all')", 1 + random.u8(..3)),
         14 => format!("UPDATE scheduled_tasks SET max_starts = NULL, when_limited = 'skip' WHERE {of}"),
         15 => "UPDATE task_runs SET blocked = 'paused' WHERE status = 'queued' AND id % 5 = 0".to_owned(),
         _ => format!("UPDATE scheduled_tasks SET schedule_value = '30s' WHERE {of} AND schedule_type = 'interval'"),

@@ -74,15 +74,15 @@ impl Turning<'_> {
     /// hold back, a turn passes over a limited number: the next one goes on behind them.
     pub(super) fn claim(&mut self) -> Result<(), Fault> {
         loop {
-            let before = (self.changes(), self.written.claims.len());
-            self.claim_first()?;
-            let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
             // A server has not told of all runs that may start in the place of those that were renewed, or wait for a start.
             let replaced = self.written.renewed + self.written.postponed;
             self.more |= replaced > 0;
             if self.backing.is_some() && replaced >= SPARE {
                 return Ok(());
             }
+            let before = (self.changes(), self.written.claims.len());
+            self.claim_first()?;
+            let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
             if self.slots.room == 0 || self.budget == 0 {
                 return Ok(());
             }
