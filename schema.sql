@@ -336,7 +336,8 @@ CREATE TABLE scheduler_instances (
 -- paused, resumed or cancelled; detail is 'page: ' and the verb. Of a client of duly mcp, also added, replaced or
 -- removed: detail is 'mcp:NAME session S: ' and the verb. missed: nothing ran for occurrences, or for a run that
 -- expired; caught_up: occurrences were missed, and a later one ran in their place; skipped: five or more occurrences in
--- a row were skipped, behind a run that takes long. Of these three, run_id is the row, detail says how many and why.
+-- a row were skipped, behind a run that takes long; limited: no start was left for occurrences, or for a run, which waits. Of
+-- these four, run_id is the row, detail says how many and why.
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     at               INTEGER NOT NULL,
@@ -348,7 +349,7 @@ CREATE TABLE scheduler_events (
 
 -- Alarms that `duly run --alert-command` and `--alert-url` deliver: one row per channel and condition, while it lasts or a message
 -- about it is due. Empty without these options. subject: the name of the task, for scheduler_lost the id of the owner, else ''.
--- run_id: the newest dead, missed or skipped row. count: how often the condition began (dead runs, missed occurrences);
+-- run_id: the newest dead, missed, skipped or limited row. count: how often the condition began (dead runs, missed occurrences);
 -- delivered: how many of these a delivered message holds; claimed: how many the message holds that is being delivered, -1 for
 -- the end.
 CREATE TABLE scheduler_alarms (

@@ -37,7 +37,11 @@ impl StartRate {
         }
         // As long as any duration may be.
         if parse_duration(&duration_text(self.per)).ok() != Some(self.per) {
-            return Err(Error::invalid_task("per_ms", format!("{:?}", self.per), "whole milliseconds, 1ms to 3652d 12h"));
+            return Err(Error::invalid_task(
+                "per_ms",
+                format!("{:?}", self.per),
+                "whole milliseconds, 1ms to 3652d 12h",
+            ));
         }
         Ok(())
     }
@@ -87,6 +91,9 @@ mod tests {
             assert_eq!(canonical(text).as_deref(), rate, "{text}");
         }
         let error = "4 a day".parse::<StartRate>().unwrap_err().to_string();
-        assert!(error.contains("max_starts: expected 1 to 10000 starts and a time, as in 4/1d, found \"4 a day\""), "{error}");
+        assert!(
+            error.contains("max_starts: expected 1 to 10000 starts and a time, as in 4/1d, found \"4 a day\""),
+            "{error}"
+        );
     }
 }

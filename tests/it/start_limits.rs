@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duly::testing::Stepper;
-use duly::{Change, Claim, Limit, Misfire, NewTask, Outcome, Overlap, RetryPolicy, WhenLimited};
+use duly::{
+    AlarmPace, AlarmTurn, Change, Claim, Done, Limit, Limits, Misfire, NewTask, Outcome, Overlap, ProblemKind,
+    RetryPolicy, WhenLimited,
+};
 
 use crate::fixtures::{TestDb, at, minutes, seconds, work_off};
 
@@ -85,7 +88,8 @@ fn a_key_starts_as_many_runs_in_a_time_as_its_rate_says_of_any_handler() {
 fn a_key_in_use_waits_for_its_slot_and_for_its_start() {
     let (db, mut stepper) = with_workers(9);
     stepper.client().set_limit(Limit::key("smtp", 1).with_rate(9, minutes(1))).unwrap();
-    let task = |number: usize| NewTask::once(format!("task-{number}"), at(NOON)).handler("work").concurrency_key("smtp");
+    let task =
+        |number: usize| NewTask::once(format!("task-{number}"), at(NOON)).handler("work").concurrency_key("smtp");
     stepper.client().add_all((0..3).map(task)).unwrap();
     let claims = stepper.step().unwrap();
     assert_eq!((claims.len(), closed(&db).len()), (1, 0), "one slot");
@@ -163,7 +167,8 @@ fn the_most_urgent_are_released_first_and_a_cancelled_one_leaves_its_start_to_an
 #[test]
 fn a_run_that_waits_for_a_start_leaves_its_key_to_others() {
     let (db, mut stepper) = with_workers(9);
-    let limited = NewTask::manual("limited").handler("work").concurrency_key("k").max_starts(1, minutes(10)).priority(0);
+    let limited =
+        NewTask::manual("limited").handler("work").concurrency_key("k").max_starts(1, minutes(10)).priority(0);
     stepper.client().add(limited).unwrap();
     stepper.client().add(NewTask::manual("other").handler("work").concurrency_key("k")).unwrap();
     trigger(&stepper, "limited", 3);
@@ -212,6 +217,23 @@ fn a_start_counts_although_the_scheduler_dies_before_it_begins() {
     assert!(other.step().unwrap().is_empty());
     other.clock().set_wall(at("2027-03-14T12:10:00Z"));
     assert_eq!(other.step().unwrap().len(), 1);
+    db.assert_sound();
+}
+
+#[test]
+fn what_is_read_ahead_counts_from_the_latest_time_at_which_it_may_begin() {
+    let (db, mut stepper) = with_workers(1);
+    stepper.client().add(asked("ask", 3, seconds(1))).unwrap();
+    trigger(&stepper, "ask", 6);
+    let claims = stepper.step_ahead(4).unwrap();
+    assert_eq!(claims.len(), 3, "its limit limits what is read ahead");
+    succeed(&mut stepper, &claims);
+    stepper.clock().advance(seconds(1));
+    let first = stepper.step_ahead(4).unwrap();
+    assert_eq!(first.len(), 1, "only the first began at noon");
+    succeed(&mut stepper, &first);
+    stepper.clock().advance(Duration::from_millis(200));
+    assert_eq!(stepper.step_ahead(4).unwrap().len(), 2);
     db.assert_sound();
 }
 
@@ -312,7 +334,8 @@ fn a_request_waits_although_occurrences_are_skipped() {
 #[test]
 fn one_resolution_opens_no_more_runs_than_starts_are_left() {
     let (db, mut stepper) = with_workers(9);
-    let task = NewTask::interval("t", seconds(10)).handler("work").overlap(Overlap::Allow).when_limited(WhenLimited::Skip);
+    let task =
+        NewTask::interval("t", seconds(10)).handler("work").overlap(Overlap::Allow).when_limited(WhenLimited::Skip);
     stepper.client().add(task.max_starts(2, minutes(600))).unwrap();
     assert_eq!(step_after(&mut stepper, seconds(50)).len(), 2);
     db.assert_history(
@@ -369,7 +392,10 @@ fn a_lower_limit_counts_the_starts_that_are_known() {
     let (db, mut stepper) = with_workers(9);
     stepper.client().add(asked("ask", 5, minutes(60))).unwrap();
     stepper.client().set_limit(Limit::key("k", 9).with_rate(5, minutes(60))).unwrap();
-    stepper.client().add(NewTask::manual("keyed").handler("work").overlap(Overlap::Allow).concurrency_key("k")).unwrap();
+    stepper
+        .client()
+        .add(NewTask::manual("keyed").handler("work").overlap(Overlap::Allow).concurrency_key("k"))
+        .unwrap();
     trigger(&stepper, "ask", 3);
     trigger(&stepper, "keyed", 3);
     let claims = stepper.step().unwrap();
@@ -445,4 +471,71 @@ fn a_text_that_is_no_rate_makes_the_task_invalid_until_it_is_repaired() {
     let error = stepper.client().add(asked("u", 0, minutes(1))).unwrap_err().to_string();
     assert!(error.contains("max_starts: expected 1 to 10000 starts"), "{error}");
     db.assert_sound();
+}
+
+fn told(db: &TestDb) -> Vec<String> {
+    db.rows("SELECT detail FROM scheduler_events WHERE kind = 'limited' ORDER BY id")
+}
+
+#[test]
+fn an_alarm_and_a_check_tell_once_of_a_task_without_a_start_until_one_of_its_runs_starts() {
+    let (db, mut stepper) = with_workers(9);
+    let client = stepper.client().clone();
+    client.add(asked("ask", 1, minutes(60))).unwrap();
+    client.add(hourly("skips").max_starts(1, minutes(150))).unwrap();
+    let limits = Limits::default();
+    let problems = || -> Vec<String> {
+        let found = client.check(&limits).unwrap().into_iter().filter(|one| one.kind == ProblemKind::Limited);
+        found.map(|one| one.found).collect()
+    };
+    let pace = AlarmPace { gather: Duration::ZERO, interval: Duration::ZERO, ..AlarmPace::default() };
+    let delivered = || -> Vec<String> {
+        while client.update_alarms(&["mail"], &limits, at(NOON), None).unwrap() {}
+        let mut found = Vec::new();
+        while let AlarmTurn::Deliver(message) = client.claim_alarm("mail", &pace, None).unwrap() {
+            assert!(client.alarm_delivered(&message).unwrap());
+            let of =
+                message.items.iter().map(|item| item.task.clone().unwrap_or_default()).collect::<Vec<_>>().join(" ");
+            found.push(format!("{} {} {of}", message.kind, message.state));
+        }
+        found
+    };
+    assert_eq!((problems(), delivered()), (Vec::new(), Vec::new()));
+    trigger(&stepper, "ask", 3);
+    work_off(&mut stepper);
+    assert_eq!(problems(), ["ask: run 2 waits for a start until 2027-03-14T13:00:00Z (max_starts)"]);
+    assert_eq!(delivered(), ["limited began ask"]);
+    // 13:00: one of the two that wait starts, and the other one goes on waiting. 14:00: it starts, and an occurrence is skipped.
+    live(&mut stepper, 1);
+    assert_eq!((told(&db).len(), delivered()), (1, vec!["limited ended ask".to_owned()]));
+    live(&mut stepper, 1);
+    let skipped = "the occurrence of 2027-03-14T14:00:00Z was skipped: no start was left: at most 1 of the task in 2h 30m (when_limited)";
+    assert_eq!(told(&db)[1..], [skipped]);
+    assert_eq!(delivered(), ["limited began skips"]);
+    live(&mut stepper, 1);
+    assert_eq!((told(&db).len(), delivered().len()), (2, 0), "the row grows");
+    live(&mut stepper, 1);
+    assert_eq!(delivered(), ["limited ended skips"]);
+    assert_eq!(problems(), Vec::<String>::new());
+    db.assert_sound();
+}
+
+#[test]
+fn an_actor_neither_escapes_nor_forgets_a_limit() {
+    let (db, stepper) = with_workers(1);
+    let client = stepper.client();
+    let actor = client.actor("mcp:anna", "1").unwrap();
+    let task = || NewTask::cron("t", "0 * * * *").handler("work");
+    actor.add(task()).unwrap();
+    db.execute("UPDATE scheduled_tasks SET max_starts = '2/1d', when_limited = 'skip' WHERE name = 't'");
+    assert_eq!(actor.add(task()).unwrap().0, Done::Unchanged);
+    actor.replace(task().priority(0)).unwrap();
+    let stored = client.task("t").unwrap().unwrap().definition;
+    assert_eq!(
+        (stored.priority, stored.max_starts.as_deref(), stored.when_limited),
+        (0, Some("2/1d"), WhenLimited::Skip)
+    );
+    let error = actor.remove("t").unwrap_err().to_string();
+    assert!(error.contains("its starts are limited (max_starts)"), "{error}");
+    client.remove("t").unwrap();
 }

@@ -155,7 +155,8 @@ fn limits(view: &View<'_>, limits: &[LimitState]) -> Markup {
 fn limit(view: &View<'_>, state: &LimitState) -> Markup {
     let (on, name, text, most) = match &state.limit {
         Limit::Key { key, running, rate } => {
-            let starts = |rate: &StartRate| format!(", {} in {}", plural(rate.starts, "start"), duration_text(rate.per));
+            let starts =
+                |rate: &StartRate| format!(", {} in {}", plural(rate.starts, "start"), duration_text(rate.per));
             let starts = rate.as_ref().map(starts).unwrap_or_default();
             ("key", key, format!("{running} at once{starts}"), u64::from(*running))
         }

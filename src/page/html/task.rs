@@ -205,7 +205,9 @@ fn policies(definition: &Definition, limits: &[LimitState], times: &Times) -> Ma
                     format!(" At most {most} start in {per}; {} did.", state.started)
                 };
                 let starts = rate.as_ref().map(starts).unwrap_or_default();
-                format!("At most {running} with the key {key} run at a time; now {used} run and {waiting} wait.{starts}")
+                format!(
+                    "At most {running} with the key {key} run at a time; now {used} run and {waiting} wait.{starts}"
+                )
             }
             Limit::Rate { handler, starts, per } => format!(
                 "The handler {handler} starts at most {starts} times in {}; it did {used} times, and {waiting} wait.",

@@ -190,7 +190,8 @@ const MARKED_RUNS: &str = sql! {"
 
 /// Returns when a task that has no start left has one again.
 pub(super) fn next_start(server: &mut Server, task: i64) -> Result<Option<Timestamp>, Fault> {
-    let rows = server.query("SELECT opens_at FROM rate_limit_openings WHERE subject = 'task:' || $1::bigint", &[&task])?;
+    let rows =
+        server.query("SELECT opens_at FROM rate_limit_openings WHERE subject = 'task:' || $1::bigint", &[&task])?;
     rows.first().map(|row| Ok(Timestamp::from_millis(row.try_get(0)?))).transpose()
 }
 

@@ -233,7 +233,10 @@ pub(crate) fn edit(random: &mut fastrand::Rng, tasks: usize, now: i64) -> String
                  ON CONFLICT (concurrency_key) DO UPDATE SET max_starts = {most}, per_ms = 40000"
             )
         }
-        13 => format!("UPDATE scheduled_tasks SET max_starts = '{}/40s' WHERE {of} AND expires_ms IS NULL AND overlap NOT IN ('allow', 'buffer_all')", 1 + random.u8(..3)),
+        13 => format!(
+            "UPDATE scheduled_tasks SET max_starts = '{}/40s' WHERE {of} AND expires_ms IS NULL AND overlap NOT IN ('allow', 'buffer_all')",
+            1 + random.u8(..3)
+        ),
         14 => format!("UPDATE scheduled_tasks SET max_starts = NULL, when_limited = 'skip' WHERE {of}"),
         15 => "UPDATE task_runs SET blocked = 'paused' WHERE status = 'queued' AND id % 5 = 0".to_owned(),
         _ => format!("UPDATE scheduled_tasks SET schedule_value = '30s' WHERE {of} AND schedule_type = 'interval'"),

@@ -181,12 +181,7 @@ const AWAIT_START: &str = sql! {"
      WHERE id = :run AND {claimable}"};
 
 /// Has a run wait that was about to start, since no start of its task is left. Its key is free for others.
-pub(crate) fn await_start(
-    tx: &Transaction<'_>,
-    run: i64,
-    key: Option<&str>,
-    now: Timestamp,
-) -> rusqlite::Result<()> {
+pub(crate) fn await_start(tx: &Transaction<'_>, run: i64, key: Option<&str>, now: Timestamp) -> rusqlite::Result<()> {
     tx.prepare_cached(AWAIT_START)?.execute(named_params! { ":run": run })?;
     key.map_or(Ok(()), |key| derive_key(tx, key, now))
 }
@@ -216,8 +211,7 @@ pub(crate) fn release_next(tx: &Transaction<'_>, task: i64, now: Timestamp) -> r
         head.query_map(params, |row| Ok((row.get(1)?, row.get(0)?)))?.collect()
     });
     for run in placement::go_first(heads, 1, now)? {
-        let key: Option<Raw> =
-            tx.prepare_cached(KEY_OF)?.query_row(named_params! { ":run": run }, |row| row.get(0))?;
+        let key: Option<Raw> = tx.prepare_cached(KEY_OF)?.query_row(named_params! { ":run": run }, |row| row.get(0))?;
         place(tx, run, key, now)?;
     }
     Ok(true)
@@ -389,8 +383,14 @@ mod tests {
                         for has_older in [false, true] {
                             for key in KEYS {
                                 let key_is_taken = matches!(key, Key::Held | Key::Behind | Key::FullOfTwo);
-                                let waiting =
-                                    Waiting { origin, status, overlap, has_older, starts_are_used: false, key_is_taken };
+                                let waiting = Waiting {
+                                    origin,
+                                    status,
+                                    overlap,
+                                    has_older,
+                                    starts_are_used: false,
+                                    key_is_taken,
+                                };
                                 cases.push(Case { task: cases.len() as i64 + 2, waiting, key });
                             }
                         }

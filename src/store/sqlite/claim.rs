@@ -8,13 +8,13 @@ use rusqlite::{Row, Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::rules::start_limit::Rate;
 use crate::store::fault::Fault;
-use crate::store::sqlite::blocked;
 use crate::store::sqlite::limits::{self, InForce, Starting};
 use crate::store::sqlite::marks;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::row;
 use crate::store::sqlite::runs::{self, Claimable, Claimer, Wrote};
 use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::{blocked, limited};
 use crate::store::turn_io::Slots;
 
 // INDEXED BY: after an ANALYZE of an empty file SQLite would choose another index, and read all runs of other handlers.
@@ -146,7 +146,8 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     if cx.written.limits.is_closed(tx, &starting)? {
         cx.written.postponed += 1;
         cx.written.blocked = true;
-        return Ok(blocked::await_start(tx, run, key, now)?);
+        blocked::await_start(tx, run, key, now)?;
+        return Ok(limited::record_wait(tx, claim.task_id, run, now)?);
     }
     let subjects = cx.written.limits.subjects(tx, &starting)?;
     if !slots.admits(&claim.retry) || !limits::admit(&subjects, slots) {

@@ -38,8 +38,7 @@ pub(super) fn list(store: &mut SqliteStore, now: Timestamp) -> Result<Vec<LimitS
     store.read("list limits", |tx, _| Ok(states(tx, now)?))
 }
 
-const KEY: &str =
-    "SELECT concurrency_key, max_running, managed_by, max_starts, per_ms FROM concurrency_limits WHERE concurrency_key = :name";
+const KEY: &str = "SELECT concurrency_key, max_running, managed_by, max_starts, per_ms FROM concurrency_limits WHERE concurrency_key = :name";
 
 const RATE: &str = "SELECT handler, max_starts, per_ms, managed_by FROM rate_limits WHERE handler = :name";
 
@@ -132,7 +131,8 @@ pub(super) fn states(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<V
         let (used, waiting, started) = (row::number(row, 5)?, row::number(row, 6)?, row::number(row, 7)?);
         Ok(LimitState { limit, managed_by, used, started, waiting, next_start: row.get(8)? })
     };
-    let mut found = statement.query_map(named_params! { ":now": now }, of_key)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut found =
+        statement.query_map(named_params! { ":now": now }, of_key)?.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut statement = tx.prepare_cached(HANDLERS)?;
     let of_handler = |row: &Row<'_>| {
         let (limit, managed_by) = rate_limit(row)?;

@@ -1,15 +1,17 @@
-//! What limits of starts leave for the occurrences of a task that skips those beyond them.
+//! What limits of starts leave for the occurrences of a task that skips those beyond them; the record of a run that waits.
 
 use std::time::Duration;
 
-use rusqlite::Transaction;
+use rusqlite::{Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::rules::notice::Notice;
 use crate::schedule::duration_text;
 use crate::store::sqlite::due::Due;
 use crate::store::sqlite::limits::InForce;
+use crate::store::sqlite::owners;
 use crate::store::sqlite::sql::number;
-use crate::store::sqlite::starts::{self, Of};
+use crate::store::sqlite::starts::{self, Of, Subject};
 
 /// Most starts that are counted. Occurrences that fall due together with more than these open waiting runs.
 const MOST: i64 = number("window");
@@ -41,4 +43,18 @@ pub(crate) fn limited(tx: &Transaction<'_>, limits: &InForce, due: &Due, now: Ti
     let per = duration_text(Duration::from_millis(rate.per.unsigned_abs()));
     let reason = format!("no start was left: at most {} of {of} in {per} (when_limited)", rate.starts);
     Ok(Limited { left: usize::try_from(fewest).ok(), reason })
+}
+
+const AWAIT: &str = "
+    SELECT count(*) FROM (SELECT 1 FROM task_runs INDEXED BY task_runs_limited WHERE blocked = 'starts' AND task_id = :task LIMIT 2)";
+
+/// Records that a run waits for a start of its task, if it is the only one: there is one event for each time in which runs wait.
+pub(crate) fn record_wait(tx: &Transaction<'_>, task: i64, run: i64, now: Timestamp) -> rusqlite::Result<()> {
+    let waiting: i64 = tx.prepare_cached(AWAIT)?.query_row(named_params! { ":task": task }, |row| row.get(0))?;
+    if waiting > 1 {
+        return Ok(());
+    }
+    let until = starts::closed_until(tx, &Subject::task(task))?.map(|at| format!(" until {at}")).unwrap_or_default();
+    let detail = format!("run {run} waits for a start{until} (max_starts)");
+    owners::record(tx, now, Notice::Limited.kind(), Some(task), Some(run), Some(&detail))
 }

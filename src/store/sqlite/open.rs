@@ -19,8 +19,8 @@ use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
 use crate::schedule::{Closed, Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
 use crate::store::sqlite::due::Due;
-use crate::store::sqlite::first_look;
 use crate::store::sqlite::first_claim::{UNNUMBERED, first_claim, is_plain, opening};
+use crate::store::sqlite::first_look;
 use crate::store::sqlite::limits::{self, InForce, Place, Subjects};
 use crate::store::sqlite::pass_over::{PassedOver, PassedRow, pass_over};
 use crate::store::sqlite::row::Raw;
@@ -406,6 +406,9 @@ impl Opener<'_, '_> {
             _ => {
                 let id = runs::open(self.cx.tx, &run, blocked)?;
                 self.cx.written.blocked |= blocked.is_some();
+                if let (Some(Reason::Starts), Some(run)) = (blocked, id) {
+                    limited::record_wait(self.cx.tx, self.due.id, run, self.cx.now)?;
+                }
                 self.cx.written.expired |= run.expires_at.is_some_and(|at| at <= self.cx.now);
                 if let (Some(Reason::Key), Some(key)) = (blocked, run.key) {
                     blocked::derive_key(self.cx.tx, key, self.cx.now)?;
@@ -428,7 +431,9 @@ impl Opener<'_, '_> {
 
     fn skip(&mut self, span: &Span) -> Result<(), Fault> {
         let reason = skip_reason(self.due, self.none_has_begun);
-        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason, By::Policy)? else { return Ok(()) };
+        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason, By::Policy)? else {
+            return Ok(());
+        };
         // Behind a run of the same resolution they are skipped because that is late, and not because runs take long.
         if !self.was_held {
             return Ok(());
@@ -448,7 +453,12 @@ impl Opener<'_, '_> {
     /// Records the skip of occurrences for which no start was left.
     fn limit(&mut self, span: &Span) -> Result<(), Fault> {
         let reason = self.limited.clone().unwrap_or_default();
-        self.pass_over(RunStatus::Skipped, span, &reason, By::Limit).map(|_| ())
+        let Some((span, row)) = self.pass_over(RunStatus::Skipped, span, &reason, By::Limit)? else { return Ok(()) };
+        // One event for each row.
+        if row.occurrences > span.count {
+            return Ok(());
+        }
+        self.notice(Notice::Limited, row.run, &format!("{} was skipped: {reason}", described(&span)))
     }
 
     fn miss(&mut self, span: &Span, reason: &str, notice: Notice) -> Result<(), Fault> {

@@ -19,7 +19,7 @@ macro_rules! selected {
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 33] = [
+pub(crate) const SHARED: [(&str, &str); 34] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -82,6 +82,19 @@ pub(crate) const SHARED: [(&str, &str); 33] = [
            WHERE status = 'succeeded' \
              AND started_at > (SELECT coalesce(last_scheduled_for, scheduled_for) FROM task_runs WHERE id = .id) \
            LIMIT 1)",
+    ),
+    // In PostgreSQL, the first starts of a task after a run that has these columns.
+    (
+        "later_starts",
+        "(SELECT id FROM task_runs \
+           WHERE task_id = .task_id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0 \
+             AND scheduled_for > coalesce(.scheduled_for, 0) AND attempt > 0 \
+           ORDER BY scheduled_for LIMIT 1) \
+          UNION ALL \
+         (SELECT id FROM task_runs \
+           WHERE task_id = .task_id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) > .id \
+             AND attempt > 0 \
+           ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1)",
     ),
     // Most scheduled runs of a task that wait at once (catch_up_limit).
     ("most_waiting", "200"),

@@ -166,7 +166,8 @@ pub(crate) fn next_opening(tx: &Transaction<'_>) -> rusqlite::Result<Option<Time
     tx.prepare_cached(NEXT_OPENING)?.query_row([], |row| row.get(0))
 }
 
-const DUE: &str = "SELECT subject FROM rate_limit_openings WHERE opens_at <= :now ORDER BY opens_at, subject LIMIT :limit";
+const DUE: &str =
+    "SELECT subject FROM rate_limit_openings WHERE opens_at <= :now ORDER BY opens_at, subject LIMIT :limit";
 
 /// Returns the subjects whose time has come, at most `limit`.
 pub(crate) fn due(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> rusqlite::Result<Vec<Subject>> {

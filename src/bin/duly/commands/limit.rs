@@ -69,7 +69,9 @@ pub(crate) fn use_of(state: &LimitState, printer: &Printer<'_>) -> String {
     let next = state.next_start.map(|at| format!(", next start {}", printer.times.relative(at))).unwrap_or_default();
     match &state.limit {
         Limit::Key { running, rate, .. } => {
-            let starts = |rate: &StartRate| format!(", {} of {} starts in {}", state.started, rate.starts, duration_text(rate.per));
+            let starts = |rate: &StartRate| {
+                format!(", {} of {} starts in {}", state.started, rate.starts, duration_text(rate.per))
+            };
             let starts = rate.as_ref().map(starts).unwrap_or_default();
             format!("{used} of {running} running{starts}, {waiting} waiting{next}")
         }

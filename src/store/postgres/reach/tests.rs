@@ -123,11 +123,12 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             NOW - 1000 * owner
         ));
     }
-    add("INSERT INTO concurrency_limits VALUES ('limited', 2, 3, 600000, NULL), ('wide', 40, NULL, NULL, 'manifest');
-         INSERT INTO rate_limits VALUES ('beta', 2, 60000, NULL)".to_owned());
-    for number in 1..4 {
-        add(format!("INSERT INTO rate_limit_starts VALUES ('handler:beta', {number}, {})", NOW - 30_000 * (4 - number)));
-    }
+    add("INSERT INTO concurrency_limits VALUES ('limited', 2, 3, 600000, NULL), ('wide', 40, NULL, NULL, 'manifest')"
+        .to_owned());
+    add("INSERT INTO rate_limits VALUES ('beta', 2, 60000, NULL)".to_owned());
+    add(format!(
+        "INSERT INTO rate_limit_starts SELECT 'handler:beta', n, {NOW} - 30000 * (4 - n) FROM generate_series(1, 3) n"
+    ));
     for task in 0..tasks {
         let (kind, value) = [
             ("cron", "*/5 * * * *"),
@@ -155,16 +156,15 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let (on_dead, on_success, on_end, on_missed) = (follower(), follower(), follower(), follower());
         let until = (NOW - random.i64(0..40) * 60_000).to_string();
         let until = or_null(random, until);
-        let expires = (60_000 * random.i64(1..30)).to_string();
-        let expires = or_null(random, expires);
+        let expires = or_null(random, "600000".to_owned());
         let managed = ["NULL", "NULL", "'manifest'"][random.usize(..3)];
-        let (limit, when) = [("NULL", "wait"), ("'2/1h'", "wait"), ("'2/1h'", "skip"), ("NULL", "skip")][random.usize(..4)];
+        let limited = ["NULL, 'wait'", "'2/1h', 'wait'", "'2/1h', 'skip'", "NULL, 'skip'"][random.usize(..4)];
         add(format!(
             "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, status, next_run, planned,
                 resolved_until, active_since, overlap, priority, concurrency_key, on_dead, on_success, on_end, on_missed, managed_by, created_at, updated_at,
                 failure_count, last_run, last_status, max_attempts, expires_ms, paused_by, max_starts, when_limited)
              VALUES ('task-{task}', '{}', '{{\"n\": {task}}}', '{kind}', '{value}', '{status}', {next}, {planned},
-                {until}, {}, '{overlap}', {}, {key}, {on_dead}, {on_success}, {on_end}, {on_missed}, {managed}, {}, {}, {}, {}, 'failed', 3, {}, {}, {limit}, '{when}')",
+                {until}, {}, '{overlap}', {}, {key}, {on_dead}, {on_success}, {on_end}, {on_missed}, {managed}, {}, {}, {}, {}, 'failed', 3, {}, {}, {limited})",
             HANDLERS[random.usize(..3)],
             NOW - 4_000_000,
             random.i64(0..4),
@@ -329,7 +329,8 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
         12 => compare(all, some, &what("gone"), |store| store.declare_gone(Runs::One(run), now)),
         13 => compare(all, some, &what("all gone"), |store| store.declare_gone(Runs::OfTask(name), now)),
         14 => {
-            let limit = Limit::key(KEYS[random.usize(..3)], u32::from(value % 4 + 1)).with_rate(2, Duration::from_secs(60));
+            let limit = Limit::key(KEYS[random.usize(..3)], 1 + u32::from(value % 4));
+            let limit = limit.with_rate(2, Duration::from_secs(60));
             compare(all, some, &what("set a limit"), |store| store.set_limit(&limit));
         }
         15 => {

@@ -289,7 +289,7 @@ const RECENT_EVENTS: &str = "
     WHERE t.at >= $1
       AND (t.kind = 'worker_ended'
            OR t.id = ANY (ARRAY(
-               SELECT x.id FROM (VALUES ('missed'), ('caught_up'), ('skipped')) AS told (kind) CROSS JOIN LATERAL (
+               SELECT x.id FROM (VALUES ('missed'), ('caught_up'), ('skipped'), ('limited')) AS told (kind) CROSS JOIN LATERAL (
                    SELECT e.id FROM scheduler_events e WHERE e.kind = told.kind ORDER BY e.kind DESC, e.id DESC LIMIT 2000) x)))";
 
 /// The row that the newest of these events of each kind and task names, and the first successes after it.
@@ -300,7 +300,7 @@ const PASSED_OVER: &str = sql! {"
                        (SELECT scheduled_for FROM task_runs WHERE id = n.run_id) AS scheduled_for
                   FROM scheduler_events n WHERE n.id = ANY ($1) AND n.kind <> 'worker_ended'
                  ORDER BY n.kind, n.task_id, n.id DESC) e
-         CROSS JOIN LATERAL (SELECT e.id UNION ALL {successes:e} UNION ALL {late_success:e}) x))"};
+         CROSS JOIN LATERAL (SELECT e.id UNION ALL {successes:e} UNION ALL {late_success:e} UNION ALL {later_starts:e}) x))"};
 
 fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), Fault> {
     let (recent, long) = (recent.as_millis(), ["output", "payload"]);
@@ -422,8 +422,8 @@ const ALARM_RUNS: &str = sql! {"
         SELECT x.id
           FROM (SELECT s.id AS task_id, a.run_id AS id, (SELECT scheduled_for FROM task_runs WHERE id = a.run_id) AS scheduled_for
                   FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject
-                 WHERE a.channel = ANY ($2) AND (a.kind = 'missed' OR a.kind = 'skipped') AND a.ended_at IS NULL) o
-         CROSS JOIN LATERAL (SELECT o.id UNION ALL {successes:o} UNION ALL {late_success:o}) x))"};
+                 WHERE a.channel = ANY ($2) AND (a.kind = 'missed' OR a.kind = 'skipped' OR a.kind = 'limited') AND a.ended_at IS NULL) o
+         CROSS JOIN LATERAL (SELECT o.id UNION ALL {successes:o} UNION ALL {late_success:o} UNION ALL {later_starts:o}) x))"};
 
 /// For each channel, the first events of each kind since it looked, and the last that it has examined.
 const ALARM_EVENTS: &str = "
@@ -433,7 +433,7 @@ const ALARM_EVENTS: &str = "
         SELECT x.id
           FROM unnest($1::text[]) one (channel)
          CROSS JOIN (VALUES ('scheduler_lost', 'owner_lost'), ('missed', 'missed'), ('missed', 'caught_up'),
-                            ('skipped', 'skipped')) AS alarm (kind, event)
+                            ('skipped', 'skipped'), ('limited', 'limited')) AS alarm (kind, event)
          CROSS JOIN LATERAL (
                SELECT coalesce((SELECT c.seen_id FROM scheduler_alarm_channels c
                                  WHERE c.channel = one.channel AND c.kind = alarm.kind),

@@ -1,10 +1,10 @@
 //! Opens the keys and tasks that had no start left, and have one again.
 
 use crate::store::fault::Fault;
+use crate::store::sqlite::blocked;
 use crate::store::sqlite::sql::number;
 use crate::store::sqlite::starts::{self, Of, Subject};
 use crate::store::sqlite::turn::Turning;
-use crate::store::sqlite::blocked;
 use crate::store::turn_io::Item;
 
 /// Most keys and tasks that one turn opens.
