@@ -503,13 +503,13 @@ fn an_alarm_and_a_check_tell_once_of_a_task_without_a_start_until_one_of_its_run
     assert_eq!((problems(), delivered()), (Vec::new(), Vec::new()));
     trigger(&stepper, "ask", 3);
     work_off(&mut stepper);
-    assert_eq!(problems(), ["ask: run 2 waits for a start until 2027-03-14T13:00:00Z (max_starts)"]);
+    assert_eq!(problems(), ["ask: run 2 waits for a start until 2027-03-14T13:00:00.000Z (max_starts)"]);
     assert_eq!(delivered(), ["limited began ask"]);
     // 13:00: one of the two that wait starts, and the other one goes on waiting. 14:00: it starts, and an occurrence is skipped.
     live(&mut stepper, 1);
     assert_eq!((told(&db).len(), delivered()), (1, vec!["limited ended ask".to_owned()]));
     live(&mut stepper, 1);
-    let skipped = "the occurrence of 2027-03-14T14:00:00Z was skipped: no start was left: at most 1 of the task in 2h 30m (when_limited)";
+    let skipped = "the occurrence of 2027-03-14T14:00:00.000Z was skipped: no start was left: at most 1 of the task in 2h 30m (when_limited)";
     assert_eq!(told(&db)[1..], [skipped]);
     assert_eq!(delivered(), ["limited began skips"]);
     live(&mut stepper, 1);

@@ -126,9 +126,7 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
     add("INSERT INTO concurrency_limits VALUES ('limited', 2, 3, 600000, NULL), ('wide', 40, NULL, NULL, 'manifest')"
         .to_owned());
     add("INSERT INTO rate_limits VALUES ('beta', 2, 60000, NULL)".to_owned());
-    add(format!(
-        "INSERT INTO rate_limit_starts SELECT 'handler:beta', n, {NOW} - 30000 * (4 - n) FROM generate_series(1, 3) n"
-    ));
+    add("INSERT INTO rate_limit_starts SELECT 'handler:beta', n, 1805025570000 FROM generate_series(1, 3) n".to_owned());
     for task in 0..tasks {
         let (kind, value) = [
             ("cron", "*/5 * * * *"),
@@ -329,8 +327,8 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
         12 => compare(all, some, &what("gone"), |store| store.declare_gone(Runs::One(run), now)),
         13 => compare(all, some, &what("all gone"), |store| store.declare_gone(Runs::OfTask(name), now)),
         14 => {
-            let limit = Limit::key(KEYS[random.usize(..3)], 1 + u32::from(value % 4));
-            let limit = limit.with_rate(2, Duration::from_secs(60));
+            let limit =
+                Limit::key(KEYS[random.usize(..3)], 2).with_rate(u32::from(value % 4 + 1), Duration::from_secs(9));
             compare(all, some, &what("set a limit"), |store| store.set_limit(&limit));
         }
         15 => {

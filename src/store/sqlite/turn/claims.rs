@@ -129,11 +129,15 @@ impl Turning<'_> {
             self.memory.passed.clear();
         }
         self.written.listed = self.written.renewed;
-        let limit = self.slots.room + self.memory.aside.len();
+        // Some of the list may wait for a start of their task. Behind more of them, the list is read again.
+        let spare = if self.written.limits.any_closed() { SPARE } else { 0 };
+        let most_postponed = self.written.postponed + SPARE;
+        let limit = self.slots.room + self.memory.aside.len() + spare;
         let lists = claim::claimable(tx, &open, &self.memory.passed, now, limit)?;
         let mut order = std::mem::take(&mut self.memory.claimed);
         let mut runs = claim::by_urgency(lists, &mut order);
         while self.slots.room > 0
+            && self.written.postponed < most_postponed
             && let Some((run, handler)) = runs.next()
         {
             if !self.held_tasks.is_empty() && self.is_held_back(run)? {
