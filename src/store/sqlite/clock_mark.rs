@@ -82,8 +82,15 @@ pub(crate) fn reach(tx: &Transaction<'_>, mark: Option<ClockMark>) -> rusqlite::
 pub(crate) fn begin(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
     let run = Place { task: FIRST, unscheduled: 0, scheduled_for: 0 };
     reach(tx, Some(ClockMark { since: now, task: FIRST, run }))?;
+    tx.prepare_cached(CLOSE_AHEAD)?.execute(named_params! { ":now": now })?;
     reach_start(tx, Some(&StartMark { since: now, last: Start { subject: Vec::new(), number: 0 } }))
 }
+
+/// Until they are set back, starts in the future hold back their keys and tasks as well.
+const CLOSE_AHEAD: &str = "
+    INSERT INTO rate_limit_openings (subject, opens_at)
+    SELECT DISTINCT subject, 1000000000000 FROM rate_limit_starts WHERE started_at > :now AND subject NOT GLOB 'handler:*'
+    ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at";
 
 /// A start that counts for a limit. Its subject may be any text.
 #[derive(Clone, Debug)]
@@ -168,8 +175,11 @@ pub(crate) fn start_batch(
 const SET_BACK: &str =
     "UPDATE rate_limit_starts SET started_at = :at WHERE subject = :subject AND number = :number AND started_at > :at";
 
-/// Has a turn examine when the next start is free. Any time that has passed says so.
-const EXAMINE: &str = "UPDATE rate_limit_openings SET opens_at = 1000000000000 WHERE subject = :subject";
+/// Has a turn examine when the next start of a key or a task is free: a start that is set back may count again. Any time that has passed
+/// says so.
+const EXAMINE: &str = "
+    INSERT INTO rate_limit_openings (subject, opens_at) SELECT :subject, 1000000000000 WHERE :subject NOT GLOB 'handler:*'
+    ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at";
 
 /// Sets a start back.
 pub(crate) fn set_back(tx: &Transaction<'_>, start: &Start, at: Timestamp) -> rusqlite::Result<()> {

@@ -138,6 +138,11 @@ impl InForce {
         Ok(begins_by)
     }
 
+    /// A key or a task may have no start left: those whose time has come are examined.
+    pub(crate) fn examine(&mut self) {
+        self.any_closed = true;
+    }
+
     /// Returns whether a key or a task may have no start left.
     pub(crate) fn any_closed(&self) -> bool {
         self.any_closed
