@@ -28,7 +28,7 @@ const SHORTEST_READ_AHEAD: i64 = 1_000;
 
 const ANY: &str = "
     SELECT EXISTS (SELECT 1 FROM concurrency_limits), EXISTS (SELECT 1 FROM rate_limits),
-           EXISTS (SELECT 1 FROM rate_limit_openings)";
+           EXISTS (SELECT 1 FROM rate_limit_openings), EXISTS (SELECT 1 FROM scheduled_tasks WHERE max_starts IS NOT NULL)";
 
 const RATES: &str = "SELECT handler, max_starts, per_ms FROM rate_limits";
 
@@ -39,6 +39,8 @@ pub(crate) struct InForce {
     keys: bool,
     /// The handlers with a rate limit.
     rates: BTreeMap<String, Rate>,
+    /// Whether any task has a limit of starts.
+    tasks: bool,
     /// Whether a key or a task may have no start left.
     any_closed: bool,
     /// Hashes of keys whose runs wait for attempts of an earlier history.
@@ -60,8 +62,8 @@ pub(crate) type Subjects = Vec<(Subject, Rate)>;
 
 impl InForce {
     pub(crate) fn read(tx: &Transaction<'_>) -> rusqlite::Result<Self> {
-        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-        let (keys, any_rate, any_closed) = tx.prepare_cached(ANY)?.query_row([], read)?;
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+        let (keys, any_rate, any_closed, tasks) = tx.prepare_cached(ANY)?.query_row([], read)?;
         let mut rates = BTreeMap::new();
         if any_rate {
             let mut statement = tx.prepare_cached(RATES)?;
@@ -73,7 +75,7 @@ impl InForce {
                 rates.insert(handler, rate);
             }
         }
-        Ok(InForce { keys, rates, any_closed, held: BTreeSet::new() })
+        Ok(InForce { keys, rates, tasks, any_closed, held: BTreeSet::new() })
     }
 
     /// Returns when the next attempt of a handler may start: an instant that may have passed, or `None` if no start limits it.
@@ -156,6 +158,11 @@ impl InForce {
     /// Returns whether runs of a key wait for attempts of an earlier history.
     pub(crate) fn is_held(&self, key: &str) -> bool {
         !self.held.is_empty() && self.held.contains(&hash(key))
+    }
+
+    /// Returns whether any task has a limit of starts.
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.tasks
     }
 
     /// Returns whether any key has a limit.

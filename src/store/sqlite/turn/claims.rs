@@ -130,7 +130,7 @@ impl Turning<'_> {
         }
         self.written.listed = self.written.renewed;
         // Some of the list may wait for a start of their task. Behind more of them, the list is read again.
-        let spare = if self.written.limits.any_closed() { SPARE } else { 0 };
+        let spare = if self.written.limits.has_tasks() { SPARE } else { 0 };
         let most_postponed = self.written.postponed + SPARE;
         let limit = self.slots.room + self.memory.aside.len() + spare;
         let lists = claim::claimable(tx, &open, &self.memory.passed, now, limit)?;
