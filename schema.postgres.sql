@@ -5,7 +5,7 @@
 --     with ON CONFLICT DO NOTHING, a second INSERT of the same name changes nothing;
 --   * any policy column of a task; status = 'paused' or 'active'; next_run = now, to run it now;
 --   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks; effects in doubt (see task_effects);
---   * concurrency_limits and rate_limits; DELETE FROM rate_limit_starts, to forget the starts of a handler.
+--   * concurrency_limits and rate_limits; DELETE FROM rate_limit_starts and rate_limit_openings, to forget starts.
 -- A running scheduler sees it within its poll interval (default 1 s). Only the program itself may write anything else.
 --
 -- PostgreSQL 14 or newer; the encoding of the database is UTF8. The statements create everything in the current schema,
@@ -108,6 +108,11 @@ CREATE TABLE scheduled_tasks (
     -- key, '#' and its id; with overlap 'allow', no key.
     concurrency_key  text COLLATE "C" CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND left(concurrency_key, 1) <> '#'
                             AND strpos(concurrency_key, U&'\FFFD') = 0),
+    -- At most this number of starts of the task in any time of this length, such as '4/1d', retries included. NULL: no limit.
+    max_starts       text COLLATE "C" CHECK (length(max_starts) BETWEEN 3 AND 100 AND max_starts ~ '^[0-9].*/'
+                                 AND strpos(max_starts, U&'\FFFD') = 0),
+    -- What happens to an occurrence that falls due while no start of its task, its key or its handler is left.
+    when_limited     text COLLATE "C" NOT NULL DEFAULT 'wait' CHECK (when_limited = 'wait' OR when_limited = 'skip'),
     -- The names of tasks, separated by commas, of which a run is opened for a run of this task, with that run as its payload, in the
     -- transaction in which it ends. on_dead: it is dead. on_success: it has succeeded. on_end: it has succeeded, is dead, or was
     -- cancelled after an attempt began. on_missed: nothing ran, because it expired, or for all occurrences of one missed row of the
@@ -178,8 +183,9 @@ CREATE TABLE task_runs (
     run_at           bigint NOT NULL CHECK (run_at BETWEEN 1000000000000 AND 64060588800000),
     expires_at       bigint CHECK (expires_at BETWEEN 1000000000000 AND 64060588800000),
     -- The first reason why it may not start. paused: its task is paused or invalid. order: an older scheduled run of its
-    -- task is unfinished. key: no slot of its key is free, or waiting runs with its key and handler go first. NULL: it may.
-    blocked          text COLLATE "C" CHECK (blocked = 'paused' OR blocked = 'order' OR blocked = 'key'),
+    -- task is unfinished. key: no slot or no start of its key is free, or waiting runs with its key and handler go first.
+    -- starts: no start of its task was left when it was about to start. NULL: it may.
+    blocked          text COLLATE "C" CHECK (blocked = 'paused' OR blocked = 'order' OR blocked = 'key' OR blocked = 'starts'),
     -- The number of attempts claimed. It never decreases, and is the fencing token of every write about an attempt.
     attempt          bigint NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     -- How many of them do not count. The attempts are spent when attempt - forgiven >= max_attempts.
@@ -262,14 +268,18 @@ CREATE TABLE task_effects (
     PRIMARY KEY (run_id, key)
 );
 
--- How many runs with a key may run at once, over all processes; a key without a row: one. A lower number ends no run.
+-- How many runs with a key may run at once, over all processes; a key without a row: one. A lower number ends no run. With
+-- max_starts and per_ms: at most max_starts runs with the key start in any per_ms, as in rate_limits.
 CREATE TABLE concurrency_limits (
     concurrency_key  text COLLATE "C" PRIMARY KEY
                      CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND left(concurrency_key, 1) <> '#'
                             AND strpos(concurrency_key, U&'\FFFD') = 0),
-    max_running      bigint NOT NULL CHECK (max_running BETWEEN 1 AND 1000),
+    max_running      bigint NOT NULL DEFAULT 1 CHECK (max_running BETWEEN 1 AND 1000),
+    max_starts       bigint CHECK (max_starts BETWEEN 1 AND 10000),
+    per_ms           bigint CHECK (per_ms BETWEEN 1 AND 315576000000),
     -- The manifest that declared it; NULL when it was set by hand.
-    managed_by       text COLLATE "C"
+    managed_by       text COLLATE "C",
+    CHECK ((max_starts IS NULL) = (per_ms IS NULL))
 );
 
 -- At most max_starts attempts of a handler start in any per_ms, retries included, over all processes. An attempt counts from its
@@ -283,13 +293,21 @@ CREATE TABLE rate_limits (
     managed_by       text COLLATE "C"
 );
 
--- The newest max_starts starts of each handler with a rate limit, numbered in the order of their transactions. The next start
--- may follow when the one max_starts before it is per_ms ago.
+-- The newest max_starts starts of each handler, key and task with a rate, numbered in the order of their transactions. The next
+-- start may follow when the one max_starts before it is per_ms ago. subject: 'handler:' or 'key:' and the name, or 'task:' and
+-- the id of the task.
 CREATE TABLE rate_limit_starts (
-    handler          text COLLATE "C" NOT NULL,
+    subject          text COLLATE "C" NOT NULL,
     number           bigint NOT NULL CHECK (number BETWEEN 1 AND 9000000000000000),
     started_at       bigint NOT NULL CHECK (started_at BETWEEN 1000000000000 AND 64060588800000),
-    PRIMARY KEY (handler, number)
+    PRIMARY KEY (subject, number)
+);
+
+-- The keys and tasks of which no start is left, and when the next one is. A turn examines a row whose time has come, and
+-- deletes it if the subject may start again.
+CREATE TABLE rate_limit_openings (
+    subject          text COLLATE "C" PRIMARY KEY,
+    opens_at         bigint NOT NULL CHECK (opens_at BETWEEN 1000000000000 AND 64060588800000)
 );
 
 -- One row for each started scheduler, an owner of runs.
@@ -323,8 +341,8 @@ CREATE TABLE scheduler_instances (
 -- retried (run_id is the new run), paused, resumed or cancelled; detail is 'page: ' and the verb. Of a client of duly
 -- mcp, also added, replaced or removed: detail is 'mcp:NAME session S: ' and the verb. missed: nothing ran for
 -- occurrences, or for a run that expired; caught_up: occurrences were missed, and a later one ran in their place;
--- skipped: five or more occurrences in a row were skipped, behind a run that takes long. Of these three, run_id is the
--- row, detail says how many and why.
+-- skipped: five or more occurrences in a row were skipped, behind a run that takes long; limited: no start was left for
+-- occurrences, or for a run, which waits. Of these four, run_id is the row, detail says how many and why.
 CREATE TABLE scheduler_events (
     id               bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
     at               bigint NOT NULL,
@@ -336,7 +354,7 @@ CREATE TABLE scheduler_events (
 
 -- Alarms that `duly run --alert-command` and `--alert-url` deliver: one row per channel and condition, while it lasts or a message
 -- about it is due. Empty without these options. subject: the name of the task, for scheduler_lost the id of the owner, else ''.
--- run_id: the newest dead, missed or skipped row. count: how often the condition began (dead runs, missed occurrences);
+-- run_id: the newest dead, missed, skipped or limited row. count: how often the condition began (dead runs, missed occurrences);
 -- delivered: how many of these a delivered message holds; claimed: how many the message holds that is being delivered, -1 for
 -- the end.
 CREATE TABLE scheduler_alarms (
@@ -413,6 +431,12 @@ CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at, id)
 -- Waiting runs by what blocks them and by key: which run is next when the key is free.
 CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at, id)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
+-- Runs that wait for a start of their task: which of them are next when it may start again.
+CREATE INDEX task_runs_limited ON task_runs (task_id, priority, run_at) WHERE blocked = 'starts';
+-- Tasks with a limit of starts.
+CREATE INDEX scheduled_tasks_limited ON scheduled_tasks (id) WHERE max_starts IS NOT NULL;
+-- Which key or task may start again next.
+CREATE INDEX rate_limit_openings_next ON rate_limit_openings (opens_at);
 -- Waiting runs that SQL has requested to stop.
 CREATE INDEX task_runs_asked ON task_runs (task_id, id)
     WHERE cancel_requested = 1 AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
@@ -506,8 +530,8 @@ END $$;
 
 CREATE TRIGGER scheduled_tasks_touched BEFORE UPDATE OF
     name, handler, payload, only_between, only_on, except_on, overlap, misfire, misfire_grace_ms, catch_up_limit,
-    expires_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead,
-    on_success, on_end, on_missed, pause_after_failures, managed_by
+    expires_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, max_starts,
+    when_limited, on_dead, on_success, on_end, on_missed, pause_after_failures, managed_by
 ON scheduled_tasks FOR EACH ROW
 WHEN (current_setting('duly.store', true) IS DISTINCT FROM 'on' AND NEW.updated_at = OLD.updated_at)
 EXECUTE FUNCTION scheduled_tasks_touched();
@@ -606,12 +630,46 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE TRIGGER scheduled_tasks_repaired BEFORE UPDATE OF handler, overlap, only_between, only_on, except_on
+CREATE TRIGGER scheduled_tasks_repaired BEFORE UPDATE OF handler, overlap, max_starts, only_between, only_on, except_on
 ON scheduled_tasks FOR EACH ROW
 WHEN (current_setting('duly.store', true) IS DISTINCT FROM 'on'
-      AND (NEW.handler <> OLD.handler OR NEW.overlap <> OLD.overlap OR NEW.only_between IS DISTINCT FROM OLD.only_between
+      AND (NEW.handler <> OLD.handler OR NEW.overlap <> OLD.overlap OR NEW.max_starts IS DISTINCT FROM OLD.max_starts
+           OR NEW.only_between IS DISTINCT FROM OLD.only_between
            OR NEW.only_on IS DISTINCT FROM OLD.only_on OR NEW.except_on IS DISTINCT FROM OLD.except_on))
 EXECUTE FUNCTION scheduled_tasks_repaired();
+
+-- Another limit of starts: whether one is left now is examined by the next turn. Without a limit, its starts do not count.
+CREATE FUNCTION duly_relimit(of text, is_limited boolean) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+BEGIN
+    IF is_limited THEN
+        INSERT INTO rate_limit_openings (subject, opens_at) VALUES (of, 1000000000000)
+        ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at;
+    ELSE
+        DELETE FROM rate_limit_starts WHERE subject = of;
+        DELETE FROM rate_limit_openings WHERE subject = of;
+    END IF;
+END $$;
+
+CREATE FUNCTION scheduled_tasks_relimited() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        PERFORM duly_relimit('task:' || OLD.id, false);
+    ELSE
+        PERFORM duly_relimit('task:' || NEW.id, NEW.max_starts IS NOT NULL);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER scheduled_tasks_relimited AFTER UPDATE OF max_starts ON scheduled_tasks FOR EACH ROW
+WHEN (current_setting('duly.store', true) IS DISTINCT FROM 'on'
+      AND OLD.max_starts IS NOT NULL AND NEW.max_starts IS DISTINCT FROM OLD.max_starts)
+EXECUTE FUNCTION scheduled_tasks_relimited();
+
+CREATE TRIGGER scheduled_tasks_unlimited AFTER DELETE ON scheduled_tasks FOR EACH ROW
+WHEN (current_setting('duly.store', true) IS DISTINCT FROM 'on' AND OLD.max_starts IS NOT NULL)
+EXECUTE FUNCTION scheduled_tasks_relimited();
 
 -- A cancel request by SQL for a waiting run: planned = 0 calls the loop, which cancels it. The loop finds running runs itself.
 CREATE FUNCTION task_runs_cancelled() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -706,6 +764,12 @@ BEGIN
     IF TG_OP = 'UPDATE' AND NEW.concurrency_key <> OLD.concurrency_key THEN
         RAISE EXCEPTION 'the key of a limit cannot be changed: insert another row' USING ERRCODE = 'restrict_violation';
     END IF;
+    IF TG_OP = 'DELETE' THEN
+        PERFORM duly_relimit('key:' || changed, false);
+    ELSIF TG_OP = 'UPDATE' AND OLD.max_starts IS NOT NULL
+          AND (NEW.max_starts IS DISTINCT FROM OLD.max_starts OR NEW.per_ms IS DISTINCT FROM OLD.per_ms) THEN
+        PERFORM duly_relimit('key:' || changed, NEW.max_starts IS NOT NULL);
+    END IF;
     UPDATE scheduled_tasks SET planned = 0
      WHERE id IN ((SELECT task_id FROM task_runs
                     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')
@@ -721,7 +785,8 @@ CREATE TRIGGER concurrency_limits_added AFTER INSERT ON concurrency_limits FOR E
 WHEN (current_setting('duly.store', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION concurrency_limits_changed();
 
-CREATE TRIGGER concurrency_limits_changed AFTER UPDATE OF concurrency_key, max_running ON concurrency_limits FOR EACH ROW
+CREATE TRIGGER concurrency_limits_changed AFTER UPDATE OF concurrency_key, max_running, max_starts, per_ms
+ON concurrency_limits FOR EACH ROW
 WHEN (current_setting('duly.store', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION concurrency_limits_changed();
 
@@ -742,7 +807,7 @@ EXECUTE FUNCTION rate_limits_moved();
 CREATE FUNCTION rate_limits_removed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
 BEGIN
-    DELETE FROM rate_limit_starts WHERE handler = OLD.handler;
+    DELETE FROM rate_limit_starts WHERE subject = 'handler:' || OLD.handler;
     RETURN NULL;
 END $$;
 
@@ -755,7 +820,7 @@ REVOKE EXECUTE ON FUNCTION
     duly_check_json(), scheduled_tasks_numbered(), scheduled_tasks_no_rename_over(), scheduled_tasks_touched(),
     scheduled_tasks_edited(), scheduled_tasks_moved(), scheduled_tasks_repaired(), task_runs_cancelled(),
     scheduled_tasks_removed(), scheduled_tasks_made_room(), concurrency_limits_changed(), rate_limits_moved(),
-    rate_limits_removed()
+    rate_limits_removed(), duly_relimit(text, boolean), scheduled_tasks_relimited()
 FROM PUBLIC;
 
 -- ----------------------------------------------------------------------------------------------------------- views --

@@ -4,7 +4,7 @@
 --   * INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value[, ..]), next_run left NULL;
 --   * any policy column of a task; status = 'paused' or 'active'; next_run = now, to run it now;
 --   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks; effects in doubt (see task_effects);
---   * concurrency_limits and rate_limits; DELETE FROM rate_limit_starts, to forget the starts of a handler.
+--   * concurrency_limits and rate_limits; DELETE FROM rate_limit_starts and rate_limit_openings, to forget starts.
 -- A running scheduler sees it within its poll interval (default 1 s). Only the program itself may write anything else.
 --
 -- Times are INTEGER milliseconds since the Unix epoch, UTC; a CHECK refuses seconds. Durations are milliseconds.
@@ -95,6 +95,11 @@ CREATE TABLE scheduled_tasks (
     concurrency_key  TEXT CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'
                             AND instr(concurrency_key, CAST(x'00' AS TEXT)) = 0
                             AND concurrency_key NOT GLOB '*�*'),
+    -- At most this number of starts of the task in any time of this length, such as '4/1d', retries included. NULL: no limit.
+    max_starts       TEXT CHECK (length(max_starts) BETWEEN 3 AND 100 AND max_starts GLOB '[0-9]*/*'
+                                 AND instr(max_starts, CAST(x'00' AS TEXT)) = 0 AND max_starts NOT GLOB '*�*'),
+    -- What happens to an occurrence that falls due while no start of its task, its key or its handler is left.
+    when_limited     TEXT NOT NULL DEFAULT 'wait' CHECK (when_limited = 'wait' OR when_limited = 'skip'),
     -- The names of tasks, separated by commas, of which a run is opened for a run of this task, with that run as its payload, in the
     -- transaction in which it ends. on_dead: it is dead. on_success: it has succeeded. on_end: it has succeeded, is dead, or was
     -- cancelled after an attempt began. on_missed: nothing ran, because it expired, or for all occurrences of one missed row of the
@@ -164,8 +169,10 @@ CREATE TABLE task_runs (
     run_at           INTEGER NOT NULL CHECK (run_at BETWEEN 1000000000000 AND 64060588800000),
     expires_at       INTEGER CHECK (expires_at BETWEEN 1000000000000 AND 64060588800000),
     -- The first reason why it may not start. paused: its task is paused or invalid. order: an older scheduled run of its
-    -- task is unfinished. key: no slot of its key is free, or waiting runs with its key and handler go first. NULL: it may.
-    blocked          TEXT CHECK (blocked IS NULL OR blocked = 'paused' OR blocked = 'order' OR blocked = 'key'),
+    -- task is unfinished. key: no slot or no start of its key is free, or waiting runs with its key and handler go first.
+    -- starts: no start of its task was left when it was about to start. NULL: it may.
+    blocked          TEXT CHECK (blocked IS NULL OR blocked = 'paused' OR blocked = 'order' OR blocked = 'key'
+                                 OR blocked = 'starts'),
     -- The number of attempts claimed. It never decreases, and is the fencing token of every write about an attempt.
     attempt          INTEGER NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     -- How many of them do not count. The attempts are spent when attempt - forgiven >= max_attempts.
@@ -253,15 +260,19 @@ CREATE TABLE task_effects (
     PRIMARY KEY (run_id, key)
 ) STRICT, WITHOUT ROWID;
 
--- How many runs with a key may run at once, over all processes; a key without a row: one. A lower number ends no run.
+-- How many runs with a key may run at once, over all processes; a key without a row: one. A lower number ends no run. With
+-- max_starts and per_ms: at most max_starts runs with the key start in any per_ms, as in rate_limits.
 CREATE TABLE concurrency_limits (
     concurrency_key  TEXT PRIMARY KEY
                      CHECK (length(concurrency_key) BETWEEN 1 AND 200 AND concurrency_key NOT GLOB '#*'
                             AND instr(concurrency_key, char(0)) = 0
                             AND concurrency_key NOT GLOB '*' || char(65533) || '*'),
-    max_running      INTEGER NOT NULL CHECK (max_running BETWEEN 1 AND 1000),
+    max_running      INTEGER NOT NULL DEFAULT 1 CHECK (max_running BETWEEN 1 AND 1000),
+    max_starts       INTEGER CHECK (max_starts BETWEEN 1 AND 10000),
+    per_ms           INTEGER CHECK (per_ms BETWEEN 1 AND 315576000000),
     -- The manifest that declared it; NULL when it was set by hand.
-    managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0)
+    managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0),
+    CHECK ((max_starts IS NULL) = (per_ms IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 -- At most max_starts attempts of a handler start in any per_ms, retries included, over all processes. An attempt counts from its
@@ -276,13 +287,21 @@ CREATE TABLE rate_limits (
     managed_by       TEXT CHECK (instr(managed_by, char(0)) = 0)
 ) STRICT, WITHOUT ROWID;
 
--- The newest max_starts starts of each handler with a rate limit, numbered in the order of their transactions. The next start
--- may follow when the one max_starts before it is per_ms ago.
+-- The newest max_starts starts of each handler, key and task with a rate, numbered in the order of their transactions. The next
+-- start may follow when the one max_starts before it is per_ms ago. subject: 'handler:' or 'key:' and the name, or 'task:' and
+-- the id of the task.
 CREATE TABLE rate_limit_starts (
-    handler          TEXT NOT NULL,
+    subject          TEXT NOT NULL,
     number           INTEGER NOT NULL CHECK (number BETWEEN 1 AND 9000000000000000),
     started_at       INTEGER NOT NULL CHECK (started_at BETWEEN 1000000000000 AND 64060588800000),
-    PRIMARY KEY (handler, number)
+    PRIMARY KEY (subject, number)
+) STRICT, WITHOUT ROWID;
+
+-- The keys and tasks of which no start is left, and when the next one is. A turn examines a row whose time has come, and
+-- deletes it if the subject may start again.
+CREATE TABLE rate_limit_openings (
+    subject          TEXT PRIMARY KEY,
+    opens_at         INTEGER NOT NULL CHECK (opens_at BETWEEN 1000000000000 AND 64060588800000)
 ) STRICT, WITHOUT ROWID;
 
 -- One row for each started scheduler, an owner of runs.
@@ -317,7 +336,8 @@ CREATE TABLE scheduler_instances (
 -- paused, resumed or cancelled; detail is 'page: ' and the verb. Of a client of duly mcp, also added, replaced or
 -- removed: detail is 'mcp:NAME session S: ' and the verb. missed: nothing ran for occurrences, or for a run that
 -- expired; caught_up: occurrences were missed, and a later one ran in their place; skipped: five or more occurrences in
--- a row were skipped, behind a run that takes long. Of these three, run_id is the row, detail says how many and why.
+-- a row were skipped, behind a run that takes long; limited: no start was left for occurrences, or for a run, which waits. Of
+-- these four, run_id is the row, detail says how many and why.
 CREATE TABLE scheduler_events (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     at               INTEGER NOT NULL,
@@ -329,7 +349,7 @@ CREATE TABLE scheduler_events (
 
 -- Alarms that `duly run --alert-command` and `--alert-url` deliver: one row per channel and condition, while it lasts or a message
 -- about it is due. Empty without these options. subject: the name of the task, for scheduler_lost the id of the owner, else ''.
--- run_id: the newest dead, missed or skipped row. count: how often the condition began (dead runs, missed occurrences);
+-- run_id: the newest dead, missed, skipped or limited row. count: how often the condition began (dead runs, missed occurrences);
 -- delivered: how many of these a delivered message holds; claimed: how many the message holds that is being delivered, -1 for
 -- the end.
 CREATE TABLE scheduler_alarms (
@@ -409,6 +429,12 @@ CREATE INDEX task_runs_claimable ON task_runs (handler, priority, run_at)
 -- Waiting runs by what blocks them and by key: which run is next when the key is free.
 CREATE INDEX task_runs_waiting ON task_runs (blocked, concurrency_key, handler, priority, run_at)
     WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed');
+-- Runs that wait for a start of their task: which of them are next when it may start again.
+CREATE INDEX task_runs_limited ON task_runs (task_id, priority, run_at) WHERE blocked = 'starts';
+-- Tasks with a limit of starts.
+CREATE INDEX scheduled_tasks_limited ON scheduled_tasks (id) WHERE max_starts IS NOT NULL;
+-- Which key or task may start again next.
+CREATE INDEX rate_limit_openings_next ON rate_limit_openings (opens_at);
 -- Waiting runs that SQL has requested to stop.
 CREATE INDEX task_runs_asked ON task_runs (task_id)
     WHERE cancel_requested = 1 AND locked_by IS NULL AND (status = 'queued' OR status = 'failed');
@@ -453,8 +479,8 @@ END;
 -- A change of the definition, apart from the schedule, by SQL. It may repair an invalid task, so the loop examines it.
 CREATE TRIGGER scheduled_tasks_touched AFTER UPDATE OF
     name, handler, payload, only_between, only_on, except_on, overlap, misfire, misfire_grace_ms, catch_up_limit,
-    expires_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead,
-    on_success, on_end, on_missed, pause_after_failures, managed_by
+    expires_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, max_starts,
+    when_limited, on_dead, on_success, on_end, on_missed, pause_after_failures, managed_by
 ON scheduled_tasks
 WHEN NEW.updated_at IS OLD.updated_at
 BEGIN
@@ -528,12 +554,30 @@ END;
 -- A change of handler also applies to the waiting runs, so that repairing a task repairs its retries; a change of overlap may
 -- unblock them. The mark says so: there may be any number of them. planned = 0 calls the loop, which also examines other times
 -- and dates.
-CREATE TRIGGER scheduled_tasks_repaired AFTER UPDATE OF handler, overlap, only_between, only_on, except_on
+CREATE TRIGGER scheduled_tasks_repaired AFTER UPDATE OF handler, overlap, max_starts, only_between, only_on, except_on
 ON scheduled_tasks
-WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap OR NEW.only_between IS NOT OLD.only_between
+WHEN NEW.handler IS NOT OLD.handler OR NEW.overlap IS NOT OLD.overlap OR NEW.max_starts IS NOT OLD.max_starts
+  OR NEW.only_between IS NOT OLD.only_between
   OR NEW.only_on IS NOT OLD.only_on OR NEW.except_on IS NOT OLD.except_on
 BEGIN
     UPDATE scheduled_tasks SET planned = 0, marked = 0 WHERE id = NEW.id;
+END;
+
+-- Another limit of starts: whether one is left now is examined by the next turn. Without a limit, its starts do not count.
+CREATE TRIGGER scheduled_tasks_relimited AFTER UPDATE OF max_starts ON scheduled_tasks
+WHEN OLD.max_starts IS NOT NULL AND NEW.max_starts IS NOT OLD.max_starts
+BEGIN
+    DELETE FROM rate_limit_starts WHERE subject = 'task:' || NEW.id AND NEW.max_starts IS NULL;
+    DELETE FROM rate_limit_openings WHERE subject = 'task:' || NEW.id AND NEW.max_starts IS NULL;
+    INSERT INTO rate_limit_openings (subject, opens_at) SELECT 'task:' || NEW.id, 1000000000000 WHERE NEW.max_starts IS NOT NULL
+    ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at;
+END;
+
+CREATE TRIGGER scheduled_tasks_unlimited BEFORE DELETE ON scheduled_tasks
+WHEN OLD.max_starts IS NOT NULL
+BEGIN
+    DELETE FROM rate_limit_starts WHERE subject = 'task:' || OLD.id;
+    DELETE FROM rate_limit_openings WHERE subject = 'task:' || OLD.id;
 END;
 
 -- A cancel request by SQL for a waiting run: planned = 0 calls the loop, which cancels it. The loop finds running runs itself.
@@ -584,7 +628,7 @@ BEGIN
                                     AND blocked IS NULL AND concurrency_key = NEW.concurrency_key LIMIT 1));
 END;
 
-CREATE TRIGGER concurrency_limits_changed AFTER UPDATE OF concurrency_key, max_running ON concurrency_limits
+CREATE TRIGGER concurrency_limits_changed AFTER UPDATE OF concurrency_key, max_running, max_starts, per_ms ON concurrency_limits
 BEGIN
     SELECT RAISE(ABORT, 'the key of a limit cannot be changed: insert another row')
      WHERE NEW.concurrency_key <> OLD.concurrency_key;
@@ -598,8 +642,20 @@ BEGIN
                                     AND blocked IS NULL AND concurrency_key = NEW.concurrency_key LIMIT 1));
 END;
 
+CREATE TRIGGER concurrency_limits_relimited AFTER UPDATE OF max_starts, per_ms ON concurrency_limits
+WHEN OLD.max_starts IS NOT NULL AND (NEW.max_starts IS NOT OLD.max_starts OR NEW.per_ms IS NOT OLD.per_ms)
+BEGIN
+    DELETE FROM rate_limit_starts WHERE subject = 'key:' || NEW.concurrency_key AND NEW.max_starts IS NULL;
+    DELETE FROM rate_limit_openings WHERE subject = 'key:' || NEW.concurrency_key AND NEW.max_starts IS NULL;
+    INSERT INTO rate_limit_openings (subject, opens_at)
+    SELECT 'key:' || NEW.concurrency_key, 1000000000000 WHERE NEW.max_starts IS NOT NULL
+    ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at;
+END;
+
 CREATE TRIGGER concurrency_limits_removed AFTER DELETE ON concurrency_limits
 BEGIN
+    DELETE FROM rate_limit_starts WHERE subject = 'key:' || OLD.concurrency_key;
+    DELETE FROM rate_limit_openings WHERE subject = 'key:' || OLD.concurrency_key;
     UPDATE scheduled_tasks SET planned = 0
      WHERE id IN (SELECT * FROM (SELECT task_id FROM task_runs
                                   WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')
@@ -618,7 +674,7 @@ END;
 
 CREATE TRIGGER rate_limits_removed AFTER DELETE ON rate_limits
 BEGIN
-    DELETE FROM rate_limit_starts WHERE handler = OLD.handler;
+    DELETE FROM rate_limit_starts WHERE subject = 'handler:' || OLD.handler;
 END;
 
 CREATE TRIGGER task_runs_removed BEFORE DELETE ON task_runs

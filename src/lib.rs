@@ -330,9 +330,10 @@ pub use model::run::{
 #[cfg(feature = "postgres")]
 pub use model::server_report::ServerReport;
 pub use model::settings::Retention;
+pub use model::start_rate::StartRate;
 pub use model::task::{
     Definition, MAX_CATCH_UP, MAX_DURATION, MAX_JITTER, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, Misfire, Overlap, Task,
-    TaskStatus,
+    TaskStatus, WhenLimited,
 };
 /// The client of [`Client::add_in_postgres`], so that an application uses the same version.
 ///

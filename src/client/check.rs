@@ -93,6 +93,8 @@ text_enum! {
         Missed = "missed",
         /// Five occurrences of a task in a row were skipped within the last day, since earlier runs took too long. It ends as `missed`.
         Skipped = "skipped",
+        /// Within the last day, a limit left no start of a task: a run waits for one, or occurrences were skipped. No run of it has started since.
+        Limited = "limited",
         /// A task cannot be scheduled.
         Invalid = "invalid",
         /// The time zone of an active task is not known on this machine, or its file cannot be read.

@@ -73,6 +73,9 @@ pub struct TaskDetails {
     /// all are written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub marked_runs: Option<usize>,
+    /// While no start of the task is left by its own limit, `max_starts`: when the next one is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_start: Option<Timestamp>,
 }
 
 /// A run with its attempts, its effects and what follows it. Its JSON is that of `duly logs --json`: the columns of the run, and these keys.
@@ -151,7 +154,13 @@ impl Client {
             LimitOn::Handler(name) => name == *handler,
         });
         let marked_runs = self.marked_runs(task.id)?;
-        Ok(TaskDetails { task, occurrences, recent, runs, limits, marked_runs })
+        let next_start = self.next_start(task.id)?;
+        Ok(TaskDetails { task, occurrences, recent, runs, limits, marked_runs, next_start })
+    }
+
+    /// See [`TaskDetails::next_start`].
+    pub(crate) fn next_start(&self, task: i64) -> Result<Option<Timestamp>> {
+        self.store().next_start(task)
     }
 
     /// See [`TaskDetails::marked_runs`].

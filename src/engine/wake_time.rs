@@ -66,6 +66,7 @@ pub(crate) struct WakeTime {
     next_due: Option<Timestamp>,
     next_claimable: Option<Timestamp>,
     next_expiry: Option<Timestamp>,
+    next_opening: Option<Timestamp>,
     /// Of the snapshot that was seen; `None` before the first.
     data_version: Option<i64>,
     /// Whether the last turn did not look ahead: the poller looks before it waits.
@@ -82,6 +83,7 @@ impl WakeTime {
             next_due: done.next_due,
             next_claimable: done.next_claimable,
             next_expiry: done.next_expiry,
+            next_opening: done.next_opening,
             data_version: Some(done.data_version),
             look_follows: false,
             waits_for_idle: false,
@@ -143,7 +145,7 @@ impl WakeTime {
     pub(crate) fn put_off(&mut self, now: Timestamp, later: Timestamp, claimable: bool, idle: bool) {
         self.waits_for_idle = claimable && !idle && self.next_claimable.is_some_and(|at| at <= now);
         let claimable = if claimable { &mut self.next_claimable } else { &mut None };
-        for at in [&mut self.next_due, &mut self.next_expiry, claimable].into_iter().flatten() {
+        for at in [&mut self.next_due, &mut self.next_expiry, &mut self.next_opening, claimable].into_iter().flatten() {
             if *at <= now {
                 *at = later;
             }
@@ -152,7 +154,7 @@ impl WakeTime {
 
     fn next(&self, room: usize) -> Option<Timestamp> {
         let claimable = self.next_claimable.filter(|_| room > 0);
-        self.next_due.into_iter().chain(self.next_expiry).chain(claimable).min()
+        self.next_due.into_iter().chain(self.next_expiry).chain(self.next_opening).chain(claimable).min()
     }
 }
 

@@ -23,6 +23,9 @@ text_enum! {
         Missed = "missed",
         /// Five occurrences of a task in a row were skipped, since its earlier runs took too long. It ends as [`AlarmKind::Missed`] does.
         Skipped = "skipped",
+        /// No start of a task was left by a limit: a run waits for one, or occurrences were skipped. It ends when a run of the task starts, or none
+        /// waits any more.
+        Limited = "limited",
         /// A task has been due for more than five minutes, or runs that may start are not started.
         Overdue = "overdue",
         /// A task cannot be scheduled.

@@ -87,6 +87,8 @@ pub(crate) struct Health {
     pub(crate) missed: Vec<(i64, PassedOver)>,
     pub(crate) caught_up: Vec<(i64, PassedOver)>,
     pub(crate) skipped: Vec<(i64, PassedOver)>,
+    /// Tasks of which no start was left, and none has started since.
+    pub(crate) limited: Vec<(i64, PassedOver)>,
     /// Tasks that cannot be scheduled, and why.
     pub(crate) invalid: Vec<(String, String)>,
     /// The time zones of active tasks: the zone, its first task, the number of its tasks.
@@ -236,6 +238,14 @@ impl PassedOver {
         let PassedOver { task, detail } = self;
         let advice = format!("see duly history {task}: shorten its runs or limit their time, or let it run less often");
         (format!("{task} was skipped {detail}"), advice)
+    }
+
+    /// Says what no start was left for, and what to do about it.
+    pub(crate) fn as_limited(&self) -> (String, String) {
+        let PassedOver { task, detail } = self;
+        let advice =
+            format!("see duly show {task}: let it run less often, or raise the limit (max_starts, duly limit)");
+        (format!("{task}: {detail}"), advice)
     }
 }
 

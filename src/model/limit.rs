@@ -7,13 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::model::task::{MAX_DURATION, check_text};
-use crate::schedule::duration_text;
+use crate::model::start_rate::StartRate;
+use crate::model::task::check_text;
 
 /// Most runs of a key that may run at once.
 const MAX_RUNNING: u32 = 1000;
-/// Most starts of a handler that a rate counts.
-const MAX_STARTS: u32 = 10_000;
 
 /// A limit that holds across all schedulers of a database, while some of them are killed, too.
 ///
@@ -37,12 +35,15 @@ const MAX_STARTS: u32 = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// At most `running` runs with this concurrency key run at a time. A key without a limit: one.
+    /// At most `running` runs with this concurrency key run at a time, and at most as many start as its rate says. A key without a limit:
+    /// one at a time, at any rate.
     Key {
         /// The [concurrency key](crate::NewTask::concurrency_key) of tasks.
         key: String,
         /// 1 to 1000.
         running: u32,
+        /// `None`: any number of runs may start, one after the other.
+        rate: Option<StartRate>,
     },
     /// At most `starts` attempts of a handler are claimed in any time of this length, retries included. An attempt that was claimed
     /// and returned before it began counts as well.
@@ -97,7 +98,37 @@ impl Limit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn key(key: impl Into<String>, running: u32) -> Self {
-        Limit::Key { key: key.into(), running }
+        Limit::Key { key: key.into(), running, rate: None }
+    }
+
+    /// Adds a rate to the limit of a key: at most `starts` of its runs start in any time of the length `per`, retries included. Replaces that of
+    /// the limit of a handler.
+    ///
+    /// [`Client::set_limit`](crate::Client::set_limit) sets both together: without a rate, that of the stored limit is removed.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::testing::Stepper;
+    /// use duly::{Limit, NewTask};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("mail").accept("report").start()?;
+    /// stepper.client().set_limit(Limit::key("smtp", 5).with_rate(2, Duration::from_secs(60)))?;
+    /// for (name, handler) in [("anna", "mail"), ("bob", "report"), ("carla", "mail")] {
+    ///     stepper.client().add(NewTask::once(name, noon).handler(handler).concurrency_key("smtp"))?;
+    /// }
+    /// assert_eq!(stepper.step()?.len(), 2, "the third waits, although a slot is free");
+    /// stepper.clock().advance(Duration::from_secs(60));
+    /// assert_eq!(stepper.step()?.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_rate(self, starts: u32, per: Duration) -> Self {
+        match self {
+            Limit::Key { key, running, .. } => Limit::Key { key, running, rate: Some(StartRate { starts, per }) },
+            Limit::Rate { handler, .. } => Limit::Rate { handler, starts, per },
+        }
     }
 
     /// At most `starts` attempts of a handler start in any time of the length `per`.
@@ -127,28 +158,22 @@ impl Limit {
     /// Fails with [`Error::InvalidTask`] if a field cannot be accepted.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            Limit::Key { key, running } => {
+            Limit::Key { key, running, rate } => {
                 check_text("concurrency_key", key)?;
                 if key.starts_with('#') {
                     return Err(Error::invalid_task("concurrency_key", key, "a key that does not begin with #"));
                 }
-                check_number("max_running", *running, MAX_RUNNING)
+                if !(1..=MAX_RUNNING).contains(running) {
+                    return Err(Error::invalid_task("max_running", running, format!("1 to {MAX_RUNNING}")));
+                }
+                rate.map_or(Ok(()), |rate| rate.check())
             }
             Limit::Rate { handler, starts, per } => {
                 check_text("handler", handler)?;
-                check_number("max_starts", *starts, MAX_STARTS)?;
-                if per.is_zero() || *per > MAX_DURATION || per.subsec_nanos() % 1_000_000 != 0 {
-                    let expected = format!("whole milliseconds, 1ms to {}", duration_text(MAX_DURATION));
-                    return Err(Error::invalid_task("per_ms", format!("{per:?}"), expected));
-                }
-                Ok(())
+                StartRate { starts: *starts, per: *per }.check()
             }
         }
     }
-}
-
-fn check_number(field: &'static str, found: u32, most: u32) -> Result<()> {
-    if (1..=most).contains(&found) { Ok(()) } else { Err(Error::invalid_task(field, found, format!("1 to {most}"))) }
 }
 
 /// A stored limit, and its use. Its JSON is that of `duly limit --json`: the columns of both tables, then the use.
@@ -172,8 +197,10 @@ pub struct LimitState {
     pub limit: Limit,
     /// The manifest that declared it; `None` if it was set by hand.
     pub managed_by: Option<String>,
-    /// Of a key: its running runs. Of a rate: its starts that still count.
+    /// Of a key: its running runs. Of a handler: its starts that still count.
     pub used: u64,
+    /// Of a key with a rate: its starts that still count. Of a handler: as `used`.
+    pub started: u64,
     /// Runs with the key, or of the handler, that wait for the limit or for their time. Runs that something else blocks, such as a
     /// paused task, are not counted.
     pub waiting: u64,
@@ -191,20 +218,33 @@ struct LimitJson {
     per_ms: Option<u64>,
     managed_by: Option<String>,
     used: u64,
+    #[serde(default)]
+    started: u64,
     waiting: u64,
     next_start: Option<Timestamp>,
 }
 
 impl From<LimitState> for LimitJson {
     fn from(state: LimitState) -> Self {
-        let (key, rate) = match state.limit {
-            Limit::Key { key, running } => (Some((key, running)), None),
-            Limit::Rate { handler, starts, per } => (None, Some((handler, (starts, per.as_millis() as u64)))),
+        let (key, handler, rate) = match state.limit {
+            Limit::Key { key, running, rate } => (Some((key, running)), None, rate),
+            Limit::Rate { handler, starts, per } => (None, Some(handler), Some(StartRate { starts, per })),
         };
-        let ((concurrency_key, max_running), (handler, rate)) = (key.unzip(), rate.unzip());
-        let (max_starts, per_ms) = rate.unzip();
-        let LimitState { managed_by, used, waiting, next_start, .. } = state;
-        LimitJson { concurrency_key, max_running, handler, max_starts, per_ms, managed_by, used, waiting, next_start }
+        let (concurrency_key, max_running) = key.unzip();
+        let (max_starts, per_ms) = rate.map(|rate| (rate.starts, rate.per.as_millis() as u64)).unzip();
+        let LimitState { managed_by, used, started, waiting, next_start, .. } = state;
+        LimitJson {
+            concurrency_key,
+            max_running,
+            handler,
+            max_starts,
+            per_ms,
+            managed_by,
+            used,
+            started,
+            waiting,
+            next_start,
+        }
     }
 }
 
@@ -212,15 +252,16 @@ impl TryFrom<LimitJson> for LimitState {
     type Error = &'static str;
 
     fn try_from(json: LimitJson) -> std::result::Result<Self, Self::Error> {
-        let LimitJson { managed_by, used, waiting, next_start, .. } = json;
+        let LimitJson { managed_by, used, started, waiting, next_start, .. } = json;
         let key = json.concurrency_key.zip(json.max_running);
-        let rate = json.handler.zip(json.max_starts).zip(json.per_ms);
-        let limit = match (key, rate) {
-            (Some((key, running)), None) => Limit::Key { key, running },
-            (None, Some(((handler, starts), per))) => Limit::Rate { handler, starts, per: Duration::from_millis(per) },
+        let rate = json.max_starts.zip(json.per_ms);
+        let rate = rate.map(|(starts, per)| StartRate { starts, per: Duration::from_millis(per) });
+        let limit = match (key, json.handler, rate) {
+            (Some((key, running)), None, rate) => Limit::Key { key, running, rate },
+            (None, Some(handler), Some(StartRate { starts, per })) => Limit::Rate { handler, starts, per },
             _ => return Err("expected concurrency_key and max_running, or handler, max_starts and per_ms"),
         };
-        Ok(LimitState { limit, managed_by, used, waiting, next_start })
+        Ok(LimitState { limit, managed_by, used, started, waiting, next_start })
     }
 }
 
@@ -242,6 +283,7 @@ mod tests {
             (Limit::rate("mail", 10_001, minute), "max_starts: expected 1 to 10000, found \"10001\""),
             (Limit::rate("mail", 1, Duration::ZERO), "per_ms: expected whole milliseconds, 1ms to "),
             (Limit::rate("mail", 1, Duration::from_micros(1)), "per_ms: expected whole milliseconds"),
+            (Limit::key("smtp", 1).with_rate(0, minute), "max_starts: expected 1 to 10000, found \"0\""),
         ] {
             let error = limit.check().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

@@ -26,6 +26,7 @@ pub(crate) mod run;
 #[cfg(feature = "postgres")]
 pub(crate) mod server_report;
 pub(crate) mod settings;
+pub(crate) mod start_rate;
 pub(crate) mod task;
 pub(crate) mod task_columns;
 mod task_json;

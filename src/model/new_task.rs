@@ -1,6 +1,7 @@
 //! The builder of a task to be added.
 
 mod followers;
+mod starts;
 mod windows;
 
 use std::time::Duration;

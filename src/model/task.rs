@@ -13,6 +13,7 @@ use crate::model::column::{Column, ColumnValue, columns_of};
 use crate::model::json;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::RunStatus;
+use crate::model::start_rate::StartRate;
 use crate::model::task_columns::task_columns;
 use crate::model::text_enum::text_enum;
 use crate::schedule::{Schedule, ScheduleKind, Schedules, Windows, duration_text, parse_duration};
@@ -126,9 +127,44 @@ text_enum! {
     }
 }
 
+text_enum! {
+    /// What happens to an occurrence that falls due while no start is left by a limit: that of its task
+    /// ([`NewTask::max_starts`](crate::NewTask::max_starts)), of its concurrency key or of its handler ([`Limit`](crate::Limit)).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duly::testing::Stepper;
+    /// use duly::{NewTask, RunStatus, Timestamp, WhenLimited};
+    /// # let home = tempfile::tempdir()?;
+    /// # let file = home.path().join("agent.db");
+    /// # let noon: Timestamp = "2027-03-14T12:00:00Z".parse()?;
+    /// let mut stepper = Stepper::builder(&file, noon).accept("work").start()?;
+    /// for (name, when) in [("waits", WhenLimited::Wait), ("skips", WhenLimited::Skip)] {
+    ///     let task = NewTask::cron(name, "0 * * * *").handler("work").max_starts(1, Duration::from_secs(86400)).when_limited(when);
+    ///     stepper.client().add(task)?;
+    /// }
+    /// stepper.clock().set_wall("2027-03-14T13:00:00Z".parse()?);
+    /// for claim in stepper.step()? {
+    ///     stepper.finish(&claim, duly::Outcome::Succeeded { result: None });
+    /// }
+    /// stepper.clock().set_wall("2027-03-14T14:00:00Z".parse()?);
+    /// stepper.step()?;
+    /// let newest = |name: &str| stepper.client().history(name, 1).map(|runs| runs[0].status);
+    /// assert_eq!((newest("waits")?, newest("skips")?), (RunStatus::Queued, RunStatus::Skipped));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    WhenLimited, "when_limited" {
+        /// Its run waits until a start is left.
+        Wait = "wait",
+        /// It is skipped, with the limit as the reason. Runs that are requested, retried or follow others wait.
+        Skip = "skip",
+    }
+}
+
 columns_of! {
     Overlap, true, |policy| ColumnValue::Text(policy.as_str());
     Misfire, true, |policy| ColumnValue::Text(policy.as_str());
+    WhenLimited, true, |policy| ColumnValue::Text(policy.as_str());
 }
 
 /// A row of `scheduled_tasks`.
@@ -399,6 +435,7 @@ impl Definition {
             let expected = format!("at most {}, the time in which a run expires", duration_text(expires));
             return Err(Error::invalid_task("jitter_ms", duration_text(self.jitter), expected));
         }
+        self.start_rate()?;
         if self.windows()?.is_some() && !self.schedule_type.has_occurrences() {
             let expected =
                 "cron, calendar or interval, since only_between, only_on and except_on choose among occurrences";
@@ -416,6 +453,11 @@ impl Definition {
     pub(crate) fn windows(&self) -> Result<Option<Windows>> {
         let texts = [&self.only_between, &self.only_on, &self.except_on].map(Option::as_deref);
         Windows::parse(&self.time_zone, texts)
+    }
+
+    /// Returns how many starts of the task a time may have; `None`: any number.
+    pub(crate) fn start_rate(&self) -> Result<Option<StartRate>> {
+        self.max_starts.as_deref().map(str::parse).transpose()
     }
 
     /// Returns the columns that name tasks which follow, and what they hold.

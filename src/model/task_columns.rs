@@ -52,6 +52,10 @@ macro_rules! task_columns {
             priority: u8 = 1 => [priority: u8];
             /// At most one run with this key runs at a time, across tasks, or as many as its limit says. `None`: the task's own key.
             concurrency_key: Option<String> = None => [concurrency_key: Option<String>];
+            /// At most this number of starts of the task in any time of a length, retries included: `4/1d`. `None`: no limit.
+            max_starts: Option<String> = None => [max_starts: Option<String>];
+            /// See [`WhenLimited`].
+            when_limited: WhenLimited = WhenLimited::Wait => [when_limited: WhenLimited];
             /// The tasks of which a run is opened when a run of this task dies, with the dead run as payload: names, separated by commas.
             on_dead: Option<String> = None => [on_dead: Option<String>];
             /// As `on_dead`, when a run of this task succeeds.

@@ -61,6 +61,8 @@ pub(crate) enum WaitsFor {
     Unknown { stored: String },
     /// It is not due before this instant.
     Time(Timestamp),
+    /// No start of its task, or of its key, was left; when one is, if that is known.
+    Starts { key: Option<String>, until: Option<Timestamp> },
     /// Attempts of its handler may not start before this instant.
     Rate { handler: String, until: Timestamp },
     /// The machine's clock.

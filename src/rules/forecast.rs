@@ -292,7 +292,7 @@ fn project(step: Step, windows: Option<&Windows>, projections: &mut Vec<Projecti
             projections.push(Projection { origin, ..one });
             waiting.push(Unfinished { id: 0, origin, status: RunStatus::Queued, scheduled_for: at });
         }
-        Step::Skip(span) | Step::Close(span, _) => {
+        Step::Skip(span) | Step::Close(span, _) | Step::Limit(span) => {
             let reason = match (step, windows) {
                 (Step::Close(_, closed), Some(windows)) => Some(windows.reason(closed)),
                 _ => None,

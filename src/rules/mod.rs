@@ -1,6 +1,6 @@
 //! Pure decisions: how a due task is resolved, which waiting run may start, which occurrences follow, what retention removes and when,
 //! when failures pause a task, which runs follow another one and with what payload, which occurrences without a run are reported, what a
-//! step of the clock means, how long the lock of a file is used and when it is left to others.
+//! step of the clock means, how many starts a limit leaves, how long the lock of a file is used and when it is left to others.
 
 pub(crate) mod alarm_pace;
 pub(crate) mod chain;
@@ -13,5 +13,6 @@ pub(crate) mod placement;
 pub(crate) mod resolve;
 pub(crate) mod retention;
 pub(crate) mod retention_timer;
+pub(crate) mod start_limit;
 pub(crate) mod streak;
 pub(crate) mod turn_size;

@@ -15,6 +15,8 @@ pub(crate) enum Notice {
     CaughtUp,
     /// Five or more occurrences in a row were skipped.
     Skipped,
+    /// No start was left: a run waits for one of its task, or occurrences were skipped. One event for each time in which none was.
+    Limited,
 }
 
 impl Notice {
@@ -24,6 +26,7 @@ impl Notice {
             Notice::Missed => "missed",
             Notice::CaughtUp => "caught_up",
             Notice::Skipped => "skipped",
+            Notice::Limited => "limited",
         }
     }
 

@@ -14,18 +14,21 @@ pub(crate) enum Reason {
     Paused,
     /// An older scheduled run of its task is unfinished.
     Order,
-    /// No slot of its key is free, or other waiting runs of its handler go first behind the key.
+    /// No start of its task was left when it was about to start.
+    Starts,
+    /// No slot or no start of its key is free, or other waiting runs of its handler go first behind the key.
     Key,
 }
 
 impl Reason {
-    const ALL: [Reason; 3] = [Reason::Paused, Reason::Order, Reason::Key];
+    const ALL: [Reason; 4] = [Reason::Paused, Reason::Order, Reason::Starts, Reason::Key];
 
     /// Returns the text that the tables store.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Reason::Paused => "paused",
             Reason::Order => "order",
+            Reason::Starts => "starts",
             Reason::Key => "key",
         }
     }
@@ -46,7 +49,10 @@ pub(crate) struct Waiting {
     pub(crate) overlap: Overlap,
     /// Whether an older scheduled run of its task is unfinished.
     pub(crate) has_older: bool,
-    /// Whether no slot of its key is free, or other waiting runs go first behind the key.
+    /// Whether no start of its task is left. Asked when a run is about to start, and of one that waits for it: a run that waits for something
+    /// else is not looked at when its task uses up its starts, nor when it has some again.
+    pub(crate) starts_are_used: bool,
+    /// Whether no slot or no start of its key is free, or other waiting runs go first behind the key.
     pub(crate) key_is_taken: bool,
 }
 
@@ -58,6 +64,7 @@ impl Waiting {
                 self.origin != Origin::Manual && matches!(self.status, TaskStatus::Paused | TaskStatus::Invalid)
             }
             Reason::Order => self.overlap != Overlap::Allow && self.origin.is_scheduled() && self.has_older,
+            Reason::Starts => self.starts_are_used,
             Reason::Key => self.key_is_taken,
         }
     }
@@ -107,13 +114,16 @@ mod tests {
             status: TaskStatus::Paused,
             overlap: Overlap::Skip,
             has_older: true,
+            starts_are_used: true,
             key_is_taken: true,
         };
         assert_eq!(all.reason(), Some(Reason::Paused));
-        assert_eq!(Waiting { origin: Origin::Manual, ..all }.reason(), Some(Reason::Key), "it ignores a pause");
+        assert_eq!(Waiting { origin: Origin::Manual, ..all }.reason(), Some(Reason::Starts), "it ignores a pause");
         assert_eq!(Waiting { origin: Origin::OnDead, ..all }.reason(), Some(Reason::Paused));
         let active = Waiting { status: TaskStatus::Completed, ..all };
         assert_eq!(active.reason(), Some(Reason::Order));
+        assert_eq!(Waiting { overlap: Overlap::Allow, ..active }.reason(), Some(Reason::Starts));
+        let active = Waiting { starts_are_used: false, ..active };
         assert_eq!(Waiting { overlap: Overlap::Allow, ..active }.reason(), Some(Reason::Key));
         assert_eq!(Waiting { origin: Origin::OnDead, ..active }.reason(), Some(Reason::Key));
         assert_eq!(Waiting { has_older: false, key_is_taken: false, ..active }.reason(), None);

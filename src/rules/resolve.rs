@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) ends_at: Option<Timestamp>,
     /// When an occurrence is run; `None`: whenever it is.
     pub(crate) windows: Option<Box<Windows>>,
+    /// How many starts its limits leave, if it skips what falls due beyond them.
+    pub(crate) starts_left: Option<usize>,
     pub(crate) overlap: Overlap,
     pub(crate) misfire: Misfire,
     pub(crate) grace: Duration,
@@ -59,6 +61,7 @@ impl Plan {
             starts_at: task.starts_at,
             ends_at: task.ends_at,
             windows: task.windows().ok().flatten().map(Box::new),
+            starts_left: None,
             overlap: task.overlap,
             misfire: task.misfire,
             grace: task.misfire_grace,
@@ -105,9 +108,10 @@ impl Plan {
         if begin < at && self.is_behind_gap(begin) { begin.plus(MILLISECOND) } else { begin }
     }
 
-    /// Returns the misfire policy for occurrences that are resolved at `now`: nothing catches up at a time at which nothing is to run.
+    /// Returns the misfire policy for occurrences that are resolved at `now`: nothing catches up at a time at which nothing is to run, or
+    /// while no start is left.
     pub(crate) fn misfire_at(&self, now: Timestamp) -> Misfire {
-        if self.closed(now).is_some() { Misfire::Skip } else { self.misfire }
+        if self.closed(now).is_some() || self.starts_left == Some(0) { Misfire::Skip } else { self.misfire }
     }
 }
 
@@ -152,6 +156,8 @@ pub(crate) enum Step {
     Skip(Span),
     /// A window or a date excludes them.
     Close(Span, Closed),
+    /// No start is left for them.
+    Limit(Span),
     Miss(Span),
     /// Also missed: no later turn can examine them one by one.
     Cut(Span),
@@ -316,6 +322,7 @@ pub(crate) fn resolve(plan: &Plan, unfinished: &[Unfinished], now: Timestamp, re
         }
         looked += 1;
         match plan.closed(occurrence) {
+            None if work.room_for_starts() == 0 => work.limit(occurrence),
             None => work.admit(occurrence, Origin::Schedule),
             Some(closed) => work.close(occurrence, closed),
         }
@@ -412,6 +419,7 @@ impl Work<'_> {
             Misfire::Skip => 0,
             Misfire::RunAll => self.room_for_late(following, now),
         };
+        let room = room.min(self.room_for_starts());
         let older = |at: &Timestamp| self.open_until(self.before(*at, oldest)?, oldest);
         let kept: Vec<Timestamp> = iter::successors(self.open_until(newest, oldest), older).take(room).collect();
         let mut first = Some(oldest);
@@ -436,6 +444,11 @@ impl Work<'_> {
         let waiting = if self.plan.overlap == Overlap::BufferAll { self.waiting } else { 0 };
         let room = self.plan.catch_up_limit.saturating_sub(waiting);
         room - self.timely(timely, now).take(room).count()
+    }
+
+    /// Returns how many runs may still be opened, as far as limits of starts decide.
+    fn room_for_starts(&self) -> usize {
+        self.plan.starts_left.map_or(usize::MAX, |left| left.saturating_sub(self.opened))
     }
 
     /// Records the remaining due occurrences as one span. Returns the first occurrence after `now`.
@@ -487,6 +500,15 @@ impl Work<'_> {
             _ => self
                 .steps
                 .push(Step::Close(Span { first: occurrence, last: occurrence, count: 1, exact: true }, closed)),
+        }
+    }
+
+    /// Skips an occurrence for which no start is left.
+    fn limit(&mut self, occurrence: Timestamp) {
+        self.resolved(occurrence);
+        match self.steps.last_mut() {
+            Some(Step::Limit(span)) => span.extend(Span::of(occurrence)),
+            _ => self.steps.push(Step::Limit(Span::of(occurrence))),
         }
     }
 

@@ -125,6 +125,8 @@ pub(crate) trait Store: Send + std::fmt::Debug {
     fn names(&mut self) -> Result<Vec<String>>;
     /// Returns how many waiting runs of a task are behind its mark, at most a number; `None` if it is not marked.
     fn marked_runs(&mut self, task: i64, most: usize) -> Result<Option<usize>>;
+    /// Returns when a task that has no start left has one again, by its own limit.
+    fn next_start(&mut self, task: i64) -> Result<Option<Timestamp>>;
     fn run(&mut self, run: i64) -> Result<Option<Run>>;
     /// Returns the newest runs that match, newest first.
     fn runs(&mut self, filter: &RunFilter) -> Result<Vec<Run>>;

@@ -347,6 +347,8 @@ pub(crate) enum Item {
     ClockMark,
     /// How far starts of rate limits are set back that a wrong clock had recorded.
     ClockStarts,
+    /// The keys and tasks that may start again.
+    Openings,
     /// The start of a running run, which moves with a step of the clock.
     Start(i64),
     Sweep,
@@ -366,6 +368,7 @@ impl std::fmt::Display for Item {
             Item::Mark(task) => write!(f, "the waiting runs of task {task}"),
             Item::ClockMark => f.write_str("the tasks and runs that a wrong clock had planned"),
             Item::ClockStarts => f.write_str("the starts of rate limits that a wrong clock had recorded"),
+            Item::Openings => f.write_str("the keys and tasks that may start again"),
             Item::Start(run) => write!(f, "the start of run {run}"),
             Item::Prune => f.write_str("the deletion of expired history"),
             Item::Sweep => f.write_str("the check of waiting runs"),
@@ -427,6 +430,8 @@ pub(crate) struct Done {
     pub(crate) next_due: Option<Timestamp>,
     pub(crate) next_claimable: Option<Timestamp>,
     pub(crate) next_expiry: Option<Timestamp>,
+    /// When a key or a task that has no start left may have one again.
+    pub(crate) next_opening: Option<Timestamp>,
     /// Whether retention, if it took part, has more to delete.
     pub(crate) pruned: Option<bool>,
     /// Whether the last batch of retention found damage. A turn without a batch cannot show that it is gone.

@@ -54,6 +54,8 @@ pub(crate) fn full() -> TestDb {
         .jitter(seconds(3))
         .priority(0)
         .concurrency_key("mailer")
+        .max_starts(1000, seconds(86_400))
+        .when_limited(duly::WhenLimited::Skip)
         .on_dead("alarm")
         .pause_after_failures(1);
     let tasks = [

@@ -339,7 +339,7 @@ fn garbled_rows_of_limits_stop_nothing() {
     db.execute("PRAGMA ignore_check_constraints = ON;
              INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES (CAST(x'ff61' AS TEXT), -4), ('#1', 9);
              INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES (CAST(x'ff61' AS TEXT), -1, -1), ('work', -7, -9);
-             INSERT INTO rate_limit_starts VALUES ('work', 9223372036854775806, 5), (CAST(x'ff61' AS TEXT), 1, 2);");
+             INSERT INTO rate_limit_starts VALUES ('handler:work', 9223372036854775806, 5), (CAST(x'ff61' AS TEXT), 1, 2);");
     let claims = stepper.step().unwrap();
     assert!(claims.iter().any(|claim| claim.task == "other"), "{claims:?}");
 }

@@ -281,6 +281,8 @@ mod spans;
 mod sql;
 /// Changes by SQL to tasks and runs that are due, waiting or running.
 mod sql_edits;
+/// Limits of starts of a key and of a task.
+mod start_limits;
 /// The SQL constants of the store: read from its source for other tests, and the texts that they share.
 mod store_sql;
 /// Handlers that exceed their time limit: their workers are replaced, up to a limit.

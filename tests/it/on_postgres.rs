@@ -12,7 +12,7 @@ const SHARED: &str = "
     actors apply async_handlers attempt_slots calendar_tasks catch_up check clock clock_trouble completed_by_sql
     concurrency_keys delay_tasks draining durations effects events executor first_look follower_turns followers handler_failures history ids
     idempotency interruptions limits loop_steps manual marks matching mcp misfire observers on_dead overdue overlap passed_over progress
-    regressions reopened restarts rewinds retention retention_load run_transitions schedule_changes sql_edits stuck_workers
+    regressions reopened restarts rewinds retention retention_load run_transitions schedule_changes sql_edits start_limits stuck_workers
     takeover testing_kit threads time_limits turns unknown_owner wake windows";
 
 /// How many of them run at once. Client and server are busy most of the time: with more, on a slow machine, a client that holds a transaction

@@ -271,7 +271,7 @@ fn waiting_runs_are_counted_by_what_they_wait_for() {
     client.trigger("limited").expect("a run");
     // As another scheduler with that handler leaves it.
     db.plain()
-        .execute("INSERT INTO rate_limit_starts (handler, number, started_at) SELECT 'limited', 1, max(seen_at) FROM scheduler_instances", [])
+        .execute("INSERT INTO rate_limit_starts (subject, number, started_at) SELECT 'handler:limited', 1, max(seen_at) FROM scheduler_instances", [])
         .expect("a start");
     let text = wait_for(&scheduler, "duly_runs_waiting{reason=\"rate\"}", 1.0);
     assert_eq!(

@@ -197,9 +197,9 @@ fn what_a_wrong_clock_has_planned_is_planned_again_in_parts() {
          SELECT 'limited ' || i, 10000, 60000 FROM n"
     ));
     db.execute(&format!(
-        "INSERT INTO rate_limit_starts (handler, number, started_at)
+        "INSERT INTO rate_limit_starts (subject, number, started_at)
          WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {runs})
-         SELECT 'limited ' || (i / 5000), i % 5000 + 1, {} FROM n",
+         SELECT 'handler:limited ' || (i / 5000), i % 5000 + 1, {} FROM n",
         ahead.as_millis()
     ));
     // The mark comes to it at last.

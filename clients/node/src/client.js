@@ -11,7 +11,7 @@ const OPTIONS = {
   timeZone: "tz", startsAt: "starts-at", endsAt: "ends-at", onlyBetween: "only-between", onlyOn: "only-on", exceptOn: "except",
   overlap: "overlap", misfire: "misfire", misfireGraceMs: "misfire-grace",
   catchUpLimit: "catch-up-limit", expiresMs: "expires", maxAttempts: "max-attempts", backoffMs: "backoff", backoffCapMs: "backoff-cap",
-  timeoutMs: "timeout", jitterMs: "jitter", priority: "priority", concurrencyKey: "key", onDead: "on-dead",
+  timeoutMs: "timeout", jitterMs: "jitter", priority: "priority", concurrencyKey: "key", maxStarts: "max-starts", whenLimited: "when-limited", onDead: "on-dead",
   pauseAfterFailures: "pause-after-failures",
 };
 const KNOWN = new Set(["name", "handler", "payload", "ifAbsent", "replace", ...SCHEDULE_OPTIONS, ...Object.keys(OPTIONS)]);

@@ -143,6 +143,9 @@ export interface Policies {
   onlyOn?: string | null;
   /** Local dates on which an occurrence is skipped. */
   exceptOn?: string | null;
+  /** At most this number of starts in any time of a length, retries included: "4/1d". */
+  maxStarts?: string | null;
+  whenLimited?: "wait" | "skip";
   overlap?: "skip" | "buffer_one" | "buffer_all" | "allow" | "cancel_running";
   misfire?: "run_once" | "skip" | "run_all";
   misfireGraceMs?: number | Duration;

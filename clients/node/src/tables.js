@@ -30,6 +30,8 @@ const COLUMNS = {
   jitterMs: "jitter_ms",
   priority: "priority",
   concurrencyKey: "concurrency_key",
+  maxStarts: "max_starts",
+  whenLimited: "when_limited",
   onDead: "on_dead",
   onSuccess: "on_success",
   onEnd: "on_end",

@@ -82,16 +82,16 @@ each("every policy has its column, and an absent one the default", (db) => {
     name: "all", handler: "mail", cron: "@daily", timeZone: "Europe/Rome", startsAt, endsAt: 1900000000000, onlyBetween: "09:00-17:30",
     onlyOn: "2027-01-01..2030-01-01", exceptOn: "holidays: 2027-12-25", overlap: "buffer_all",
     misfire: "run_all", misfireGraceMs: 1, catchUpLimit: 2, expiresMs: 3, maxAttempts: 4, backoffMs: 5, backoffCapMs: 6, timeoutMs: 7,
-    jitterMs: 8, priority: 3, concurrencyKey: "chat:7", onDead: "alarm", onSuccess: "next", onEnd: "log", onMissed: "tell", pauseAfterFailures: 9,
+    jitterMs: 8, priority: 3, concurrencyKey: "chat:7", maxStarts: "4/1d", whenLimited: "skip", onDead: "alarm", onSuccess: "next", onEnd: "log", onMissed: "tell", pauseAfterFailures: 9,
   });
   const columns = `time_zone, starts_at, ends_at, only_between, only_on, except_on, overlap, misfire, misfire_grace_ms, catch_up_limit, expires_ms, max_attempts, backoff_ms,
-    backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, on_dead, on_success, on_end, on_missed, pause_after_failures`;
+    backoff_cap_ms, timeout_ms, jitter_ms, priority, concurrency_key, max_starts, when_limited, on_dead, on_success, on_end, on_missed, pause_after_failures`;
   assert.deepEqual(Object.values(row(db, columns, "all")), [
-    "Europe/Rome", startsAt.getTime(), 1900000000000, "09:00-17:30", "2027-01-01..2030-01-01", "holidays: 2027-12-25", "buffer_all", "run_all", 1, 2, 3, 4, 5, 6, 7, 8, 3, "chat:7", "alarm", "next", "log", "tell", 9,
+    "Europe/Rome", startsAt.getTime(), 1900000000000, "09:00-17:30", "2027-01-01..2030-01-01", "holidays: 2027-12-25", "buffer_all", "run_all", 1, 2, 3, 4, 5, 6, 7, 8, 3, "chat:7", "4/1d", "skip", "alarm", "next", "log", "tell", 9,
   ]);
   add(db, { name: "none", handler: "mail", cron: "@daily" });
   assert.deepEqual(Object.values(row(db, `payload, ${columns}`, "none")), [
-    "null", "UTC", null, null, null, null, null, "skip", "run_once", 60000, 100, null, 5, 10000, 3600000, null, 0, 1, null, null, null, null, null, null,
+    "null", "UTC", null, null, null, null, null, "skip", "run_once", 60000, 100, null, 5, 10000, 3600000, null, 0, 1, null, null, "wait", null, null, null, null, null,
   ]);
 });
 

@@ -86,7 +86,7 @@ class Add(TasksTest):
             "payload": {"to": "änna", "n": [1, None]}, "time_zone": "Europe/Rome", "overlap": "allow",
             "misfire": "run_all", "misfire_grace_ms": 5, "catch_up_limit": 7, "expires_ms": timedelta(hours=1),
             "max_attempts": 3, "backoff_ms": timedelta(seconds=2), "backoff_cap_ms": 9000, "timeout_ms": 0,
-            "jitter_ms": 10, "priority": 0, "concurrency_key": "mail", "on_dead": "tell",
+            "jitter_ms": 10, "priority": 0, "concurrency_key": "mail", "max_starts": "4/1d", "when_limited": "skip", "on_dead": "tell",
             "only_between": "09:00-17:30", "only_on": "2027-01-01..2027-12-31", "except_on": "holidays: 2027-12-25",
             "on_success": "next", "on_end": "log", "on_missed": "tell, log", "pause_after_failures": 4,
             "starts_at": datetime(2027, 1, 1, tzinfo=timezone.utc),

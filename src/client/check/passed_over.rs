@@ -4,7 +4,7 @@ use crate::client::check::{Check, MAX_ERROR, ProblemKind};
 use crate::error::excerpt;
 
 impl Check<'_> {
-    /// Adds tasks for whose occurrences nothing ran, and those that were skipped again and again.
+    /// Adds tasks for whose occurrences nothing ran, and those that were skipped again and again, or had no start left.
     pub(super) fn passed_over(&mut self) {
         for (run, passed) in self.health.missed.iter().chain(&self.health.caught_up) {
             let (text, advice) = passed.as_missed();
@@ -25,6 +25,11 @@ impl Check<'_> {
                 excerpt(&text, MAX_ERROR + passed.task.len()),
                 &advice,
             );
+        }
+        for (run, passed) in &self.health.limited {
+            let (text, advice) = passed.as_limited();
+            let text = excerpt(&text, MAX_ERROR + passed.task.len());
+            self.of_run(ProblemKind::Limited, *run, &passed.task, text, &advice);
         }
     }
 }

@@ -43,6 +43,7 @@ const KINDS: &[(&str, parts::Tone, &str)] = {
         ("restored", Warn, "the file went back to an earlier state, or became another database"),
         ("resumed", Good, "a task was resumed"),
         ("set_aside", Bad, "one item could not be stored and was set aside"),
+        ("limited", Warn, "no start of a task was left by a limit"),
         ("skipped", Warn, "five occurrences in a row were skipped"),
         ("stall_ended", Warn, "a scheduler goes on that did nothing for longer than its lease"),
         ("worker_ended", Bad, "a worker ended; a new one replaced it"),

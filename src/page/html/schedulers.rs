@@ -9,6 +9,7 @@ use maud::{Markup, html};
 use crate::client::check::Problem;
 use crate::model::limit::{Limit, LimitState};
 use crate::model::report::Status;
+use crate::model::start_rate::StartRate;
 use crate::model::views::SchedulerView;
 use crate::page::html::parts::{Tone, badge, definitions, empty, instant, none, plural, show, stacked, when};
 use crate::page::html::{Content, Nav, View, links, rendered};
@@ -153,7 +154,12 @@ fn limits(view: &View<'_>, limits: &[LimitState]) -> Markup {
 
 fn limit(view: &View<'_>, state: &LimitState) -> Markup {
     let (on, name, text, most) = match &state.limit {
-        Limit::Key { key, running } => ("key", key, format!("{running} at once"), u64::from(*running)),
+        Limit::Key { key, running, rate } => {
+            let starts =
+                |rate: &StartRate| format!(", {} in {}", plural(rate.starts, "start"), duration_text(rate.per));
+            let starts = rate.as_ref().map(starts).unwrap_or_default();
+            ("key", key, format!("{running} at once{starts}"), u64::from(*running))
+        }
         Limit::Rate { handler, starts, per } => {
             let text = format!("{} in {}", plural(*starts, "start"), duration_text(*per));
             ("handler", handler, text, u64::from(*starts))
@@ -165,6 +171,7 @@ fn limit(view: &View<'_>, state: &LimitState) -> Markup {
             td data-label="Limit" { (text) }
             td data-label="Used" {
                 @if state.used >= most { (badge(Tone::Warn, &format!("{} of {most}", state.used))) } @else { (state.used) " of " (most) }
+                @if let Limit::Key { rate: Some(rate), .. } = &state.limit { ", " (state.started) " of " (plural(rate.starts, "start")) }
             }
             td data-label="Waiting" { (state.waiting) }
             td data-label="Next start" { @match state.next_start { Some(at) => (when(at, &view.times)), None => (none()) } }

@@ -11,6 +11,7 @@ use crate::client::check::Problem;
 use crate::error::{Error, Result};
 use crate::model::action::ACTORS;
 use crate::model::limit::{Limit, LimitOn, LimitState};
+use crate::model::start_rate::StartRate;
 use crate::model::task::{Definition, Task, TaskStatus};
 use crate::model::task_pages::{RunLine, RunQuery};
 use crate::page::html::parts::{self, Tone, show};
@@ -53,6 +54,9 @@ fn content(view: &View<'_>, name: &str) -> Result<Content> {
                 h1 { (show(name, 200)) }
                 (parts::task_badge(task.status))
                 div.actions { (buttons(view.state, &task, &path)) }
+            }
+            @if let Some(at) = reader.next_start(task.id)? {
+                p.lead { "No start is left: the next one is free " (parts::when(at, times)) "." }
             }
             @if let Some(runs) = reader.marked_runs(task.id)? { p.lead { "Changed: " (being_marked(runs)) "." } }
             (problems(view.problems, &task))
@@ -195,8 +199,15 @@ fn policies(definition: &Definition, limits: &[LimitState], times: &Times) -> Ma
     for state in limits {
         let (used, waiting) = (state.used, state.waiting);
         let text = match &state.limit {
-            Limit::Key { key, running } => {
-                format!("At most {running} with the key {key} run at a time; now {used} run and {waiting} wait.")
+            Limit::Key { key, running, rate } => {
+                let starts = |rate: &StartRate| {
+                    let (most, per) = (rate.starts, duration_text(rate.per));
+                    format!(" At most {most} start in {per}; {} did.", state.started)
+                };
+                let starts = rate.as_ref().map(starts).unwrap_or_default();
+                format!(
+                    "At most {running} with the key {key} run at a time; now {used} run and {waiting} wait.{starts}"
+                )
             }
             Limit::Rate { handler, starts, per } => format!(
                 "The handler {handler} starts at most {starts} times in {}; it did {used} times, and {waiting} wait.",

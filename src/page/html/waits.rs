@@ -40,6 +40,18 @@ fn reason(one: &WaitsFor, run: &Run, times: &Times) -> Markup {
                     strong { "The key " span.text { (show(key, 200)) } " is in use" } " (at most " (plural(*limit, "run")) " at once): " (list(holders))
                 }
             }
+            WaitsFor::Starts { key, until } => {
+                strong {
+                    @match key {
+                        Some(key) => { "No start of the key " span.text { (show(key, 200)) } " is left" }
+                        None => "No start of its task is left"
+                    }
+                }
+                @match until {
+                    Some(until) => { ": the next one is free " (when(*until, times)) ", at " (instant(*until, times)) "." }
+                    None => ": one is free now, and other runs of the task go first."
+                }
+            }
             WaitsFor::Behind { key, first } => {
                 strong { "Behind the key" } @if !key.starts_with('#') { " " span.text { (show(key, 200)) } } ": these runs go first: " (list(first))
             }

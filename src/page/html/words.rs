@@ -1,6 +1,6 @@
 //! What a task does, in sentences.
 
-use crate::model::task::{Definition, Misfire, Overlap, Task, TaskStatus};
+use crate::model::task::{Definition, Misfire, Overlap, Task, TaskStatus, WhenLimited};
 use crate::page::html::parts::plural;
 use crate::schedule::{ScheduleKind, duration_text};
 
@@ -64,6 +64,15 @@ pub(super) fn policies(task: &Definition) -> Vec<(&'static str, String)> {
             "Jitter",
             format!("Starts later than it is due, by a fixed part of {jitter} that depends on its name."),
         ));
+    }
+    if let Some(rate) = &task.max_starts {
+        let when = match task.when_limited {
+            WhenLimited::Wait => "wait",
+            WhenLimited::Skip => "are skipped",
+        };
+        found.push(("Starts", format!("At most {rate}, retries included; occurrences beyond them {when}.")));
+    } else if task.when_limited == WhenLimited::Skip {
+        found.push(("Starts", "Occurrences for which a limit leaves no start are skipped.".to_owned()));
     }
     found.push(("After failure", on_dead(task)));
     for (topic, when, names) in [

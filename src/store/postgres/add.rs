@@ -114,7 +114,7 @@ impl PostgresStore {
         now: Timestamp,
         added: &mut Vec<Added>,
     ) -> Result<NewTasks<'t>> {
-        let mut new = NewTasks::default();
+        let mut new = NewTasks::none();
         for (task, _) in tasks {
             let schedule = task.check(now, self.memory.schedules())?;
             let (status, next_run) = planned(task, schedule, now)?;
@@ -145,13 +145,16 @@ fn columns() -> impl Iterator<Item = (&'static str, bool, bool)> {
 const COLUMNS: usize = Definition::COLUMNS.len() + 2;
 
 /// New tasks, by columns. Of each, one of both lists is filled.
-#[derive(Default)]
 struct NewTasks<'a> {
     texts: [Vec<Option<&'a str>>; COLUMNS],
     numbers: [Vec<Option<i64>>; COLUMNS],
 }
 
 impl<'a> NewTasks<'a> {
+    fn none() -> Self {
+        NewTasks { texts: [const { Vec::new() }; COLUMNS], numbers: [const { Vec::new() }; COLUMNS] }
+    }
+
     fn push(&mut self, task: &'a Definition, status: TaskStatus, next_run: Option<Timestamp>) {
         let others = [ColumnValue::Text(status.as_str()), next_run.map_or(ColumnValue::Null, ColumnValue::Time)];
         for (place, (value, (_, is_text, _))) in task.values().into_iter().chain(others).zip(columns()).enumerate() {

@@ -64,20 +64,23 @@ pub(super) fn status(server: &mut Server, status: &mut Status, now: Timestamp) -
     limits(server, &mut status.limits, now)
 }
 
-/// Whether it is a key, its name, what is used and what waits, as in `limit_requests`.
+/// Whether it is a key, its name, what runs, what waits and the starts that count, as in `limit_requests`.
 const LIMITS: &str = sql! {"
     SELECT true, l.concurrency_key,
            (SELECT count(*) FROM task_runs r WHERE r.status = 'running' AND r.concurrency_key = l.concurrency_key),
            (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = l.concurrency_key)
            + (SELECT count(*) FROM task_runs r
-               WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = l.concurrency_key)
+               WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = l.concurrency_key),
+           (SELECT count(*) FROM rate_limit_starts s
+             WHERE s.subject = 'key:' || l.concurrency_key AND s.started_at > $1 - l.per_ms
+               AND s.number > (SELECT max(n.number) FROM rate_limit_starts n WHERE n.subject = s.subject) - l.max_starts)
       FROM concurrency_limits l
      UNION ALL
-    SELECT false, l.handler,
+    SELECT false, l.handler, 0,
+           (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.handler = l.handler),
            (SELECT count(*) FROM rate_limit_starts s
-             WHERE s.handler = l.handler AND s.started_at > $1 - l.per_ms
-               AND s.number > (SELECT max(n.number) FROM rate_limit_starts n WHERE n.handler = l.handler) - l.max_starts),
-           (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.handler = l.handler)
+             WHERE s.subject = 'handler:' || l.handler AND s.started_at > $1 - l.per_ms
+               AND s.number > (SELECT max(n.number) FROM rate_limit_starts n WHERE n.subject = s.subject) - l.max_starts)
       FROM rate_limits l"};
 
 /// Counts the use of limits.
@@ -85,16 +88,18 @@ pub(super) fn limits(server: &mut Server, limits: &mut [LimitState], now: Timest
     if limits.is_empty() {
         return Ok(());
     }
-    let mut counted: BTreeMap<(bool, String), (u64, u64)> = BTreeMap::new();
+    let mut counted: BTreeMap<(bool, String), [u64; 3]> = BTreeMap::new();
     for row in server.query(LIMITS, &[&now.as_millis()])? {
-        counted.insert((row.try_get(0)?, row.try_get(1)?), (number(row.try_get(2)?), number(row.try_get(3)?)));
+        let counts = [number(row.try_get(2)?), number(row.try_get(3)?), number(row.try_get(4)?)];
+        counted.insert((row.try_get(0)?, row.try_get(1)?), counts);
     }
     for state in limits {
         let of = match &state.limit {
             Limit::Key { key, .. } => (true, key.clone()),
             Limit::Rate { handler, .. } => (false, handler.clone()),
         };
-        (state.used, state.waiting) = counted.get(&of).copied().unwrap_or_default();
+        let [running, waiting, started] = counted.get(&of).copied().unwrap_or_default();
+        (state.used, state.waiting, state.started) = (if of.0 { running } else { started }, waiting, started);
     }
     Ok(())
 }
@@ -182,6 +187,13 @@ const MARKED_RUNS: &str = sql! {"
               LIMIT $2)) r
          WHERE t.id = $1 LIMIT $2) x
     HAVING EXISTS (SELECT 1 FROM scheduled_tasks WHERE id = $1 AND marked IS NOT NULL)"};
+
+/// Returns when a task that has no start left has one again.
+pub(super) fn next_start(server: &mut Server, task: i64) -> Result<Option<Timestamp>, Fault> {
+    let rows =
+        server.query("SELECT opens_at FROM rate_limit_openings WHERE subject = 'task:' || $1::bigint", &[&task])?;
+    rows.first().map(|row| Ok(Timestamp::from_millis(row.try_get(0)?))).transpose()
+}
 
 /// Returns how many unfinished runs of a task are behind its mark, at most `most`; `None` if it is not marked.
 pub(super) fn marked_runs(server: &mut Server, task: i64, most: usize) -> Result<Option<usize>, Fault> {

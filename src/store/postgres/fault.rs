@@ -109,7 +109,7 @@ pub(crate) fn is_about_silence(error: &Error) -> bool {
 }
 
 /// The constraints of duly's tables that concern several rows. All of them hold in the tables in memory.
-const OURS: [&str; 18] = [
+const OURS: [&str; 19] = [
     "scheduled_tasks_pkey",
     "scheduled_tasks_name_key",
     "task_runs_pkey",
@@ -123,6 +123,7 @@ const OURS: [&str; 18] = [
     "concurrency_limits_pkey",
     "rate_limits_pkey",
     "rate_limit_starts_pkey",
+    "rate_limit_openings_pkey",
     "scheduler_instances_pkey",
     "scheduler_events_pkey",
     "scheduler_alarms_pkey",

@@ -33,6 +33,7 @@ pub(crate) struct Seen {
     pub(crate) next_due: Option<Timestamp>,
     pub(crate) next_claimable: Option<Timestamp>,
     pub(crate) next_expiry: Option<Timestamp>,
+    pub(crate) next_opening: Option<Timestamp>,
     /// Whether a run has expired, or a row is to be planned.
     pub(crate) more_unplanned: bool,
     pub(crate) data_version: i64,
@@ -82,7 +83,8 @@ impl LookAhead {
             more_unplanned: more_unplanned || is_zone_marked,
             data_version: row.try_get(13)?,
             tables: row.try_get(14)?,
-            now: Timestamp::from_millis(row.try_get(15)?),
+            next_opening: time(row.try_get(15)?),
+            now: Timestamp::from_millis(row.try_get(16)?),
         })
     }
 }
@@ -91,6 +93,7 @@ impl Seen {
     /// Puts the answers into what a turn or a look returns, except whether more is due.
     pub(crate) fn into_done(self, done: Done) -> Done {
         let Seen { stop, others, declared_gone, next_due, next_claimable, next_expiry, data_version, .. } = self;
-        Done { stop, others, declared_gone, next_due, next_claimable, next_expiry, data_version, ..done }
+        let next_opening = self.next_opening;
+        Done { stop, others, declared_gone, next_due, next_claimable, next_expiry, next_opening, data_version, ..done }
     }
 }

@@ -35,9 +35,9 @@ SELECT (SELECT min(t.next_run) FROM (VALUES (0), (1), (2), (3)) AS p(priority)
        ARRAY(SELECT (SELECT s.started_at + l.per_ms FROM rate_limits l
                       CROSS JOIN LATERAL (
                           SELECT started_at FROM rate_limit_starts
-                           WHERE handler = l.handler
+                           WHERE subject = 'handler:' || l.handler
                              AND number <= (SELECT max(number) FROM rate_limit_starts
-                                             WHERE handler = l.handler AND number < {most_starts})
+                                             WHERE subject = 'handler:' || l.handler AND number < {most_starts})
                                            + 1 - greatest(l.max_starts, 1)
                            ORDER BY number DESC LIMIT 1) s
                       WHERE l.handler = h.handler)
@@ -55,9 +55,11 @@ SELECT (SELECT min(t.next_run) FROM (VALUES (0), (1), (2), (3)) AS p(priority)
                   AND attempt = forgiven)
        OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
        OR EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark')
+       OR EXISTS (SELECT 1 FROM rate_limit_openings WHERE opens_at <= (SELECT now FROM asked))
        OR EXISTS (SELECT 1 FROM scheduled_tasks WHERE marked IS NOT NULL),
        ARRAY(SELECT zone FROM zoned ORDER BY zone),
        ARRAY(SELECT rules FROM zoned ORDER BY zone),
        hashtextextended(pg_current_snapshot()::text, 0),
        (SELECT value FROM scheduler_meta WHERE key = 'schema_version'),
+       (SELECT min(opens_at) FROM rate_limit_openings),
        (SELECT now FROM asked)

@@ -444,6 +444,10 @@ impl Store for PostgresStore {
         self.read_on_server("list names", |server| counts::names(server, MAX_LISTED))
     }
 
+    fn next_start(&mut self, task: i64) -> Result<Option<Timestamp>> {
+        self.read_on_server("look for starts", |server| counts::next_start(server, task))
+    }
+
     fn marked_runs(&mut self, task: i64, most: usize) -> Result<Option<usize>> {
         self.read_on_server("count runs", |server| counts::marked_runs(server, task, most))
     }

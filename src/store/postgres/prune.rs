@@ -109,7 +109,9 @@ const REMOVE_TASKS: &str = sql! {"
          attempt AS (DELETE FROM task_attempts WHERE run_id = ANY(ARRAY(SELECT id FROM run))),
          effect AS (DELETE FROM task_effects WHERE run_id = ANY(ARRAY(SELECT id FROM run))),
          event AS (DELETE FROM scheduler_events WHERE task_id = ANY(ARRAY(SELECT id FROM old))),
-         gone AS (DELETE FROM task_runs WHERE task_id = ANY(ARRAY(SELECT id FROM old)))
+         gone AS (DELETE FROM task_runs WHERE task_id = ANY(ARRAY(SELECT id FROM old))),
+         start AS (DELETE FROM rate_limit_starts WHERE subject = ANY(ARRAY(SELECT 'task:' || id FROM old))),
+         opening AS (DELETE FROM rate_limit_openings WHERE subject = ANY(ARRAY(SELECT 'task:' || id FROM old)))
     DELETE FROM scheduled_tasks WHERE id = ANY(ARRAY(SELECT id FROM old))"};
 
 const NEWEST_TASK: &str = "SELECT coalesce(max(id), 0) FROM scheduled_tasks";

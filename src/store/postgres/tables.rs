@@ -3,12 +3,13 @@
 use rusqlite::Connection;
 
 /// The tables whose rows an operation may need, each after those that it refers to.
-pub(crate) const TABLES: [&str; 12] = [
+pub(crate) const TABLES: [&str; 13] = [
     "scheduler_meta",
     "scheduler_instances",
     "concurrency_limits",
     "rate_limits",
     "rate_limit_starts",
+    "rate_limit_openings",
     "scheduled_tasks",
     "task_runs",
     "task_attempts",

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::store::fault::Fault;
 
 /// Columns that name something, which another text would not.
-const NAMES: [(&str, &[&str]); 7] = [
+const NAMES: [(&str, &[&str]); 8] = [
     (
         "scheduled_tasks",
         &[
@@ -18,6 +18,7 @@ const NAMES: [(&str, &[&str]); 7] = [
             "schedule_value",
             "time_zone",
             "concurrency_key",
+            "max_starts",
             "on_dead",
             "on_success",
             "on_end",
@@ -30,7 +31,8 @@ const NAMES: [(&str, &[&str]); 7] = [
     ("task_effects", &["key"]),
     ("concurrency_limits", &["concurrency_key", "managed_by"]),
     ("rate_limits", &["handler", "managed_by"]),
-    ("rate_limit_starts", &["handler"]),
+    ("rate_limit_starts", &["subject"]),
+    ("rate_limit_openings", &["subject"]),
     ("scheduler_alarm_channels", &["channel", "claimed_by"]),
 ];
 

@@ -19,13 +19,11 @@ use crate::store::postgres::server::Access;
 use crate::store::postgres::{PostgresStore, TRIES, Time, owners, prune, text};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
-use crate::store::sqlite::turn::{PRESSING, SWEEP};
+use crate::store::sqlite::turn::{PRESSING, SPARE, SWEEP};
 use crate::store::turn_io::{Done, Item, MAX_ITEMS, MAX_OUTCOMES, Other, Work};
 
 /// Expiring runs that one turn looks at, at most: half of its items, then half of the rest, and so on.
 const EXPIRING: usize = 450;
-/// Waiting runs that are read although no slot is left for them: others of their key may start first.
-const SPARE: usize = 16;
 
 /// Returns whether turns are rehearsed: tests ask for it by the environment.
 pub(super) fn rehearses() -> bool {
@@ -390,9 +388,10 @@ fn shown(done: &Done) -> String {
     let (others, not_stopped) = (owners(&done.others), owners(&done.not_stopped));
     let Done { claims, events, stop, declared_gone, orphaned, unwritten, more_lost, .. } = done;
     let Done { recovered, extended, more_due, more_unplanned, next_due, next_claimable, next_expiry, .. } = done;
+    let next_opening = done.next_opening;
     format!(
         "{claims:#?} {events:#?} {stop:?} {others:?} {declared_gone:?} {not_stopped:?} {orphaned:?} {unwritten:?} {resting:?} \
          {more_lost} {recovered:?} {extended:?} {more_due} {more_unplanned} due {next_due:?} \
-         claimable {next_claimable:?} expiry {next_expiry:?}"
+         claimable {next_claimable:?} expiry {next_expiry:?} opening {next_opening:?}"
     )
 }

@@ -185,13 +185,17 @@ pub(crate) fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> Strin
     let handler = pick(random, &["work", "mail", "slow", "nowhere"]);
     let has_occurrences = ["cron", "interval", "calendar"].contains(&kind);
     let between = if has_occurrences && random.u8(..4) == 0 { "'11:00-12:02, 12:05-13:00'" } else { "NULL" };
+    // Of a crowd that waits for a start, more would expire or be paused together than a turn has read to spare.
+    let starts = pick(random, &["NULL", "NULL", "NULL", "'1/40s'", "'2/1m'"]);
+    let starts = if expires == "NULL" && overlap != "allow" && overlap != "buffer_all" { starts } else { "NULL" };
+    let when = pick(random, &["wait", "wait", "skip"]);
     format!(
         "INSERT INTO scheduled_tasks (name, handler, schedule_type, schedule_value, overlap, misfire, misfire_grace_ms, priority,
                                       concurrency_key, on_dead, on_success, on_end, on_missed, pause_after_failures,
-                                      max_attempts, backoff_ms, expires_ms, created_at, active_since, only_between)
+                                      max_attempts, backoff_ms, expires_ms, created_at, active_since, only_between, max_starts, when_limited)
          VALUES ('t{number}', '{handler}', '{kind}', '{value}', '{overlap}', '{misfire}', 30000, {priority}, {key}, {dead}, {success},
                  {end}, {missed}, {pause},
-                 {attempts}, 5000, {expires}, {now}, {now}, {between})"
+                 {attempts}, 5000, {expires}, {now}, {now}, {between}, {starts}, '{when}')"
     )
 }
 
@@ -199,7 +203,7 @@ pub(crate) fn task(random: &mut fastrand::Rng, number: usize, now: i64) -> Strin
 pub(crate) fn edit(random: &mut fastrand::Rng, tasks: usize, now: i64) -> String {
     let of = format!("name = 't{}'", random.usize(..tasks));
     let run = format!("(SELECT id FROM task_runs ORDER BY md5(id || '-{}') LIMIT 1)", random.u32(..));
-    match random.u8(..14) {
+    match random.u8(..17) {
         0 => format!("UPDATE scheduled_tasks SET status = 'paused' WHERE {of}"),
         1 | 2 => format!("UPDATE scheduled_tasks SET status = 'active' WHERE {of}"),
         3 | 4 => format!("UPDATE scheduled_tasks SET next_run = {now} WHERE {of} AND status <> 'invalid'"),
@@ -222,7 +226,19 @@ pub(crate) fn edit(random: &mut fastrand::Rng, tasks: usize, now: i64) -> String
                  ON CONFLICT (handler) DO UPDATE SET max_starts = {most}"
             )
         }
-        12 => "UPDATE task_runs SET blocked = 'paused' WHERE status = 'queued' AND id % 5 = 0".to_owned(),
+        12 => {
+            let most = 1 + random.u8(..4);
+            format!(
+                "INSERT INTO concurrency_limits (concurrency_key, max_running, max_starts, per_ms) VALUES ('two', 2, {most}, 40000)
+                 ON CONFLICT (concurrency_key) DO UPDATE SET max_starts = {most}, per_ms = 40000"
+            )
+        }
+        13 => format!(
+            "UPDATE scheduled_tasks SET max_starts = '{}/40s' WHERE {of} AND expires_ms IS NULL AND overlap NOT IN ('allow', 'buffer_all')",
+            1 + random.u8(..3)
+        ),
+        14 => format!("UPDATE scheduled_tasks SET max_starts = NULL, when_limited = 'skip' WHERE {of}"),
+        15 => "UPDATE task_runs SET blocked = 'paused' WHERE status = 'queued' AND id % 5 = 0".to_owned(),
         _ => format!("UPDATE scheduled_tasks SET schedule_value = '30s' WHERE {of} AND schedule_type = 'interval'"),
     }
 }

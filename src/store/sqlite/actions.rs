@@ -143,12 +143,16 @@ fn put(
             let managed_by = old.definition.managed_by.clone();
             let is_others = existing == Existing::Replace && !of_an_actor(&managed_by);
             let reason = if is_others { Some(added_by(managed_by.clone())) } else { by.is_held_by(&old) };
-            let (added, fields) =
-                compare(tx, schedules, &old, Definition { managed_by, ..task.clone() }, existing, now)?;
+            let mut task = Definition { managed_by, ..task.clone() };
+            if by.is_actor() {
+                // A limit of starts is the user's: what an actor adds in the place of its task has it too.
+                (task.max_starts, task.when_limited) = (old.definition.max_starts.clone(), old.definition.when_limited);
+            }
+            let (added, fields) = compare(tx, schedules, &old, task, existing, now)?;
             match (reason, added.change) {
                 (None, Change::Replaced) => Done::Replaced { fields },
                 (Some(reason), _) if is_others || added.change == Change::Replaced => {
-                    let request = format!("replace task {:?}", task.name);
+                    let request = format!("replace task {:?}", old.definition.name);
                     return Err(Error::Refused { request, reason }.into());
                 }
                 _ => Done::Unchanged,
@@ -184,7 +188,7 @@ fn check_unnamed(tx: &Transaction<'_>, action: &Action, acted: &Acted) -> Result
 }
 
 /// Refuses an action on another task than was shown, on one that the request does not identify, and what an [`Actor`](crate::Actor) may
-/// not do: remove what no actor added, and start what no actor paused.
+/// not do: remove what no actor added or whose starts are limited, and start what no actor paused.
 fn check_target(tx: &Transaction<'_>, (by, action): (By<'_>, &Action), on: &Target) -> Result<(), Fault> {
     let found = tasks::expect(tx, &on.task)?;
     let reason = match (action, on.id) {
@@ -200,6 +204,10 @@ fn check_target(tx: &Transaction<'_>, (by, action): (By<'_>, &Action), on: &Targ
         (Action::Remove(_), _) if by.is_actor() && !of_an_actor(&found.definition.managed_by) => {
             Some(added_by(found.definition.managed_by))
         }
+        (Action::Remove(_), _) if by.is_actor() && found.definition.max_starts.is_some() => Some(
+            "its starts are limited (max_starts), and a new task of its name would have none: the user decides"
+                .to_owned(),
+        ),
         _ => by.is_held_by(&found),
     };
     reason.map_or(Ok(()), |reason| {

@@ -125,7 +125,7 @@ fn begin(
     now: Timestamp,
 ) -> rusqlite::Result<()> {
     let open = open(tx, channel, condition)?;
-    if let Some(id) = open.filter(|_| condition.kind == AlarmKind::Skipped) {
+    if let Some(id) = open.filter(|_| matches!(condition.kind, AlarmKind::Skipped | AlarmKind::Limited)) {
         tx.prepare_cached(GO_ON)?.execute(named_params! { ":id": id, ":run": condition.run })?;
         return Ok(());
     }
@@ -173,6 +173,7 @@ fn changes(tx: &Transaction<'_>, channel: &str, look: &Look<'_>) -> Result<Chang
     dead_runs(tx, channel, look, &mut changes)?;
     passed_over::find(tx, channel, look, AlarmKind::Missed, &mut changes)?;
     passed_over::find(tx, channel, look, AlarmKind::Skipped, &mut changes)?;
+    passed_over::find(tx, channel, look, AlarmKind::Limited, &mut changes)?;
     lost_schedulers(tx, channel, look, &mut changes)?;
     for condition in &look.conditions {
         let named = named_params! {

@@ -52,6 +52,7 @@ pub(crate) fn waiting(row: &Row<'_>) -> rusqlite::Result<Waiting> {
         status: row.get(1).unwrap_or(TaskStatus::Active),
         overlap: row.get(2).unwrap_or(Overlap::Skip),
         has_older: row.get(3)?,
+        starts_are_used: false,
         key_is_taken: row.get(4)?,
     })
 }
@@ -175,6 +176,47 @@ pub(crate) fn derive_key(tx: &Transaction<'_>, key: impl AsRef<[u8]>, now: Times
     }
 }
 
+const AWAIT_START: &str = sql! {"
+    UPDATE task_runs SET blocked = 'starts'
+     WHERE id = :run AND {claimable}"};
+
+/// Has a run wait that was about to start, since no start of its task is left. Its key is free for others.
+pub(crate) fn await_start(tx: &Transaction<'_>, run: i64, key: Option<&str>, now: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(AWAIT_START)?.execute(named_params! { ":run": run })?;
+    key.map_or(Ok(()), |key| derive_key(tx, key, now))
+}
+
+// INDEXED BY: it has the order, and only such runs.
+const AWAITING: &str = "
+    SELECT id, run_at FROM task_runs INDEXED BY task_runs_limited
+     WHERE blocked = 'starts' AND task_id = :task AND priority = :priority ORDER BY run_at LIMIT 1";
+
+const KEY_OF: &str = "SELECT concurrency_key FROM task_runs WHERE id = :run";
+
+const MAY_RELEASE: &str = "
+    SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_limited WHERE blocked = 'starts' AND task_id = :task)
+       AND NOT EXISTS (SELECT 1 FROM rate_limit_openings WHERE subject = 'task:' || :task)";
+
+/// Releases the first of the runs of a task that wait for one of its starts, if one is left. Returns whether there is such a run.
+///
+/// One at a time: when a run starts, it releases the next one, while there are more starts; and so does one that was released and will not
+/// start, because it was cancelled or has expired. So no more runs are written than start.
+pub(crate) fn release_next(tx: &Transaction<'_>, task: i64, now: Timestamp) -> rusqlite::Result<bool> {
+    if !tx.prepare_cached(MAY_RELEASE)?.query_row(named_params! { ":task": task }, |row| row.get(0))? {
+        return Ok(false);
+    }
+    let mut head = tx.prepare_cached(AWAITING)?;
+    let heads = PRIORITIES.map(|priority| {
+        let params = named_params! { ":task": task, ":priority": priority };
+        head.query_map(params, |row| Ok((row.get(1)?, row.get(0)?)))?.collect()
+    });
+    for run in placement::go_first(heads, 1, now)? {
+        let key: Option<Raw> = tx.prepare_cached(KEY_OF)?.query_row(named_params! { ":run": run }, |row| row.get(0))?;
+        place(tx, run, key, now)?;
+    }
+    Ok(true)
+}
+
 const OLDEST_SCHEDULED: &str = sql! {"
     SELECT id, blocked, concurrency_key FROM task_runs INDEXED BY task_runs_unfinished
      WHERE task_id = :task AND {unfinished} AND {unscheduled_id} = 0
@@ -202,6 +244,7 @@ pub(crate) fn after_the_end(
     now: Timestamp,
 ) -> rusqlite::Result<()> {
     derive_order(tx, task, now)?;
+    release_next(tx, task, now)?;
     key.map_or(Ok(()), |key| derive_key(tx, key, now))
 }
 
@@ -285,6 +328,7 @@ pub(crate) fn sweep(tx: &Transaction<'_>, round: &mut Round, limit: usize, now: 
             mark(tx, round.task)?;
         }
         derive_order(tx, round.task, now)?;
+        release_next(tx, round.task, now)?;
     }
     Ok(())
 }
@@ -339,7 +383,14 @@ mod tests {
                         for has_older in [false, true] {
                             for key in KEYS {
                                 let key_is_taken = matches!(key, Key::Held | Key::Behind | Key::FullOfTwo);
-                                let waiting = Waiting { origin, status, overlap, has_older, key_is_taken };
+                                let waiting = Waiting {
+                                    origin,
+                                    status,
+                                    overlap,
+                                    has_older,
+                                    starts_are_used: false,
+                                    key_is_taken,
+                                };
                                 cases.push(Case { task: cases.len() as i64 + 2, waiting, key });
                             }
                         }

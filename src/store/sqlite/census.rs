@@ -14,7 +14,7 @@ use crate::schedule::zone_data;
 use crate::store::sqlite::connection::{SqliteStore, sqlite_version};
 use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::sql::sql;
-use crate::store::sqlite::{claim, due, health, limit_requests, owners, row, tasks};
+use crate::store::sqlite::{claim, due, health, limit_requests, owners, row, starts, tasks};
 
 /// A task that has been due for longer is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5 * 60);
@@ -54,11 +54,12 @@ pub(crate) fn due_and_overdue(now: Timestamp) -> (Timestamp, Timestamp) {
 /// Reports whether a scheduler with these handlers has nothing to do now.
 pub(super) fn is_idle(store: &mut SqliteStore, handlers: &BTreeSet<String>, now: Timestamp) -> Result<bool> {
     store.read("look for work", |tx, _| {
-        // A blocked run waits for one of these.
+        // A blocked run waits for one of these, or for a start.
         let any = owners::any_running(tx)?
             || claim::next(tx, &InForce::default(), handlers)?.is_some()
             || !tasks::unplanned(tx, 1)?.is_empty()
-            || due::next_due(tx)?.is_some_and(|at| at <= now);
+            || due::next_due(tx)?.is_some_and(|at| at <= now)
+            || starts::any_waits(tx)?;
         Ok(!any)
     })
 }

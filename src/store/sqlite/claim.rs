@@ -6,14 +6,15 @@ use std::sync::Arc;
 use rusqlite::{Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
+use crate::rules::start_limit::Rate;
 use crate::store::fault::Fault;
-use crate::store::sqlite::blocked;
-use crate::store::sqlite::limits::InForce;
+use crate::store::sqlite::limits::{self, InForce, Starting};
 use crate::store::sqlite::marks;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::row;
-use crate::store::sqlite::runs::{self, Claimer, Wrote};
+use crate::store::sqlite::runs::{self, Claimable, Claimer, Wrote};
 use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::{blocked, limited};
 use crate::store::turn_io::Slots;
 
 // INDEXED BY: after an ANALYZE of an empty file SQLite would choose another index, and read all runs of other handlers.
@@ -129,7 +130,7 @@ pub(crate) fn next(
 /// Claims one waiting run, if a slot admits it. The rate of its handler allows a start.
 pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slots, run: i64) -> Result<(), Fault> {
     let (tx, now) = (cx.tx, cx.now);
-    let Some((mut claim, may_be_old)) = runs::claimed(tx, run, now)? else { return Ok(()) };
+    let Some(Claimable { mut claim, may_be_old, max_starts }) = runs::claimed(tx, run, now)? else { return Ok(()) };
     if may_be_old && marks::renew(tx, run)? {
         // It may have another handler now, or wait for something.
         cx.written.renewed += 1;
@@ -139,20 +140,28 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     if cx.written.relists() {
         return Ok(());
     }
-    let limits = &cx.written.limits;
-    if !slots.admits(&claim.retry) || !limits.admit(slots, &claim.handler) {
+    let key = claim.concurrency_key.as_deref();
+    let rate = max_starts.as_deref().map(Rate::parse).transpose()?;
+    let starting = Starting { handler: &claim.handler, key, task: claim.task_id, rate };
+    if cx.written.limits.is_closed(tx, &starting)? {
+        cx.written.postponed += 1;
+        cx.written.blocked = true;
+        blocked::await_start(tx, run, key, now)?;
+        return Ok(limited::record_wait(tx, claim.task_id, run, now)?);
+    }
+    let subjects = cx.written.limits.subjects(tx, &starting)?;
+    if !slots.admits(&claim.retry) || !limits::admit(&subjects, slots) {
         // It waits for an idle worker. If later runs were read ahead meanwhile, no worker would ever be idle.
         slots.room = 0;
         return Ok(());
     }
-    let key = claim.concurrency_key.as_deref();
     // Another handler's run with the same key may have been claimed in this turn, or another program wrote the row: the reason is
     // derived again.
-    let place = limits.place(tx, key)?;
+    let place = cx.written.limits.place(tx, key)?;
     if runs::claim(tx, run, claimer, (place, slots.started(now)), now)? == Wrote::Superseded {
         return Ok(blocked::place(tx, run, key, now)?);
     }
-    claim.begins_by = limits.record_start(tx, &claim.handler, slots, now)?;
+    let begins_by = cx.written.limits.record_start(tx, &subjects, slots, now)?;
     claim.attempt += 1;
     claim.read_ahead = slots.take();
     match key {
@@ -160,6 +169,10 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
         Some(key) if cx.written.blocked || !key.starts_with('#') => blocked::derive_key(tx, key, now)?,
         _ => {}
     }
+    if rate.is_some() && cx.written.blocked {
+        cx.written.released += usize::from(blocked::release_next(tx, claim.task_id, now)?);
+    }
+    claim.begins_by = begins_by;
     cx.written.claims.push(Arc::new(claim));
     Ok(())
 }

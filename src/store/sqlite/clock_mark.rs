@@ -82,22 +82,29 @@ pub(crate) fn reach(tx: &Transaction<'_>, mark: Option<ClockMark>) -> rusqlite::
 pub(crate) fn begin(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
     let run = Place { task: FIRST, unscheduled: 0, scheduled_for: 0 };
     reach(tx, Some(ClockMark { since: now, task: FIRST, run }))?;
-    reach_start(tx, Some(&StartMark { since: now, last: Start { handler: Vec::new(), number: 0 } }))
+    tx.prepare_cached(CLOSE_AHEAD)?.execute(named_params! { ":now": now })?;
+    reach_start(tx, Some(&StartMark { since: now, last: Start { subject: Vec::new(), number: 0 } }))
 }
 
-/// A start of a rate limit. Its handler may be any text.
+/// Until they are set back, starts in the future hold back their keys and tasks as well.
+const CLOSE_AHEAD: &str = "
+    INSERT INTO rate_limit_openings (subject, opens_at)
+    SELECT DISTINCT subject, 1000000000000 FROM rate_limit_starts WHERE started_at > :now AND subject NOT GLOB 'handler:*'
+    ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at";
+
+/// A start that counts for a limit. Its subject may be any text.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
-    handler: Vec<u8>,
+    subject: Vec<u8>,
     number: i64,
 }
 
-/// How far the starts of rate limits are set back. Behind it, a start in the future holds its handler back: too long, never too short.
+/// How far the starts of rate limits are set back. Behind it, a start in the future holds its subject back: too long, never too short.
 #[derive(Clone, Debug)]
 pub(crate) struct StartMark {
     /// When the clock was found wrong.
     pub(crate) since: Timestamp,
-    /// The last start, in the order of handlers and numbers.
+    /// The last start, in the order of subjects and numbers.
     last: Start,
 }
 
@@ -110,7 +117,7 @@ pub(crate) fn read_start(tx: &Transaction<'_>) -> rusqlite::Result<Option<StartM
         let mut parts = value.splitn(3, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
         let (since, number) = (time(number()?)?, number()?);
-        Some(StartMark { since, last: Start { handler: parts.next()?.to_owned(), number } })
+        Some(StartMark { since, last: Start { subject: parts.next()?.to_owned(), number } })
     };
     // Something that another program wrote counts as nothing.
     Ok(value.and_then(|value| read(&value)))
@@ -125,13 +132,13 @@ const REMOVE_START: &str = "DELETE FROM scheduler_meta WHERE key = 'clock_mark_s
 /// Stores how far starts are set back; `None`: all are.
 pub(crate) fn reach_start(tx: &Transaction<'_>, mark: Option<&StartMark>) -> rusqlite::Result<()> {
     let Some(StartMark { since, last }) = mark else { return tx.prepare_cached(REMOVE_START)?.execute([]).map(drop) };
-    let mark = [format!("{} {} ", since.as_millis(), last.number).as_bytes(), &last.handler].concat();
+    let mark = [format!("{} {} ", since.as_millis(), last.number).as_bytes(), &last.subject].concat();
     tx.prepare_cached(WRITE_START)?.execute(named_params! { ":mark": raw(&mark) }).map(drop)
 }
 
 const NEXT_STARTS: &str = "
-    SELECT handler, number, started_at > :now FROM rate_limit_starts WHERE (handler, number) > (:handler, :number)
-     ORDER BY handler, number LIMIT :limit";
+    SELECT subject, number, started_at > :now FROM rate_limit_starts WHERE (subject, number) > (:subject, :number)
+     ORDER BY subject, number LIMIT :limit";
 
 /// The next starts.
 pub(crate) struct StartBatch {
@@ -151,12 +158,12 @@ pub(crate) fn start_batch(
     limit: usize,
 ) -> rusqlite::Result<StartBatch> {
     let (StartMark { last, .. }, count) = (mark, i64::try_from(limit).unwrap_or(i64::MAX));
-    let params = named_params! { ":handler": raw(&last.handler), ":number": last.number, ":now": now, ":limit": count };
+    let params = named_params! { ":subject": raw(&last.subject), ":number": last.number, ":now": now, ":limit": count };
     let mut statement = tx.prepare_cached(NEXT_STARTS)?;
     let mut rows = statement.query(params)?;
     let (mut late, mut looked_at, mut reached) = (Vec::new(), 0, mark.clone());
     while let Some(row) = rows.next()? {
-        reached.last = Start { handler: row.get_ref(0)?.as_bytes()?.to_owned(), number: row.get(1)? };
+        reached.last = Start { subject: row.get_ref(0)?.as_bytes()?.to_owned(), number: row.get(1)? };
         if row.get(2)? {
             late.push(reached.last.clone());
         }
@@ -166,12 +173,19 @@ pub(crate) fn start_batch(
 }
 
 const SET_BACK: &str =
-    "UPDATE rate_limit_starts SET started_at = :at WHERE handler = :handler AND number = :number AND started_at > :at";
+    "UPDATE rate_limit_starts SET started_at = :at WHERE subject = :subject AND number = :number AND started_at > :at";
+
+/// Has a turn examine when the next start of a key or a task is free: a start that is set back may count again. Any time that has passed
+/// says so.
+const EXAMINE: &str = "
+    INSERT INTO rate_limit_openings (subject, opens_at) SELECT :subject, 1000000000000 WHERE :subject NOT GLOB 'handler:*'
+    ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at";
 
 /// Sets a start back.
 pub(crate) fn set_back(tx: &Transaction<'_>, start: &Start, at: Timestamp) -> rusqlite::Result<()> {
-    let params = named_params! { ":handler": raw(&start.handler), ":number": start.number, ":at": at };
-    tx.prepare_cached(SET_BACK)?.execute(params).map(drop)
+    let params = named_params! { ":subject": raw(&start.subject), ":number": start.number, ":at": at };
+    tx.prepare_cached(SET_BACK)?.execute(params)?;
+    tx.prepare_cached(EXAMINE)?.execute(named_params! { ":subject": raw(&start.subject) }).map(drop)
 }
 
 /// The next rows that are planned again.

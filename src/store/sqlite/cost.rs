@@ -269,8 +269,8 @@ fn runs_behind_the_limit_of_a_key_cost_a_turn_nothing() {
 /// Runs of a handler that has reached its rate.
 const BEHIND_A_RATE: &str = "
     INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('limited', 2, 86400000);
-    INSERT INTO rate_limit_starts (handler, number, started_at)
-    VALUES ('limited', 1, 1805025600000), ('limited', 2, 1805025600000);
+    INSERT INTO rate_limit_starts (subject, number, started_at)
+    VALUES ('handler:limited', 1, 1805025600000), ('handler:limited', 2, 1805025600000);
     INSERT INTO scheduled_tasks (id, name, handler, schedule_type, schedule_value, active_since, created_at, planned, overlap)
     VALUES (2, 'crowded', 'limited', 'manual', '', 1805025600000, 1805025600000, 1, 'allow');
     INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at)

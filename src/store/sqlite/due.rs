@@ -8,10 +8,12 @@ use rusqlite::{OptionalExtension, Row, Rows, Transaction, named_params, params};
 use crate::clock::{Timestamp, millis};
 use crate::host::attempt_slots::hash;
 use crate::model::retry::RetryPolicy;
-use crate::model::task::{DEFAULT_GRACE, Misfire, Overlap};
+use crate::model::task::{DEFAULT_GRACE, Misfire, Overlap, WhenLimited};
 use crate::rules::resolve::Plan;
+use crate::rules::start_limit::Rate;
 use crate::schedule::{Schedule, ScheduleKind, Schedules, Windows};
 use crate::store::fault::Fault;
+use crate::store::sqlite::limits::Starting;
 use crate::store::sqlite::row;
 use crate::store::sqlite::sql::sql;
 
@@ -30,10 +32,17 @@ pub(crate) struct Due {
     pub(crate) jitter: Duration,
     pub(crate) priority: u8,
     pub(crate) key: Option<String>,
+    pub(crate) rate: Option<Rate>,
+    pub(crate) when_limited: WhenLimited,
     pub(crate) any_unfinished: bool,
 }
 
 impl Due {
+    /// Returns what a start of its runs counts for.
+    pub(crate) fn starting(&self) -> Starting<'_> {
+        Starting { handler: &self.handler, key: self.key.as_deref(), task: self.id, rate: self.rate }
+    }
+
     /// Returns when a run of an occurrence expires.
     pub(crate) fn expires_at(&self, scheduled_for: Timestamp) -> Option<Timestamp> {
         let counted = scheduled_for.max(self.plan.active_since);
@@ -50,7 +59,7 @@ const DUE: &str = sql! {"
            t.created_at,
            EXISTS (SELECT 1 FROM task_runs r
                     WHERE r.task_id = t.id AND {unfinished:r}),
-           t.id, t.only_between, t.only_on, t.except_on
+           t.id, t.only_between, t.only_on, t.except_on, t.max_starts, t.when_limited
       FROM rarray(?1) CROSS JOIN scheduled_tasks t NOT INDEXED ON t.id = value
      WHERE {active_planned:t} AND t.next_run <= ?2"};
 
@@ -64,7 +73,7 @@ const PLAIN: &str = sql! {"
        AND t.schedule_type = 'once' AND t.overlap = 'skip' AND t.misfire = 'run_once' AND t.misfire_grace_ms = ?3
        AND t.expires_ms IS NULL AND t.max_attempts = ?4 AND t.backoff_ms = ?5 AND t.backoff_cap_ms = ?6
        AND t.timeout_ms IS NULL AND t.jitter_ms = 0 AND t.concurrency_key IS NULL AND t.starts_at IS NULL
-       AND t.ends_at IS NULL AND t.resolved_until IS NULL"};
+       AND t.ends_at IS NULL AND t.resolved_until IS NULL AND t.max_starts IS NULL AND t.when_limited = 'wait'"};
 
 /// A task, or why its row cannot be read.
 type Read = (i64, Result<Due, Fault>);
@@ -133,6 +142,7 @@ fn read_plain(row: &Row<'_>, id: i64) -> Result<Due, Fault> {
             starts_at: None,
             ends_at: None,
             windows: None,
+            starts_left: None,
             overlap: Overlap::Skip,
             misfire: Misfire::RunOnce,
             grace: DEFAULT_GRACE,
@@ -144,6 +154,8 @@ fn read_plain(row: &Row<'_>, id: i64) -> Result<Due, Fault> {
         jitter: Duration::ZERO,
         priority: row.get(7)?,
         key: Some(format!("#{id}")),
+        rate: None,
+        when_limited: WhenLimited::Wait,
         any_unfinished: row.get(8)?,
     })
 }
@@ -182,6 +194,7 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
             starts_at,
             ends_at: row.get(7)?,
             windows: windows(row)?,
+            starts_left: None,
             overlap,
             misfire: row.get(12)?,
             grace: length(13)?,
@@ -193,6 +206,8 @@ fn read_due(row: &Row<'_>, id: i64, schedules: &mut Schedules) -> Result<Due, Fa
         jitter: length(20)?,
         priority: row.get(21)?,
         key: key.or_else(own_key),
+        rate: row.get::<_, Option<String>>(29)?.as_deref().map(Rate::parse).transpose()?,
+        when_limited: row.get(30)?,
         any_unfinished: row.get(24)?,
     })
 }
@@ -302,6 +317,8 @@ mod tests {
             ("timeout_ms", "0"),
             ("jitter_ms", "1"),
             ("concurrency_key", "'k'"),
+            ("max_starts", "'1/1m'"),
+            ("when_limited", "'skip'"),
         ];
         let insert = |name: &str, kind: &str, value: &str, (column, changed): (&str, &str)| {
             format!(

@@ -67,6 +67,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             missed: passed_over(tx, recent, Notice::Missed)?,
             caught_up: if limits.caught_up { passed_over(tx, recent, Notice::CaughtUp)? } else { Vec::new() },
             skipped: passed_over(tx, recent, Notice::Skipped)?,
+            limited: passed_over(tx, recent, Notice::Limited)?,
             invalid,
             zones: zones(tx)?,
             zone_data: zone_data(tx)?,
@@ -253,14 +254,14 @@ const PASSED_OVER: &str = "
       LEFT JOIN task_runs r ON r.id = e.run_id
      ORDER BY e.id DESC";
 
-/// Returns the tasks of which events of this kind told since an instant, and that have not succeeded since.
+/// Returns the tasks of which events of this kind told since an instant, and of which that has not ended since.
 fn passed_over(tx: &Transaction<'_>, since: Timestamp, notice: Notice) -> rusqlite::Result<Vec<(i64, PassedOver)>> {
     let mut statement = tx.prepare_cached(PASSED_OVER)?;
     let mut rows = statement.query(named_params! { ":kind": notice.kind(), ":most": MAX_NOTICES, ":since": since })?;
     let mut passed = Vec::new();
     while let Some(row) = rows.next()?.filter(|_| passed.len() < MAX_LISTED) {
         let (run, scheduled_for) = (row.get(0)?, row.get(4)?);
-        if !history::has_succeeded_since(tx, row.get(3)?, (run, scheduled_for))? {
+        if history::lasts(tx, notice, row.get(3)?, (run, scheduled_for))? {
             let detail = row::shown_if_any(row, 2)?.unwrap_or_default();
             passed.push((run, PassedOver { task: row::shown(row, 1)?, detail }));
         }

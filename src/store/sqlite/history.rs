@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::model::report::Recent;
 use crate::model::run::{Attempt, Run, RunFilter, RunStatus};
 use crate::model::task::Task;
+use crate::rules::notice::Notice;
 use crate::schedule::ScheduleKind;
 use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::sql::sql;
@@ -219,9 +220,31 @@ const SUCCEEDED_SINCE: &str = sql! {"
                     WHERE status = 'succeeded'
                       AND started_at > (SELECT ifnull(last_scheduled_for, scheduled_for) FROM task_runs WHERE id = :run))"};
 
+const STARTED_SINCE: &str = sql! {"
+    SELECT EXISTS (SELECT 1 FROM task_runs WHERE id = :run AND status <> 'skipped' AND NOT ({waiting}))
+        OR EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_one_per_occurrence
+                    WHERE r.task_id = :task AND {unscheduled_id:r} = 0 AND r.scheduled_for > ifnull(:scheduled_for, 0) AND r.attempt > 0)
+        OR EXISTS (SELECT 1 FROM task_runs r INDEXED BY task_runs_one_per_occurrence
+                    WHERE r.task_id = :task AND {unscheduled_id:r} > :run AND r.attempt > 0)"};
+
+/// Returns whether what an event of this kind has told of a task has not ended: occurrences without a run by a success after the run that the
+/// event names, a limit that is reached by a start, or by the end of the run that waits for one.
+pub(crate) fn lasts(
+    tx: &Transaction<'_>,
+    notice: Notice,
+    task: i64,
+    of_run: (i64, Option<Timestamp>),
+) -> rusqlite::Result<bool> {
+    if notice != Notice::Limited {
+        return has_succeeded_since(tx, task, of_run).map(|succeeded| !succeeded);
+    }
+    let named = named_params! { ":task": task, ":run": of_run.0, ":scheduled_for": of_run.1 };
+    tx.prepare_cached(STARTED_SINCE)?.query_row(named, |row| row.get(0)).map(|started: bool| !started)
+}
+
 /// Returns whether a task has succeeded since a run, of which the occurrence is known unless retention has deleted it. Only the runs after
 /// it are searched, scheduled ones by their occurrence and the others by their id, and those before it that may have waited until then.
-pub(crate) fn has_succeeded_since(
+fn has_succeeded_since(
     tx: &Transaction<'_>,
     task: i64,
     (run, scheduled_for): (i64, Option<Timestamp>),

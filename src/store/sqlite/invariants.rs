@@ -53,8 +53,18 @@ const KEYS_TWICE: &str = "
      GROUP BY concurrency_key, slot HAVING count(*) > 1 LIMIT :limit";
 
 const STARTS_WITHOUT_LIMIT: &str = "
-    SELECT 'start ' || s.number || ' of handler ' || s.handler FROM rate_limit_starts s
-     WHERE NOT EXISTS (SELECT 1 FROM rate_limits l WHERE l.handler = s.handler) LIMIT :limit";
+    SELECT found FROM (SELECT subject, 'start ' || number || ' of ' || subject AS found FROM rate_limit_starts
+                       UNION ALL SELECT subject, 'opening of ' || subject FROM rate_limit_openings) s
+     WHERE CASE WHEN subject GLOB 'handler:*'
+                THEN NOT EXISTS (SELECT 1 FROM rate_limits l WHERE l.handler = substr(s.subject, 9))
+                WHEN subject GLOB 'key:*'
+                THEN NOT EXISTS (SELECT 1 FROM concurrency_limits l
+                                  WHERE l.concurrency_key = substr(s.subject, 5) AND l.max_starts IS NOT NULL)
+                WHEN subject GLOB 'task:*'
+                THEN NOT EXISTS (SELECT 1 FROM scheduled_tasks t
+                                  WHERE t.id = CAST(substr(s.subject, 6) AS INTEGER) AND t.max_starts IS NOT NULL)
+                ELSE true END
+     LIMIT :limit";
 
 /// A delay counts from the end of a run: a `delay` task with an unfinished run has no next run.
 const TASKS_WITHOUT_NEXT: &str = sql! {"
@@ -166,7 +176,7 @@ const WAITING: &str = sql! {"
            EXISTS (SELECT 1 FROM task_runs o INDEXED BY task_runs_unfinished
                     WHERE o.task_id = r.task_id AND o.scheduled_for < r.scheduled_for AND o.id <> r.id
                       AND {unfinished:o} AND {unscheduled_id:o} = 0),
-           0, r.blocked, r.id, t.name, r.concurrency_key, r.handler
+           0, r.blocked, r.id, t.name, r.concurrency_key, r.handler, t.max_starts IS NOT NULL
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE {waiting:r} AND (r.blocked IS NULL OR r.run_at < :before)
        AND NOT EXISTS (SELECT 1 FROM scheduled_tasks WHERE planned = 0)
@@ -216,6 +226,8 @@ fn misplaced(tx: &Transaction<'_>, statement: &str, before: Timestamp) -> rusqli
     let mut rows = statement.query(named_params! { ":before": before })?;
     while let Some(row) = rows.next()? {
         let (mut waiting, reason) = (blocked::waiting(row)?, row::shown_if_any(row, 5)?);
+        // When its task has a start again, only as many runs are released as may start.
+        waiting.starts_are_used = reason.is_some() && row.get(10)?;
         if let Some(key) = row.get::<_, Option<Raw>>(8)? {
             waiting.key_is_taken = keys.is_taken(tx, key, row.get(9)?, reason.is_some())?;
         }

@@ -38,13 +38,17 @@ pub(super) fn list(store: &mut SqliteStore, now: Timestamp) -> Result<Vec<LimitS
     store.read("list limits", |tx, _| Ok(states(tx, now)?))
 }
 
-const KEY: &str =
-    "SELECT concurrency_key, max_running, managed_by FROM concurrency_limits WHERE concurrency_key = :name";
+const KEY: &str = "SELECT concurrency_key, max_running, managed_by, max_starts, per_ms FROM concurrency_limits WHERE concurrency_key = :name";
 
 const RATE: &str = "SELECT handler, max_starts, per_ms, managed_by FROM rate_limits WHERE handler = :name";
 
 fn key_limit(row: &Row<'_>) -> rusqlite::Result<(Limit, Option<String>)> {
-    Ok((Limit::key(row::shown(row, 0)?, row::saturating(row, 1)?), row::shown_if_any(row, 2)?))
+    let limit = Limit::key(row::shown(row, 0)?, row::saturating(row, 1)?);
+    let limit = match row.get::<_, Option<i64>>(3)? {
+        Some(_) => limit.with_rate(row::saturating(row, 3)?, row::duration(row, 4)?),
+        None => limit,
+    };
+    Ok((limit, row::shown_if_any(row, 2)?))
 }
 
 fn rate_limit(row: &Row<'_>) -> rusqlite::Result<(Limit, Option<String>)> {
@@ -62,8 +66,11 @@ fn stored(tx: &Transaction<'_>, on: &LimitOn) -> rusqlite::Result<Option<(Limit,
 }
 
 const PUT_KEY: &str = "
-    INSERT INTO concurrency_limits (concurrency_key, max_running, managed_by) VALUES (:name, :running, :manager)
-    ON CONFLICT (concurrency_key) DO UPDATE SET max_running = excluded.max_running, managed_by = excluded.managed_by";
+    INSERT INTO concurrency_limits (concurrency_key, max_running, max_starts, per_ms, managed_by)
+    VALUES (:name, :running, :starts, :per, :manager)
+    ON CONFLICT (concurrency_key) DO UPDATE
+       SET max_running = excluded.max_running, max_starts = excluded.max_starts, per_ms = excluded.per_ms,
+           managed_by = excluded.managed_by";
 
 const PUT_RATE: &str = "
     INSERT INTO rate_limits (handler, max_starts, per_ms, managed_by) VALUES (:name, :starts, :per, :manager)
@@ -72,9 +79,10 @@ const PUT_RATE: &str = "
 
 fn put(tx: &Transaction<'_>, limit: &Limit, manager: Option<&str>) -> rusqlite::Result<usize> {
     match limit {
-        Limit::Key { key, running } => tx
-            .prepare_cached(PUT_KEY)?
-            .execute(named_params! { ":name": key, ":running": running, ":manager": manager }),
+        Limit::Key { key, running, rate } => tx.prepare_cached(PUT_KEY)?.execute(named_params! {
+            ":name": key, ":running": running, ":starts": rate.map(|rate| rate.starts),
+            ":per": rate.map(|rate| millis(rate.per)), ":manager": manager,
+        }),
         Limit::Rate { handler, starts, per } => tx.prepare_cached(PUT_RATE)?.execute(named_params! {
             ":name": handler, ":starts": starts, ":per": millis(*per), ":manager": manager,
         }),
@@ -94,18 +102,23 @@ fn delete(tx: &Transaction<'_>, on: &LimitOn) -> rusqlite::Result<bool> {
 }
 
 const KEYS: &str = sql! {"
-    SELECT l.concurrency_key, l.max_running, l.managed_by,
+    SELECT l.concurrency_key, l.max_running, l.managed_by, l.max_starts, l.per_ms,
            (SELECT count(*) FROM task_runs r WHERE r.status = 'running' AND r.concurrency_key = l.concurrency_key),
            (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.concurrency_key = l.concurrency_key)
            + (SELECT count(*) FROM task_runs r
-               WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = l.concurrency_key)
+               WHERE {waiting:r} AND r.blocked = 'key' AND r.concurrency_key = l.concurrency_key),
+           (SELECT count(*) FROM rate_limit_starts s
+             WHERE s.subject = 'key:' || l.concurrency_key AND s.started_at > :now - l.per_ms
+               AND s.number > (SELECT max(n.number) FROM rate_limit_starts n WHERE n.subject = s.subject) - l.max_starts),
+           (SELECT o.opens_at FROM rate_limit_openings o
+             WHERE o.subject = 'key:' || l.concurrency_key AND o.opens_at > :now)
       FROM concurrency_limits l ORDER BY 1"};
 
 const HANDLERS: &str = sql! {"
     SELECT l.handler, l.max_starts, l.per_ms, l.managed_by,
            (SELECT count(*) FROM rate_limit_starts s
-             WHERE s.handler = l.handler AND s.started_at > :now - l.per_ms
-               AND s.number > (SELECT max(n.number) FROM rate_limit_starts n WHERE n.handler = l.handler) - l.max_starts),
+             WHERE s.subject = 'handler:' || l.handler AND s.started_at > :now - l.per_ms
+               AND s.number > (SELECT max(n.number) FROM rate_limit_starts n WHERE n.subject = s.subject) - l.max_starts),
            (SELECT count(*) FROM task_runs r WHERE {claimable:r} AND r.handler = l.handler)
       FROM rate_limits l ORDER BY 1"};
 
@@ -115,15 +128,17 @@ pub(super) fn states(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<V
     let mut statement = tx.prepare_cached(KEYS)?;
     let of_key = |row: &Row<'_>| {
         let (limit, managed_by) = key_limit(row)?;
-        let (used, waiting) = (row::number(row, 3)?, row::number(row, 4)?);
-        Ok(LimitState { limit, managed_by, used, waiting, next_start: None })
+        let (used, waiting, started) = (row::number(row, 5)?, row::number(row, 6)?, row::number(row, 7)?);
+        Ok(LimitState { limit, managed_by, used, started, waiting, next_start: row.get(8)? })
     };
-    let mut found = statement.query_map([], of_key)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut found =
+        statement.query_map(named_params! { ":now": now }, of_key)?.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut statement = tx.prepare_cached(HANDLERS)?;
     let of_handler = |row: &Row<'_>| {
         let (limit, managed_by) = rate_limit(row)?;
         let next_start = limits.opens_at(tx, &row::shown(row, 0)?)?.filter(|at| *at > now);
-        Ok(LimitState { limit, managed_by, used: row::number(row, 4)?, waiting: row::number(row, 5)?, next_start })
+        let (used, waiting) = (row::number(row, 4)?, row::number(row, 5)?);
+        Ok(LimitState { limit, managed_by, used, started: used, waiting, next_start })
     };
     for state in statement.query_map(named_params! { ":now": now }, of_handler)? {
         found.push(state?);
@@ -134,7 +149,11 @@ pub(super) fn states(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<V
 /// Returns the columns in which two limits on the same differ: name, stored and new value.
 fn difference(before: &Limit, limit: &Limit) -> Vec<(&'static str, String, String)> {
     let columns = |limit: &Limit| match limit {
-        Limit::Key { running, .. } => vec![("max_running", running.to_string())],
+        Limit::Key { running, rate, .. } => vec![
+            ("max_running", running.to_string()),
+            ("max_starts", rate.map(|rate| rate.starts.to_string()).unwrap_or_default()),
+            ("per_ms", rate.map(|rate| millis(rate.per).to_string()).unwrap_or_default()),
+        ],
         Limit::Rate { starts, per, .. } => {
             vec![("max_starts", starts.to_string()), ("per_ms", millis(*per).to_string())]
         }

@@ -1,8 +1,7 @@
-//! Limits across processes: how many runs of a key run at once, and how many attempts of a handler start in a time.
+//! Limits across processes: how many runs of a key run at once, and how many attempts start in a time.
 //!
-//! A running run holds a slot of its key; a unique index refuses a second run in a slot. A rate is an exact sliding window: the
-//! newest starts of a handler are numbered, and the next one may follow when the start `max_starts` before it is `per_ms` ago. Both
-//! are written in the transaction of the claim, so that a kill loses neither.
+//! A running run holds a slot of its key; a unique index refuses a second run in a slot. A rate, of a handler, a key or a task, is an exact
+//! sliding window of starts: see `starts`. Both are written in the transaction of the claim, so that a kill loses neither.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,20 +11,24 @@ use rusqlite::{OptionalExtension, Row, Transaction, named_params};
 
 use crate::clock::Timestamp;
 use crate::host::attempt_slots::hash;
+use crate::rules::start_limit::Rate;
 use crate::store::sqlite::row::{self, raw};
 use crate::store::sqlite::sql::{number, sql};
+use crate::store::sqlite::starts::{self, Subject};
 use crate::store::turn_io::Slots;
 
 /// Most runs of one handler that may start behind a key at one time, however high its limit is: bounds what a claim derives again.
 pub(crate) const WINDOW: usize = number("window") as usize;
 
-/// How long after its claim a run may begin that was read ahead and whose handler has a rate limit. As much work is read ahead at most.
+/// How long after its claim a run may begin that was read ahead and whose starts are limited. As much work is read ahead at most.
 const BEGIN_WITHIN: Duration = Duration::from_millis(200);
 
 /// The shortest time of a rate, in milliseconds, with which runs are read ahead.
 const SHORTEST_READ_AHEAD: i64 = 1_000;
 
-const ANY: &str = "SELECT EXISTS (SELECT 1 FROM concurrency_limits), EXISTS (SELECT 1 FROM rate_limits)";
+const ANY: &str = "
+    SELECT EXISTS (SELECT 1 FROM concurrency_limits), EXISTS (SELECT 1 FROM rate_limits),
+           EXISTS (SELECT 1 FROM rate_limit_openings), EXISTS (SELECT 1 FROM scheduled_tasks WHERE max_starts IS NOT NULL)";
 
 const RATES: &str = "SELECT handler, max_starts, per_ms FROM rate_limits";
 
@@ -36,38 +39,49 @@ pub(crate) struct InForce {
     keys: bool,
     /// The handlers with a rate limit.
     rates: BTreeMap<String, Rate>,
+    /// Whether any task has a limit of starts.
+    tasks: bool,
+    /// Whether a key or a task may have no start left.
+    any_closed: bool,
     /// Hashes of keys whose runs wait for attempts of an earlier history.
     held: BTreeSet<u64>,
 }
 
-/// At most `max_starts` starts in any `per` milliseconds.
+/// What a start counts for.
 #[derive(Clone, Copy, Debug)]
-struct Rate {
-    max_starts: i64,
-    per: i64,
+pub(crate) struct Starting<'r> {
+    pub(crate) handler: &'r str,
+    pub(crate) key: Option<&'r str>,
+    pub(crate) task: i64,
+    /// The rate of the task.
+    pub(crate) rate: Option<Rate>,
 }
+
+/// The subjects that a start counts for, each with its rate.
+pub(crate) type Subjects = Vec<(Subject, Rate)>;
 
 impl InForce {
     pub(crate) fn read(tx: &Transaction<'_>) -> rusqlite::Result<Self> {
-        let (keys, any_rate) = tx.prepare_cached(ANY)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+        let (keys, any_rate, any_closed, tasks) = tx.prepare_cached(ANY)?.query_row([], read)?;
         let mut rates = BTreeMap::new();
         if any_rate {
             let mut statement = tx.prepare_cached(RATES)?;
             let read = |row: &Row<'_>| {
-                Ok((row::shown(row, 0)?, Rate { max_starts: row.get::<_, i64>(1)?.max(1), per: row.get(2)? }))
+                Ok((row::shown(row, 0)?, Rate { starts: row.get::<_, i64>(1)?.max(1), per: row.get(2)? }))
             };
             for row in statement.query_map([], read)? {
                 let (handler, rate) = row?;
                 rates.insert(handler, rate);
             }
         }
-        Ok(InForce { keys, rates, held: BTreeSet::new() })
+        Ok(InForce { keys, rates, tasks, any_closed, held: BTreeSet::new() })
     }
 
     /// Returns when the next attempt of a handler may start: an instant that may have passed, or `None` if no start limits it.
     pub(crate) fn opens_at(&self, tx: &Transaction<'_>, handler: &str) -> rusqlite::Result<Option<Timestamp>> {
         let Some(rate) = self.rates.get(handler) else { return Ok(None) };
-        opens_at(tx, handler, rate)
+        starts::opens_at(tx, &Subject::handler(handler), rate)
     }
 
     /// Returns those of the handlers of which an attempt may start now.
@@ -91,27 +105,49 @@ impl InForce {
         Ok(self.opens_at(tx, handler)?.is_none_or(|at| at <= now))
     }
 
-    /// Returns whether the slots admit a run of a handler. With a rate of a short time it is not read ahead: its start would count up to
-    /// [`BEGIN_WITHIN`] late.
-    pub(crate) fn admit(&self, slots: &Slots, handler: &str) -> bool {
-        slots.idle > 0 || self.rates.get(handler).is_none_or(|rate| rate.per >= SHORTEST_READ_AHEAD)
+    /// Returns whether no start of a task is left. Reads nothing for a task without a rate.
+    pub(crate) fn is_closed(&self, tx: &Transaction<'_>, of: &Starting<'_>) -> rusqlite::Result<bool> {
+        Ok(self.any_closed && of.rate.is_some() && starts::is_closed(tx, &Subject::task(of.task))?)
     }
 
-    /// Records that an attempt of a handler starts in the next of the slots, if its starts are limited. One that is read ahead may begin
-    /// later: its start counts as one of the latest time at which it may, which is returned.
+    /// Returns what a start counts for: its task, its key and its handler, as far as they have rates.
+    pub(crate) fn subjects(&self, tx: &Transaction<'_>, of: &Starting<'_>) -> rusqlite::Result<Subjects> {
+        let mut subjects = Vec::new();
+        subjects.extend(of.rate.map(|rate| (Subject::task(of.task), rate)));
+        if let Some(key) = of.key.filter(|key| self.keys && !key.starts_with('#')) {
+            subjects.extend(starts::rate_of_key(tx, key)?.map(|rate| (Subject::key(key), rate)));
+        }
+        subjects.extend(self.rates.get(of.handler).map(|rate| (Subject::handler(of.handler), *rate)));
+        Ok(subjects)
+    }
+
+    /// Records that an attempt starts in the next of the slots. One that is read ahead may begin later: its start counts as one of the latest
+    /// time at which it may, which is returned.
     pub(crate) fn record_start(
-        &self,
+        &mut self,
         tx: &Transaction<'_>,
-        handler: &str,
+        subjects: &Subjects,
         slots: &Slots,
         now: Timestamp,
     ) -> rusqlite::Result<Option<Timestamp>> {
-        let Some(rate) = self.rates.get(handler) else { return Ok(None) };
+        if subjects.is_empty() {
+            return Ok(None);
+        }
         let begins_by = (slots.idle == 0).then(|| now.plus(BEGIN_WITHIN));
-        let counted = begins_by.unwrap_or(now);
-        tx.prepare_cached(RECORD)?.execute(named_params! { ":handler": handler, ":at": counted })?;
-        tx.prepare_cached(FORGET)?.execute(named_params! { ":handler": handler, ":kept": rate.max_starts })?;
+        for (subject, rate) in subjects {
+            self.any_closed |= starts::record(tx, subject, rate, begins_by.unwrap_or(now), now)?;
+        }
         Ok(begins_by)
+    }
+
+    /// A key or a task may have no start left: those whose time has come are examined.
+    pub(crate) fn examine(&mut self) {
+        self.any_closed = true;
+    }
+
+    /// Returns whether a key or a task may have no start left.
+    pub(crate) fn any_closed(&self) -> bool {
+        self.any_closed
     }
 
     /// Sets the keys whose runs wait, by their hashes.
@@ -124,6 +160,11 @@ impl InForce {
         !self.held.is_empty() && self.held.contains(&hash(key))
     }
 
+    /// Returns whether any task has a limit of starts.
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.tasks
+    }
+
     /// Returns whether any key has a limit.
     pub(crate) fn has_keys(&self) -> bool {
         self.keys
@@ -131,10 +172,11 @@ impl InForce {
 
     /// Returns where the next run of a key goes. Reads nothing for a key that cannot have a limit.
     pub(crate) fn place(&self, tx: &Transaction<'_>, key: Option<&str>) -> rusqlite::Result<Place> {
-        match key.filter(|key| self.keys && !key.starts_with('#')) {
-            Some(key) => place(tx, key),
-            None => Ok(Place::Alone),
+        let Some(key) = key.filter(|key| self.keys && !key.starts_with('#')) else { return Ok(Place::Alone) };
+        if self.any_closed && starts::is_closed(tx, &Subject::key(key))? {
+            return Ok(Place::Full);
         }
+        place(tx, key)
     }
 
     /// As [`InForce::place`], for a new run, which goes behind those that wait. The caller knows that a key without a limit is free.
@@ -150,6 +192,12 @@ impl InForce {
         }
         Ok(place)
     }
+}
+
+/// Returns whether the slots admit a run whose start counts for these. With a rate of a short time it is not read ahead: its start would
+/// count up to [`BEGIN_WITHIN`] late.
+pub(crate) fn admit(subjects: &Subjects, slots: &Slots) -> bool {
+    slots.idle > 0 || subjects.iter().all(|(_, rate)| rate.per >= SHORTEST_READ_AHEAD)
 }
 
 /// Where a run of a key goes.
@@ -183,8 +231,9 @@ const ANY_WAITS: &str = sql! {"
         OR EXISTS (SELECT 1 FROM task_runs WHERE {waiting} AND blocked = 'key' AND concurrency_key = :key)"};
 
 const FREE: &str = "
-    SELECT ifnull((SELECT max(max_running, 0) FROM concurrency_limits WHERE concurrency_key = :key), 1)
-           - (SELECT count(*) FROM task_runs WHERE status = 'running' AND concurrency_key = :key)";
+    SELECT iif(EXISTS (SELECT 1 FROM rate_limit_openings WHERE subject = 'key:' || :key), 0,
+               ifnull((SELECT max(max_running, 0) FROM concurrency_limits WHERE concurrency_key = :key), 1)
+               - (SELECT count(*) FROM task_runs WHERE status = 'running' AND concurrency_key = :key))";
 
 #[cfg(feature = "page")]
 const LIMIT_OF_KEY: &str = "SELECT max_running FROM concurrency_limits WHERE concurrency_key = :key";
@@ -197,36 +246,9 @@ pub(super) fn of_key(tx: &Transaction<'_>, key: &[u8]) -> rusqlite::Result<u32> 
     Ok(limit.unwrap_or(1))
 }
 
-/// Returns how many runs of each handler may start behind a key: at most as many as slots are free, and at most [`WINDOW`].
+/// Returns how many runs of each handler may start behind a key: none while no start of it is left, else at most as many as slots are free, and
+/// at most [`WINDOW`].
 pub(crate) fn window(tx: &Transaction<'_>, key: &[u8]) -> rusqlite::Result<usize> {
     let free: i64 = tx.prepare_cached(FREE)?.query_row(named_params! { ":key": raw(key) }, |row| row.get(0))?;
     Ok(usize::try_from(free).unwrap_or(0).min(WINDOW))
 }
-
-/// Numbers that a CHECK refuses are ignored: another program may switch the checks off.
-const PREVIOUS: &str = sql! {"
-    SELECT started_at FROM rate_limit_starts
-     WHERE handler = :handler
-       AND number <= (SELECT max(number) FROM rate_limit_starts
-                       WHERE handler = :handler AND number < {most_starts}) + 1 - :starts
-     ORDER BY number DESC LIMIT 1"};
-
-fn opens_at(tx: &Transaction<'_>, handler: &str, rate: &Rate) -> rusqlite::Result<Option<Timestamp>> {
-    let params = named_params! { ":handler": handler, ":starts": rate.max_starts };
-    let start: Option<i64> = tx.prepare_cached(PREVIOUS)?.query_row(params, |row| row.get(0)).optional()?;
-    Ok(start.map(|start| {
-        let at = start.saturating_add(rate.per);
-        Timestamp::from_millis(at.clamp(Timestamp::MIN.as_millis(), Timestamp::MAX.as_millis()))
-    }))
-}
-
-const RECORD: &str = sql! {"
-    INSERT INTO rate_limit_starts (handler, number, started_at)
-    VALUES (:handler, ifnull((SELECT max(number) FROM rate_limit_starts
-                               WHERE handler = :handler AND number < {most_starts}), 0) + 1, :at)"};
-
-const FORGET: &str = sql! {"
-    DELETE FROM rate_limit_starts
-     WHERE handler = :handler
-       AND number <= (SELECT max(number) FROM rate_limit_starts
-                       WHERE handler = :handler AND number < {most_starts}) - :kept"};

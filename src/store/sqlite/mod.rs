@@ -20,7 +20,8 @@ pub(crate) mod effects;
 pub(crate) mod fault;
 pub(crate) mod file;
 pub(crate) mod finish;
-pub(crate) mod first_look;
+pub(crate) mod first_claim;
+mod first_look;
 pub(crate) mod followers;
 pub(crate) mod foreign_plans;
 pub(crate) mod health;
@@ -28,6 +29,7 @@ pub(crate) mod history;
 pub(crate) mod ids;
 pub(crate) mod invariants;
 mod limit_requests;
+mod limited;
 pub(crate) mod limits;
 pub(crate) mod manual;
 pub(crate) mod marks;
@@ -38,6 +40,7 @@ pub(crate) mod once;
 pub(crate) mod open;
 pub(crate) mod own_triggers;
 pub(crate) mod owners;
+mod pass_over;
 pub(crate) mod prune;
 #[cfg(feature = "page")]
 pub(crate) mod queue;
@@ -55,6 +58,7 @@ mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod settle;
 pub(crate) mod sql;
+mod starts;
 pub(crate) mod task_changes;
 #[cfg(feature = "page")]
 pub(crate) mod task_pages;
@@ -152,6 +156,10 @@ impl Store for SqliteStore {
 
     fn marked_runs(&mut self, task: i64, most: usize) -> Result<Option<usize>> {
         self.read("count runs", |tx, _| Ok(marks::count(tx, task, most)?))
+    }
+
+    fn next_start(&mut self, task: i64) -> Result<Option<Timestamp>> {
+        self.read("look for starts", |tx, _| Ok(starts::closed_until(tx, &starts::Subject::task(task))?))
     }
 
     fn run(&mut self, run: i64) -> Result<Option<Run>> {

@@ -9,7 +9,8 @@ use rusqlite::{Transaction, params};
 use crate::error::Error;
 use crate::model::run::{Claim, Origin};
 use crate::store::fault::Fault;
-use crate::store::sqlite::open::{self, Change, Once, UNNUMBERED};
+use crate::store::sqlite::first_claim::UNNUMBERED;
+use crate::store::sqlite::open::{self, Change, Once};
 use crate::store::sqlite::row;
 use crate::store::sqlite::runs::Claimer;
 

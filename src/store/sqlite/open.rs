@@ -14,20 +14,22 @@ use rusqlite::{Transaction, named_params};
 use crate::clock::Timestamp;
 use crate::model::event::Event;
 use crate::model::run::{Claim, Origin, RunStatus};
-use crate::model::task::{MAX_CATCH_UP, Overlap, TaskStatus};
+use crate::model::task::{MAX_CATCH_UP, Overlap, TaskStatus, WhenLimited};
 use crate::rules::notice::Notice;
 use crate::rules::placement::{Reason, Waiting};
-use crate::rules::resolve::{self, Next, Rest, Span, Step, Unfinished};
+use crate::rules::resolve::{self, Next, Plan, Rest, Span, Step, Unfinished};
 use crate::schedule::{Closed, Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
-use crate::store::sqlite::due::{self, Due};
+use crate::store::sqlite::due::Due;
+use crate::store::sqlite::first_claim::{UNNUMBERED, first_claim, is_plain, opening};
 use crate::store::sqlite::first_look;
-use crate::store::sqlite::limits::{InForce, Place};
+use crate::store::sqlite::limits::{self, InForce, Place, Subjects};
 use crate::store::sqlite::open::reasons::{CUT, described, miss_reason, skip_reason};
+use crate::store::sqlite::pass_over::{PassedOver, PassedRow, pass_over};
 use crate::store::sqlite::row::Raw;
-use crate::store::sqlite::runs::{self, Claimer, Opening, PassedOver, PassedRow, Wrote};
+use crate::store::sqlite::runs::{self, Claimer, Wrote};
 use crate::store::sqlite::sql::{number, sql};
-use crate::store::sqlite::{blocked, owners};
+use crate::store::sqlite::{blocked, limited, owners};
 use crate::store::turn_io::{Seen, Slots};
 
 /// What a transaction has written. The poller passes it on after the commit.
@@ -60,6 +62,10 @@ pub(crate) struct Written {
     pub(crate) passed: VecDeque<Passed>,
     /// How many items the runs that follow others count as.
     pub(crate) followers: usize,
+    /// How many runs were not claimed because no start of their task was left.
+    pub(crate) postponed: usize,
+    /// How many runs were released that had waited for a start of their task.
+    pub(crate) released: usize,
 }
 
 /// What the resolution of a task has passed over or cancelled, and other runs may follow.
@@ -104,9 +110,6 @@ pub(crate) struct Once {
     /// Ids of the tasks whose occurrence is resolved.
     pub(crate) completed: Vec<i64>,
 }
-
-/// The run id of a claim whose run is not opened yet.
-pub(crate) const UNNUMBERED: i64 = 0;
 
 /// A transaction that changes runs, with what its functions need.
 pub(crate) struct Change<'a> {
@@ -178,12 +181,18 @@ pub(crate) fn resolve_due(
 ) -> Result<(), Fault> {
     let (tx, now, id) = (cx.tx, cx.now, due.id);
     let unfinished = if due.any_unfinished { unfinished(tx, id, due.plan.overlap)? } else { Vec::new() };
-    let resolution = resolve::resolve(&due.plan, &unfinished, now, rest);
+    let limited = (due.when_limited == WhenLimited::Skip).then(|| limited::limited(tx, &cx.written.limits, due, now));
+    let limited = limited.transpose()?;
+    let limited_plan = limited.as_ref().map(|of| Plan { starts_left: of.left, ..due.plan.clone() });
+    let plan = limited_plan.as_ref().unwrap_or(&due.plan);
+    let resolution = resolve::resolve(plan, &unfinished, now, rest);
     let is_new = seen.is_some_and(|seen| seen.is_new(due.plan.next_run));
     // A run that has expired before it is opened runs in the place of no other.
     let can_run = |at: Timestamp| is_new || due.expires_at(at).is_none_or(|at| at > now);
     let mut opener = Opener {
         due,
+        plan,
+        limited: limited.map(|of| of.reason),
         is_new,
         opens: resolution
             .steps
@@ -249,10 +258,25 @@ fn advance(
     Ok(())
 }
 
+/// Why occurrences are passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The overlap policy or the misfire policy.
+    Policy,
+    /// A rule of the task's windows.
+    Window(Closed),
+    /// A limit of starts.
+    Limit,
+}
+
 /// Applies the steps of the resolution of one task.
 struct Opener<'a, 'c> {
     cx: &'c mut Change<'a>,
     due: &'c Due,
+    /// The plan by which it is resolved.
+    plan: &'c Plan,
+    /// Why an occurrence is skipped for which no start is left.
+    limited: Option<String>,
     /// Whether the task was written, or made due, since the last poll.
     is_new: bool,
     /// Whether a run is opened that has not expired, or occurrences are left that the next turn resolves.
@@ -276,9 +300,11 @@ impl Opener<'_, '_> {
             Step::Open { scheduled_for, origin } => self.open(scheduled_for, origin),
             Step::Skip(span) => self.skip(&span),
             Step::Close(span, closed) => self.close(&span, closed),
+            Step::Limit(span) => self.limit(&span),
             Step::Miss(span) => {
-                let policy = self.due.plan.misfire_at(self.cx.now);
-                self.miss(&span, &miss_reason(self.due, policy), Notice::of_misfire(policy, self.opens))
+                let (plan, now) = (self.plan, self.cx.now);
+                let notice = Notice::of_misfire(plan.misfire_at(now), self.opens);
+                self.miss(&span, &miss_reason(self.due, plan, now), notice)
             }
             Step::Cut(span) => self.miss(&span, CUT, Notice::Missed),
             Step::CancelWaiting => self.cancel_waiting(),
@@ -292,8 +318,12 @@ impl Opener<'_, '_> {
             run.expires_at = run.expires_at.map(|at| first_look::at_first_look(at, self.cx.now));
         }
         let (has_older, overlap) = (self.scheduled > 0, self.due.plan.overlap);
-        let mut facts = Waiting { origin, status: TaskStatus::Active, overlap, has_older, key_is_taken: false };
+        let starting = self.due.starting();
+        let starts_are_used = self.cx.written.limits.is_closed(self.cx.tx, &starting)?;
+        let mut facts =
+            Waiting { origin, status: TaskStatus::Active, overlap, has_older, starts_are_used, key_is_taken: false };
         let mut slot = 0;
+        let mut subjects = Subjects::new();
         if facts.reason().is_none() {
             facts.key_is_taken = match run.key {
                 None => false,
@@ -310,19 +340,22 @@ impl Opener<'_, '_> {
             };
         }
         let blocked = facts.reason();
+        if blocked.is_none() && self.claimer.is_some() {
+            subjects = self.cx.written.limits.subjects(self.cx.tx, &starting)?;
+        }
         let may_start = blocked.is_none()
             && run.run_at <= self.cx.now
             && run.expires_at.is_none_or(|at| at > self.cx.now)
             && self.claimer.as_ref().is_some_and(|(claimer, slots)| {
                 slots.admits(&self.due.retry)
-                    && self.cx.written.limits.admit(slots, run.handler)
+                    && limits::admit(&subjects, slots)
                     && claimer.handlers.contains(run.handler)
             })
             && self.cx.written.limits.is_open(self.cx.tx, run.handler, self.cx.now)?;
         let opened = match &mut self.claimer {
             // Its row follows from its task alone: `once::finish` starts such runs together.
             Some((_, slots)) if may_start && is_plain(self.due, &run) => {
-                let begins_by = self.cx.written.limits.record_start(self.cx.tx, run.handler, slots, self.cx.now)?;
+                let begins_by = self.cx.written.limits.record_start(self.cx.tx, &subjects, slots, self.cx.now)?;
                 let read_ahead = slots.take();
                 self.cx.written.once.starting.push(self.cx.written.claims.len());
                 let claim = first_claim(self.due, UNNUMBERED, scheduled_for, origin, self.cx.now);
@@ -334,7 +367,7 @@ impl Opener<'_, '_> {
                 let started = slots.started(self.cx.now);
                 let id = runs::start(self.cx.tx, &run, claimer, slot, started)?;
                 if let Some(id) = id {
-                    let begins_by = self.cx.written.limits.record_start(self.cx.tx, run.handler, slots, self.cx.now)?;
+                    let begins_by = self.cx.written.limits.record_start(self.cx.tx, &subjects, slots, self.cx.now)?;
                     let read_ahead = slots.take();
                     let claim = first_claim(self.due, id, scheduled_for, origin, self.cx.now);
                     let claim = Claim { read_ahead, begins_by, ..claim };
@@ -345,6 +378,9 @@ impl Opener<'_, '_> {
             _ => {
                 let id = runs::open(self.cx.tx, &run, blocked)?;
                 self.cx.written.blocked |= blocked.is_some();
+                if let (Some(Reason::Starts), Some(run)) = (blocked, id) {
+                    limited::record_wait(self.cx.tx, self.due.id, run, self.cx.now)?;
+                }
                 self.cx.written.expired += usize::from(run.expires_at.is_some_and(|at| at <= self.cx.now));
                 if let (Some(Reason::Key), Some(key)) = (blocked, run.key) {
                     blocked::derive_key(self.cx.tx, key, self.cx.now)?;
@@ -367,7 +403,9 @@ impl Opener<'_, '_> {
 
     fn skip(&mut self, span: &Span) -> Result<(), Fault> {
         let reason = skip_reason(self.due, self.none_has_begun);
-        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason, None)? else { return Ok(()) };
+        let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason, By::Policy)? else {
+            return Ok(());
+        };
         // Behind a run of the same resolution they are skipped because that is late, and not because runs take long.
         if !self.was_held {
             return Ok(());
@@ -381,11 +419,22 @@ impl Opener<'_, '_> {
     /// Records no event: the task asks for these skips.
     fn close(&mut self, span: &Span, closed: Closed) -> Result<(), Fault> {
         let reason = self.due.plan.windows.as_ref().map(|windows| windows.reason(closed)).unwrap_or_default();
-        self.pass_over(RunStatus::Skipped, span, &reason, Some(closed)).map(|_| ())
+        self.pass_over(RunStatus::Skipped, span, &reason, By::Window(closed)).map(|_| ())
+    }
+
+    /// Records the skip of occurrences for which no start was left.
+    fn limit(&mut self, span: &Span) -> Result<(), Fault> {
+        let reason = self.limited.clone().unwrap_or_default();
+        let Some((span, row)) = self.pass_over(RunStatus::Skipped, span, &reason, By::Limit)? else { return Ok(()) };
+        // One event for each row.
+        if row.occurrences > span.count {
+            return Ok(());
+        }
+        self.notice(Notice::Limited, row.run, &format!("{} was skipped: {reason}", described(&span)))
     }
 
     fn miss(&mut self, span: &Span, reason: &str, notice: Notice) -> Result<(), Fault> {
-        let Some((span, PassedRow { run, .. })) = self.pass_over(RunStatus::Missed, span, reason, None)? else {
+        let Some((span, PassedRow { run, .. })) = self.pass_over(RunStatus::Missed, span, reason, By::Policy)? else {
             return Ok(());
         };
         if notice == Notice::Missed && self.cx.written.followed {
@@ -420,8 +469,9 @@ impl Opener<'_, '_> {
         status: RunStatus,
         span: &Span,
         reason: &str,
-        closed: Option<Closed>,
+        by: By,
     ) -> Result<Option<(Span, PassedRow)>, Fault> {
+        let closed = if let By::Window(closed) = by { Some(closed) } else { None };
         let least = if span.exact { String::new() } else { format!("at least {}: ", span.count) };
         let reason = format!("{least}{reason}");
         let mut row = PassedOver {
@@ -431,11 +481,11 @@ impl Opener<'_, '_> {
             status,
             span: *span,
             reason: &reason,
-            is_closed: closed.is_some(),
+            is_asked_for: by != By::Policy,
         };
         // After a clock that was wrong the oldest occurrences may have rows. Those after them form a shorter span.
         let passed = loop {
-            if let Some(passed) = runs::pass_over(self.cx.tx, &row, self.cx.now)? {
+            if let Some(passed) = pass_over(self.cx.tx, &row, self.cx.now)? {
                 break passed;
             }
             let Span { first, last, count, .. } = row.span;
@@ -491,82 +541,4 @@ pub(crate) fn already(
 ) -> rusqlite::Result<()> {
     let detail = format!("the occurrence of {scheduled_for} has a run already");
     owners::record(tx, now, "passed_over", Some(task), None, Some(&detail))
-}
-
-/// The only run that the rules open for a due task, if they open it now and do nothing else.
-#[cfg(feature = "postgres")]
-pub(crate) struct Only {
-    /// Its claim, without its id.
-    pub(crate) claim: Claim,
-    /// When the task is due next, after now; `None`: it is completed.
-    pub(crate) next: Option<Timestamp>,
-}
-
-/// Decides about a task that has no unfinished run.
-#[cfg(feature = "postgres")]
-pub(crate) fn only_run(due: &Due, now: Timestamp) -> Option<Only> {
-    if due.plan.schedule.contradicting_zone(due.plan.next_run).is_some() {
-        return None;
-    }
-    let resolution = resolve::resolve(&due.plan, &[], now, Rest::Later);
-    let [Step::Open { scheduled_for, origin }] = resolution.steps[..] else { return None };
-    let next = match resolution.next {
-        Next::Never => None,
-        Next::At(at) if at > now => Some(at),
-        _ => return None,
-    };
-    let run = opening(due, scheduled_for, origin);
-    let as_planned = run.run_at == due.plan.next_run && resolution.resolved_until == Some(due.plan.next_run);
-    (as_planned && run.expires_at.is_none())
-        .then(|| Only { claim: first_claim(due, UNNUMBERED, scheduled_for, origin, now), next })
-}
-
-/// Returns the row of a new run of a due task.
-fn opening(due: &Due, scheduled_for: Timestamp, origin: Origin) -> Opening<'_> {
-    Opening {
-        task: due.id,
-        handler: &due.handler,
-        scheduled_for,
-        origin,
-        run_at: scheduled_for.plus(due::part_of(due.jitter, &due.name)).min(Timestamp::MAX),
-        expires_at: due.expires_at(scheduled_for),
-        priority: due.priority,
-        key: due.key.as_deref(),
-        payload: None,
-        retry_of: None,
-        request_key: None,
-    }
-}
-
-/// Returns whether the row of the run follows from the `once` task alone.
-fn is_plain(due: &Due, run: &Opening<'_>) -> bool {
-    due.kind == ScheduleKind::Once
-        && run.run_at == due.plan.next_run
-        && run.expires_at.is_none()
-        && run.key.is_none_or(|key| key.starts_with('#'))
-}
-
-fn first_claim(due: &Due, run_id: i64, scheduled_for: Timestamp, origin: Origin, now: Timestamp) -> Claim {
-    Claim {
-        run_id,
-        attempt: 1,
-        task: due.name.clone(),
-        handler: due.handler.clone(),
-        payload: due.payload.clone(),
-        task_payload: None,
-        scheduled_for,
-        origin,
-        claimed_at: now,
-        timeout: due.timeout,
-        task_id: due.id,
-        forgiven: 0,
-        interrupted: 0,
-        retry: due.retry,
-        concurrency_key: due.key.clone(),
-        first: None,
-        recurring: due.kind != ScheduleKind::Once,
-        read_ahead: false,
-        begins_by: None,
-        owner: None,
-    }
 }

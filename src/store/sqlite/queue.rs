@@ -13,7 +13,7 @@ use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{due, limit_requests, row};
 
 /// What a waiting run may wait for.
-const REASONS: [&str; 6] = ["time", "paused", "order", "key", "rate", "worker"];
+const REASONS: [&str; 7] = ["time", "paused", "order", "starts", "key", "rate", "worker"];
 
 const RUNNING: &str = "
     SELECT ifnull(locked_by, ''), count(*) FROM task_runs INDEXED BY task_runs_running WHERE status = 'running' GROUP BY locked_by";

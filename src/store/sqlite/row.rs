@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, excerpt};
 use crate::model::column::ColumnValue;
 use crate::model::run::{Attempt, AttemptOutcome, Effect, EffectState, Origin, Run, RunStatus};
-use crate::model::task::{Definition, Misfire, Overlap, Task, TaskStatus};
+use crate::model::task::{Definition, Misfire, Overlap, Task, TaskStatus, WhenLimited};
 use crate::model::task_columns::task_columns;
 use crate::rules::placement::Reason;
 use crate::schedule::ScheduleKind;
@@ -58,7 +58,7 @@ macro_rules! stored_as_text {
         }
     )+ };
 }
-stored_as_text!(AttemptOutcome, EffectState, Misfire, Origin, Overlap, Reason, RunStatus, TaskStatus);
+stored_as_text!(AttemptOutcome, EffectState, Misfire, Origin, Overlap, Reason, RunStatus, TaskStatus, WhenLimited);
 
 impl ToSql for ScheduleKind {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
@@ -254,7 +254,7 @@ macro_rules! stored {
 stored! {
     String => |row, column| row.get::<_, T>(column).map(Into::into);
     Option<String> => |row, column| row.get::<_, Option<T>>(column).map(|text| text.map(Into::into));
-    ScheduleKind, Overlap, Misfire, Option<Timestamp> => |row, column| row.get(column);
+    ScheduleKind, Overlap, Misfire, WhenLimited, Option<Timestamp> => |row, column| row.get(column);
     Duration => |row, column| duration(row, column);
     Option<Duration> => |row, column| millis_at(row, column);
     u8, u32 => |row, column| number(row, column);

@@ -16,6 +16,7 @@ use crate::store::sqlite::connection::SqliteStore;
 use crate::store::sqlite::limits::InForce;
 use crate::store::sqlite::row::{Raw, raw};
 use crate::store::sqlite::sql::sql;
+use crate::store::sqlite::starts::{self, Subject};
 use crate::store::sqlite::{effects, followers, health, history, limits, row, runs, tasks};
 
 /// A run that has been due for less is about to start.
@@ -96,6 +97,10 @@ fn waits_for(
         }
         Some((_, Some(Reason::Paused))) => waits.push(WaitsFor::Paused { by: task.paused_by.clone() }),
         Some((_, Some(Reason::Order))) => waits.push(WaitsFor::Older(older(tx, task.id, run)?)),
+        Some((_, Some(Reason::Starts))) => {
+            let until = starts::closed_until(tx, &Subject::task(task.id))?;
+            waits.push(WaitsFor::Starts { key: None, until });
+        }
         Some((_, Some(Reason::Key))) => waits.push(behind_key(tx, run, key)?),
         Some((stored, None)) => waits.push(WaitsFor::Unknown { stored: stored.to_owned() }),
         None => {}
@@ -176,6 +181,9 @@ fn behind_key(tx: &Transaction<'_>, run: &Run, key: &Raw) -> rusqlite::Result<Wa
     let shown = run.concurrency_key.clone().unwrap_or_default();
     if limits::window(tx, key.as_ref())? > 0 {
         return Ok(WaitsFor::Behind { key: shown, first: others(tx, FIRST_OF_KEY, Some(key))? });
+    }
+    if let Some(until) = starts::closed_until(tx, &Subject::key(&shown))? {
+        return Ok(WaitsFor::Starts { key: Some(shown), until: Some(until) });
     }
     let limit = limits::of_key(tx, key.as_ref())?;
     Ok(WaitsFor::Key { key: shown, limit, holders: others(tx, HOLDERS, Some(key))? })

@@ -13,7 +13,6 @@ use crate::model::finished::Finished;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, FirstRun, Origin, RunStatus};
 use crate::rules::placement::Reason;
-use crate::rules::resolve::Span;
 use crate::schedule::ScheduleKind;
 use crate::store::sqlite::limits::Place;
 use crate::store::sqlite::row::{self, Replaced};
@@ -109,68 +108,6 @@ pub(crate) fn start(
         slot,
     ])?;
     Ok((rows == 1).then(|| tx.last_insert_rowid()))
-}
-
-/// (due) -> skipped | missed, one row for a whole span.
-const PASS_OVER: &str = "
-    INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, priority, finished_at, error,
-                           occurrences, last_scheduled_for)
-    VALUES (:task, :handler, :first, 'schedule', :status, :first, :priority, :now, :error, :count, :last)
-    ON CONFLICT DO NOTHING";
-
-/// Extends the newest scheduled run of a task if it is a skip of the same kind, and not of a handler or a gate.
-const GROW_SKIP: &str = sql! {"
-    UPDATE task_runs
-       SET occurrences = occurrences + :count, last_scheduled_for = :last, finished_at = :now
-     WHERE id = (SELECT id FROM task_runs
-                  WHERE task_id = :task AND {unscheduled_id} = 0 ORDER BY scheduled_for DESC LIMIT 1)
-       AND status = 'skipped' AND attempt = 0 AND ifnull(last_scheduled_for, scheduled_for) < :first AND iif(:closed, error = :error, error GLOB '*(overlap policy)*')
-    RETURNING id, occurrences"};
-
-/// Occurrences of a task that are not run. `is_closed`: a window of the task excludes them.
-pub(crate) struct PassedOver<'a> {
-    pub(crate) task: i64,
-    pub(crate) handler: &'a str,
-    pub(crate) priority: u8,
-    pub(crate) status: RunStatus,
-    pub(crate) span: Span,
-    pub(crate) reason: &'a str,
-    pub(crate) is_closed: bool,
-}
-
-/// The row of occurrences that are not run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PassedRow {
-    pub(crate) run: i64,
-    /// How many it stands for now.
-    pub(crate) occurrences: u64,
-}
-
-/// Records occurrences that are not run. Consecutive skips of a task are one row. Returns `None` if a row already exists.
-pub(crate) fn pass_over(
-    tx: &Transaction<'_>,
-    row: &PassedOver<'_>,
-    now: Timestamp,
-) -> rusqlite::Result<Option<PassedRow>> {
-    let span = &row.span;
-    let count = i64::try_from(span.count).unwrap_or(i64::MAX);
-    if row.status == RunStatus::Skipped {
-        let named = named_params! {
-            ":task": row.task, ":count": count, ":first": span.first, ":last": span.last, ":now": now, ":closed": row.is_closed,
-            ":error": row.reason,
-        };
-        let read =
-            |row: &Row<'_>| Ok(PassedRow { run: row.get(0)?, occurrences: row.get::<_, i64>(1)?.unsigned_abs() });
-        if let Some(grown) = tx.prepare_cached(GROW_SKIP)?.query_row(named, read).optional()? {
-            return Ok(Some(grown));
-        }
-    }
-    let last = (span.count > 1).then_some(span.last);
-    let rows = tx.prepare_cached(PASS_OVER)?.execute(named_params! {
-        ":task": row.task, ":handler": row.handler, ":first": span.first, ":status": row.status,
-        ":priority": row.priority, ":now": now, ":error": row.reason, ":count": count, ":last": last,
-    })?;
-    Ok((rows == 1).then(|| PassedRow { run: tx.last_insert_rowid(), occurrences: span.count }))
 }
 
 /// queued, failed -> running, for a run that is not blocked. Checks the key again: another program may have changed
@@ -491,38 +428,48 @@ const CLAIMED: &str = "
            ifnull(r.payload, t.payload), t.schedule_type, t.max_attempts, t.backoff_ms,
            t.backoff_cap_ms, t.timeout_ms, r.retry_of, iif(r.payload IS NULL, NULL, t.payload),
            r.interrupted,
-           t.marked IS NOT NULL OR t.status = 'paused' OR t.status = 'invalid' OR r.handler <> t.handler
+           t.marked IS NOT NULL OR t.status = 'paused' OR t.status = 'invalid' OR r.handler <> t.handler, t.max_starts
       FROM task_runs r JOIN scheduled_tasks t ON t.id = r.task_id
      WHERE r.id = :run";
 
-/// Returns the claim of a run that is about to be claimed, and whether its row may not be written yet as its task is now. The policies
-/// are read again at each claim, so that a change of the task applies to its retries.
-pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<(Claim, bool)>> {
+/// The claim of a run that is about to be claimed.
+pub(crate) struct Claimable {
+    pub(crate) claim: Claim,
+    /// Whether its row may not be written yet as its task is now.
+    pub(crate) may_be_old: bool,
+    /// `max_starts` of its task.
+    pub(crate) max_starts: Option<String>,
+}
+
+/// Returns the claim of a run that is about to be claimed. The policies are read again at each claim, so that a change of the task applies
+/// to its retries.
+pub(crate) fn claimed(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claimable>> {
     read_claim::<String>(tx, run, now)
 }
 
 /// As [`claimed`], for a run that is recovered or ends without an attempt. Text that is not UTF-8 is replaced: no handler
 /// receives it, and such a run must not hold its key forever.
 pub(crate) fn ending(tx: &Transaction<'_>, run: i64, now: Timestamp) -> rusqlite::Result<Option<Claim>> {
-    Ok(read_claim::<Replaced>(tx, run, now)?.map(|(claim, _)| claim))
+    Ok(read_claim::<Replaced>(tx, run, now)?.map(|claimable| claimable.claim))
 }
 
 fn read_claim<T: FromSql + Into<String>>(
     tx: &Transaction<'_>,
     run: i64,
     now: Timestamp,
-) -> rusqlite::Result<Option<(Claim, bool)>> {
+) -> rusqlite::Result<Option<Claimable>> {
     let mut statement = tx.prepare_cached(CLAIMED)?;
     let mut retry_of = None;
     let read = |row: &Row<'_>| {
         retry_of = row.get(14)?;
-        Ok((as_claim::<T>(row, run, now)?, row.get(17)?))
+        let (claim, may_be_old) = (as_claim::<T>(row, run, now)?, row.get(17)?);
+        Ok(Claimable { claim, may_be_old, max_starts: row::shown_if_any(row, 18)? })
     };
-    let mut claim = statement.query_row(named_params! { ":run": run }, read).optional()?;
-    if let (Some((claim, _)), Some(retried)) = (&mut claim, retry_of) {
-        claim.first = first_of(tx, run, retried)?;
+    let mut found = statement.query_row(named_params! { ":run": run }, read).optional()?;
+    if let (Some(found), Some(retried)) = (&mut found, retry_of) {
+        found.claim.first = first_of(tx, run, retried)?;
     }
-    Ok(claim)
+    Ok(found)
 }
 
 const RETRIED: &str = "SELECT id, origin, scheduled_for, retry_of FROM task_runs WHERE id = :run";

@@ -19,7 +19,7 @@ macro_rules! selected {
 
 /// Name and text. `{name}` in a statement stands for the text, `{name:r}` for the text of the table alias `r`, which is written
 /// where the text has a dot. If its comment names an index, it is the condition of that index, or a column of it.
-pub(crate) const SHARED: [(&str, &str); 31] = [
+pub(crate) const SHARED: [(&str, &str); 34] = [
     // task_runs_unfinished: runs that are not final. A run has an owner exactly while it is running, by a CHECK: NULL or not is
     // cheaper to evaluate than three comparisons of texts, at each start and each end of a run. Grouped so that the index also
     // serves a statement with {waiting}.
@@ -83,6 +83,19 @@ pub(crate) const SHARED: [(&str, &str); 31] = [
              AND started_at > (SELECT coalesce(last_scheduled_for, scheduled_for) FROM task_runs WHERE id = .id) \
            LIMIT 1)",
     ),
+    // In PostgreSQL, the first starts of a task after a run that has these columns.
+    (
+        "later_starts",
+        "(SELECT id FROM task_runs \
+           WHERE task_id = .task_id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) = 0 \
+             AND scheduled_for > coalesce(.scheduled_for, 0) AND attempt > 0 \
+           ORDER BY scheduled_for LIMIT 1) \
+          UNION ALL \
+         (SELECT id FROM task_runs \
+           WHERE task_id = .task_id AND (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) > .id \
+             AND attempt > 0 \
+           ORDER BY (CASE WHEN origin = 'schedule' OR origin = 'catch_up' THEN 0 ELSE id END) LIMIT 1)",
+    ),
     // Most scheduled runs of a task that wait at once (catch_up_limit).
     ("most_waiting", "200"),
     // scheduled_tasks_followed: tasks that others follow, apart from on_dead.
@@ -134,6 +147,13 @@ pub(crate) const SHARED: [(&str, &str); 31] = [
     ("zone_marks", "8"),
     // Of how many time zones the rules are compared: there are some 600 names.
     ("zones", "800"),
+    // How many keys and tasks one turn opens that had no start left.
+    ("openings", "64"),
+    // In PostgreSQL, how many starts of a task a time may have; NULL if its text cannot be read.
+    (
+        "max_starts",
+        "(CASE WHEN .max_starts ~ '^[0-9]{1,5} *[/]' THEN btrim(split_part(.max_starts, '/', 1))::bigint END)",
+    ),
     // How many tasks and runs that a wrong clock had planned one turn looks at.
     ("misplanned", "250"),
     // Numbers of starts from here on are refused by a CHECK, and ignored.

@@ -7,6 +7,7 @@
 
 mod claims;
 mod items;
+mod openings;
 mod outcomes;
 mod work_off;
 mod wrong_clock;
@@ -34,12 +35,16 @@ use crate::store::sqlite::prune;
 use crate::store::sqlite::runs::{Claimer, Fence};
 use crate::store::sqlite::{
     attempts, blocked, claim, clock_mark, damage, delays, due, followers, foreign_plans, marks, once, owners, replan,
-    settle, tasks,
+    settle, starts, tasks,
 };
 use crate::store::turn_io::{Dead, Done, Item, Lost, Orphaned, Proof, Slots, Work, presence};
 
 /// Keys and tasks whose waiting runs a full turn checks again.
 pub(crate) const SWEEP: usize = 500;
+
+/// Waiting runs that a server reads although no slot is left for them: others of their key may start first, and some wait although they are
+/// in the lists.
+pub(crate) const SPARE: usize = 16;
 
 /// Rows that retention deletes beside other work. The turn writes that many fewer items.
 pub(crate) const PRESSING: usize = 200;
@@ -240,6 +245,7 @@ impl<'a> Turning<'a> {
             self.written.events.extend(owners::stalled(tx, self.work.owner, stalled, now)?);
         }
         self.expire()?;
+        self.open_starts()?;
         let rows = tasks::unplanned(tx, self.budget + self.memory.aside.len() + 1)?;
         for (task, zone) in &rows {
             if self.memory.zoneless.get(task).is_some_and(|unknown| unknown != zone) {
@@ -298,7 +304,9 @@ impl<'a> Turning<'a> {
             // The turn had no item left for what is due: that does not wait for the next poll.
             let is_left = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
             let none_claimed = self.written.claims.is_empty();
-            self.done.more_due |= is_left(self.done.next_expiry) || (none_claimed && is_left(self.done.next_claimable));
+            self.done.more_due |= is_left(self.done.next_expiry)
+                || is_left(self.done.next_opening)
+                || (none_claimed && is_left(self.done.next_claimable));
         }
         if !self.held_tasks.is_empty() {
             self.done.next_due = due::next_due_except(tx, &self.held_tasks)?;
@@ -521,6 +529,9 @@ fn look_ahead(
     done.next_due = due::next_due(tx)?;
     done.next_claimable = claim::next(tx, limits, handlers)?;
     done.next_expiry = settle::next_expiry(tx)?;
+    if limits.any_closed() {
+        done.next_opening = starts::next_opening(tx)?;
+    }
     Ok(())
 }
 
@@ -541,7 +552,8 @@ pub(crate) fn look(
     store.read("look for changes", |tx, _| {
         let mut done = Done { data_version: connection::data_version(tx)?, ..Done::default() };
         look_ahead(tx, owner, handlers, &InForce::read(tx)?, &mut done)?;
-        done.more_unplanned = !settle::expiring(tx, now, 1)?.is_empty()
+        done.more_unplanned = done.next_opening.is_some_and(|at| at <= now)
+            || !settle::expiring(tx, now, 1)?.is_empty()
             || !tasks::unplanned(tx, 1)?.is_empty()
             || marks::any(tx)?
             || clock_mark::read(tx)?.is_some()

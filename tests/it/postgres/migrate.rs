@@ -8,11 +8,12 @@ use crate::fixtures::{NOON, TestDb, at, finish_all, once};
 use crate::postgres::database;
 
 /// Every table but that of the schema's version, and the columns of its key.
-pub(crate) const TABLES: [(&str, &str); 11] = [
+pub(crate) const TABLES: [(&str, &str); 12] = [
     ("scheduler_instances", "id"),
     ("concurrency_limits", "concurrency_key"),
     ("rate_limits", "handler"),
-    ("rate_limit_starts", "handler, number"),
+    ("rate_limit_starts", "subject, number"),
+    ("rate_limit_openings", "subject"),
     ("scheduled_tasks", "id"),
     ("task_runs", "id"),
     ("task_attempts", "id"),

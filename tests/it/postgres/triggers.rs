@@ -75,6 +75,7 @@ fn rows(database: &Connection, now: i64) -> Vec<String> {
         "concurrency_limits",
         "rate_limits",
         "rate_limit_starts",
+        "rate_limit_openings",
     ] {
         let mut all = database.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2")).expect("a table");
         let names: Vec<String> = all.column_names().map(str::to_owned).collect();
@@ -142,7 +143,7 @@ impl Both {
             .batch_execute(&format!(
                 "SET duly.store = 'on';
                  TRUNCATE scheduled_tasks, task_runs, task_attempts, task_effects, scheduler_events, concurrency_limits,
-                          rate_limits, rate_limit_starts RESTART IDENTITY;
+                          rate_limits, rate_limit_starts, rate_limit_openings RESTART IDENTITY;
                  {rows}; RESET duly.store;
                  SELECT setval('scheduled_tasks_id_seq', 10), setval('task_runs_id_seq', 12)"
             ))

@@ -6,7 +6,7 @@ use duly::{Change, Misfire, NewRun, NewTask, Origin, Overlap, RetryPolicy, RunSt
 
 use crate::simulation::effects::LEDGER;
 use crate::simulation::history::{Action, Check};
-use crate::simulation::limits::KEYS;
+use crate::simulation::limits::{KEYS, limited};
 use crate::simulation::rows::TaskRow;
 use crate::simulation::scenario::{HANDLERS, Scenario};
 
@@ -103,6 +103,7 @@ impl Scenario {
             3 if has_occurrences => task.only_between(WINDOWS).except_on(EXCEPTED),
             _ => task,
         };
+        task = limited(task, number);
         if self.once_in(4) {
             task = task.pause_after_failures(self.rng.u32(1..=3));
         }

@@ -40,7 +40,7 @@ impl History {
                 // It never begins. Turns of a few items take several to record that.
                 && !(run.may_expire() && run.expires_at.is_some_and(|at| at <= step.now))
                 && handlers.contains(&run.handler)
-                && self.limits.opens_at(&run.handler).is_none_or(|at| at <= step.now)
+                && self.limits.opens_at(run, &step.after.tasks[&run.task]).is_none_or(|at| at <= step.now)
                 && before.is_some_and(|before| waits(before) && before.attempt == run.attempt)
                 && !step.after.tasks[&run.task].is_halted()
         };

@@ -35,6 +35,8 @@ const CLEAR: &str = "
     DELETE FROM unwritable;
     DELETE FROM concurrency_limits;
     DELETE FROM rate_limits;
+    DELETE FROM rate_limit_starts;
+    DELETE FROM rate_limit_openings;
     DELETE FROM ledger;
     DELETE FROM task_effects;
     DELETE FROM task_attempts;

@@ -1,9 +1,13 @@
 //! Limits across processes: the checker counts the runs of each key that execute, and keeps its own log of the starts of each
-//! handler. Users set, change and remove limits.
+//! handler, key and task. Users set, change and remove limits of keys and handlers; some tasks have limits of their own.
 
 use std::collections::BTreeMap;
 
+use duly::{NewTask, StartRate};
+
+use crate::fixtures::seconds;
 use crate::simulation::history::{Action, Check};
+use crate::simulation::rows::{RunRow, TaskRow};
 use crate::simulation::scenario::{HANDLERS, Scenario};
 
 pub(crate) const KEYS: [&str; 3] = ["chat", "disk", "mail"];
@@ -20,7 +24,7 @@ struct Rate {
 pub(crate) struct Limits {
     running: BTreeMap<String, usize>,
     rates: BTreeMap<String, Rate>,
-    /// The wall times of the limited starts of each handler, in the order of their turns.
+    /// By `handler:`, `key:` or `task:` and the name: the wall times of the limited starts, in the order of their turns.
     starts: BTreeMap<String, Vec<i64>>,
     /// How many of them were before the limit last changed: a window that begins before that is not checked.
     before_change: BTreeMap<String, usize>,
@@ -32,29 +36,56 @@ impl Limits {
         self.running.get(key).copied().unwrap_or(1)
     }
 
-    pub(crate) fn has_rate(&self, handler: &str) -> bool {
-        self.rates.contains_key(handler)
+    /// Returns what a start of a run counts for.
+    fn rates(&self, run: &RunRow, task: &TaskRow) -> Vec<(String, Rate)> {
+        let key = run.key.as_ref().map(|key| format!("key:{key}"));
+        let known = [Some(format!("handler:{}", run.handler)), key].into_iter().flatten();
+        let known = known.filter_map(|subject| Some((subject.clone(), *self.rates.get(&subject)?)));
+        let of_task = task.max_starts.as_deref().map(|text| text.parse::<StartRate>().expect("a rate"));
+        let of_task = of_task.map(|StartRate { starts, per }| Rate {
+            starts: starts as usize,
+            per: i64::try_from(per.as_millis()).expect("milliseconds"),
+        });
+        known.chain(of_task.map(|rate| (format!("task:{}", task.name), rate))).collect()
     }
 
-    /// Records that an attempt of a handler starts, and checks every window with it.
-    pub(crate) fn started(&mut self, handler: &str, now: i64) -> Check {
-        let Some(rate) = self.rates.get(handler) else { return Ok(()) };
-        let starts = self.starts.entry(handler.to_owned()).or_default();
+    pub(crate) fn has_rate(&self, run: &RunRow, task: &TaskRow) -> bool {
+        !self.rates(run, task).is_empty()
+    }
+
+    /// Records that an attempt starts, and checks every window with it.
+    pub(crate) fn started(&mut self, run: &RunRow, task: &TaskRow, now: i64) -> Check {
+        self.rates(run, task).into_iter().try_for_each(|(subject, rate)| self.started_of(&subject, rate, now))
+    }
+
+    fn started_of(&mut self, subject: &str, rate: Rate, now: i64) -> Check {
+        let starts = self.starts.entry(subject.to_owned()).or_default();
         starts.push(now);
-        let mut since = starts[self.before_change.get(handler).copied().unwrap_or_default()..].to_vec();
+        let mut since = starts[self.before_change.get(subject).copied().unwrap_or_default()..].to_vec();
         since.sort_unstable();
         // Starts before a wrong clock was found to be wrong may all count as starts of one moment.
         let mut windows =
             since.windows(rate.starts + 1).filter(|window| (window[0]..=window[rate.starts]).contains(&now));
         match windows.find(|window| window[rate.starts] - window[0] < rate.per) {
-            Some(window) => Err(format!("handler {handler:?} started at {window:?}, and its limit is {rate:?}")),
+            Some(window) => Err(format!("{subject:?} started at {window:?}, and its limit is {rate:?}")),
             None => Ok(()),
         }
     }
 
-    /// Returns when the next start of a handler is allowed at the latest: the scheduler may have forgotten starts before a change.
-    pub(crate) fn opens_at(&self, handler: &str) -> Option<i64> {
-        let (rate, starts) = (self.rates.get(handler)?, self.starts.get(handler)?);
+    /// Returns when the next start of a run is allowed at the latest: the scheduler may have forgotten starts before a change.
+    pub(crate) fn opens_at(&self, run: &RunRow, task: &TaskRow) -> Option<i64> {
+        let opens = self.rates(run, task).into_iter().filter_map(|(subject, rate)| self.opens(&subject, rate));
+        opens.max()
+    }
+
+    /// Returns when the next start of a handler is allowed at the latest.
+    pub(crate) fn handler_opens_at(&self, handler: &str) -> Option<i64> {
+        let subject = format!("handler:{handler}");
+        self.opens(&subject, *self.rates.get(&subject)?)
+    }
+
+    fn opens(&self, subject: &str, rate: Rate) -> Option<i64> {
+        let starts = self.starts.get(subject)?;
         Some(starts[starts.len().checked_sub(rate.starts)?] + rate.per)
     }
 
@@ -63,11 +94,24 @@ impl Limits {
         self.starts.values_mut().flatten().for_each(|start| *start = now.min(*start));
     }
 
-    fn set_rate(&mut self, handler: &str, rate: Option<Rate>) {
-        self.rates.remove(handler);
-        self.rates.extend(rate.map(|rate| (handler.to_owned(), rate)));
-        let count = self.starts.get(handler).map_or(0, Vec::len);
-        self.before_change.insert(handler.to_owned(), count);
+    fn set_rate(&mut self, subject: &str, rate: Option<Rate>) {
+        self.rates.remove(subject);
+        self.rates.extend(rate.map(|rate| (subject.to_owned(), rate)));
+        let count = self.starts.get(subject).map_or(0, Vec::len);
+        self.before_change.insert(subject.to_owned(), count);
+        if rate.is_none() {
+            self.starts.remove(subject);
+            self.before_change.remove(subject);
+        }
+    }
+}
+
+/// Limits the starts of some tasks, without a draw: by their number.
+pub(crate) fn limited(task: NewTask, number: i64) -> NewTask {
+    match number % 13 {
+        5 => task.max_starts(2, seconds(600)),
+        9 => task.max_starts(1, seconds(120)),
+        _ => task,
     }
 }
 
@@ -86,6 +130,7 @@ impl Scenario {
             let done = self.execute("DELETE FROM concurrency_limits WHERE concurrency_key = ?1", [key]);
             if done.is_ok() {
                 self.history.limits.running.remove(key);
+                self.history.limits.set_rate(&format!("key:{key}"), None);
             }
             return self.record_sql(done, Action::Nothing, &format!("key {key} has no limit"));
         }
@@ -96,7 +141,19 @@ impl Scenario {
         if done.is_ok() {
             self.history.limits.running.insert(key.to_owned(), running);
         }
-        self.record_sql(done, Action::Nothing, &format!("key {key} is limited to {running}"))
+        self.record_sql(done, Action::Nothing, &format!("key {key} is limited to {running}"))?;
+        if running > 2 { self.change_rate_of_key(key, running == 3) } else { Ok(()) }
+    }
+
+    /// Sets or removes the rate of a key that has a limit.
+    fn change_rate_of_key(&mut self, key: &'static str, is_set: bool) -> Check {
+        let rate = is_set.then(|| Rate { starts: self.rng.usize(1..=5), per: self.pick(&[2_000, 60_000, 600_000]) });
+        let text = "UPDATE concurrency_limits SET max_starts = ?2, per_ms = ?3 WHERE concurrency_key = ?1";
+        let done = self.execute(text, (key, rate.map(|rate| rate.starts as i64), rate.map(|rate| rate.per)));
+        if done.is_ok() {
+            self.history.limits.set_rate(&format!("key:{key}"), rate);
+        }
+        self.record_sql(done, Action::Nothing, &format!("the starts of key {key} are limited to {rate:?}"))
     }
 
     fn change_rate(&mut self) -> Check {
@@ -109,7 +166,7 @@ impl Scenario {
                     ON CONFLICT (handler) DO UPDATE SET max_starts = excluded.max_starts, per_ms = excluded.per_ms";
         let done = self.execute(text, (handler, rate.starts as i64, rate.per));
         if done.is_ok() {
-            self.history.limits.set_rate(handler, Some(rate));
+            self.history.limits.set_rate(&format!("handler:{handler}"), Some(rate));
         }
         self.record_sql(done, Action::Nothing, &format!("handler {handler} is limited to {rate:?}"))
     }
@@ -117,15 +174,14 @@ impl Scenario {
     fn remove_rate(&mut self, handler: &'static str) -> Check {
         let done = self.execute("DELETE FROM rate_limits WHERE handler = ?1", [handler]);
         if done.is_ok() {
-            self.history.limits.set_rate(handler, None);
-            self.history.limits.starts.remove(handler);
-            self.history.limits.before_change.remove(handler);
+            self.history.limits.set_rate(&format!("handler:{handler}"), None);
         }
         self.record_sql(done, Action::Nothing, &format!("handler {handler} has no limit"))
     }
 
-    /// Removes all rate limits.
+    /// Removes all rates of handlers and keys. Those of tasks stay.
     pub(crate) fn lift_rates(&mut self) -> Check {
+        KEYS.into_iter().try_for_each(|key| self.change_rate_of_key(key, false))?;
         HANDLERS.into_iter().try_for_each(|handler| self.remove_rate(handler))
     }
 }

@@ -42,6 +42,7 @@ pub(crate) struct TaskRow {
     pub(crate) jitter: i64,
     pub(crate) priority: u8,
     pub(crate) key: Option<String>,
+    pub(crate) max_starts: Option<String>,
 }
 
 impl TaskRow {
@@ -283,6 +284,7 @@ impl TaskRow {
             && text(row, 28).as_deref() == self.on_missed.as_deref()
             && text(row, 29).as_deref() == self.only_between.as_deref()
             && text(row, 30).as_deref() == self.except_on.as_deref()
+            && text(row, 31).as_deref() == self.max_starts.as_deref()
     }
 }
 
@@ -329,6 +331,7 @@ fn task(row: &Row<'_>) -> TaskRow {
         on_missed: words(row, 28),
         only_between: words(row, 29),
         except_on: words(row, 30),
+        max_starts: words(row, 31),
     }
 }
 

@@ -432,7 +432,7 @@ impl Scenario {
 
     fn is_due_now(&self) -> bool {
         let now = self.wall();
-        let opens = HANDLERS.iter().filter_map(|handler| self.history.limits.opens_at(handler));
+        let opens = HANDLERS.iter().filter_map(|handler| self.history.limits.handler_opens_at(handler));
         self.instants().chain(opens).any(|at| at == now)
     }
 

@@ -35,8 +35,8 @@ impl History {
             self.check_start(step, turn, task, before, run)?;
             // What was read ahead may begin later, and its start counts as of then.
             let counted = step.now + if run.is_announced { 0 } else { BEGIN_WITHIN };
-            self.limits.started(&run.handler, counted)?;
-            let begins_by = (!run.is_announced && self.limits.has_rate(&run.handler)).then_some(counted);
+            self.limits.started(run, task, counted)?;
+            let begins_by = (!run.is_announced && self.limits.has_rate(run, task)).then_some(counted);
             let policy = (task.max_attempts, task.backoff, task.cap);
             let (owner, key, recurring) = (turn.owner, run.key.clone(), task.kind != "once");
             let limit = claim.timeout.filter(|limit| !limit.is_zero());
@@ -130,10 +130,12 @@ impl History {
         let due = step.after.tasks.values().filter(|task| task.is_active() && task.planned);
         let due = due.filter_map(|task| task.next_run);
         let may_start = |run: &&RunRow| {
-            run.status != RunStatus::Running && run.blocked.is_none() && handlers.contains(&run.handler)
+            let is_limited = run.blocked.as_deref() == Some("starts");
+            run.status != RunStatus::Running && (run.blocked.is_none() || is_limited) && handlers.contains(&run.handler)
         };
         let starts = step.after.unfinished().filter(may_start);
-        let starts = starts.map(|run| run.run_at.max(self.limits.opens_at(&run.handler).unwrap_or_default()));
+        let opens = |run: &RunRow| self.limits.opens_at(run, &step.after.tasks[&run.task]).unwrap_or_default();
+        let starts = starts.map(|run| run.run_at.max(opens(run)));
         let expires = step.after.unfinished().filter(|run| run.may_expire()).filter_map(|run| run.expires_at);
         // Behind a run that cannot be claimed the others are seen at the next poll.
         if step.after.unfinished().any(|run| self.was_set_aside(run)) {
@@ -187,7 +189,7 @@ impl History {
                 && handlers.contains(&run.handler)
                 && !(task.is_halted() && run.origin != Origin::Manual)
                 && run.key.as_ref().is_none_or(|key| held.get(key).is_none_or(|n| *n < self.limits.running(key)))
-                && self.limits.opens_at(&run.handler).is_none_or(|at| at <= step.now)
+                && self.limits.opens_at(run, task).is_none_or(|at| at <= step.now)
                 && holds_back(step.after, task, run).is_none()
                 && !(rewound(run) && other(run))
         };

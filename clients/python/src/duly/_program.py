@@ -21,7 +21,7 @@ _OPTIONS = {
     "overlap": "overlap", "misfire": "misfire", "misfire_grace_ms": "misfire-grace",
     "catch_up_limit": "catch-up-limit", "expires_ms": "expires", "max_attempts": "max-attempts",
     "backoff_ms": "backoff", "backoff_cap_ms": "backoff-cap", "timeout_ms": "timeout", "jitter_ms": "jitter",
-    "priority": "priority", "concurrency_key": "key", "on_dead": "on-dead",
+    "priority": "priority", "concurrency_key": "key", "max_starts": "max-starts", "when_limited": "when-limited", "on_dead": "on-dead",
     "on_success": "on-success", "on_end": "on-end", "on_missed": "on-missed",
     "pause_after_failures": "pause-after-failures",
 }  # fmt: skip

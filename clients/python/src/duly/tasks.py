@@ -26,7 +26,7 @@ _DEFINITION = (
     "handler", "payload", "schedule_type", "schedule_value", "time_zone", "starts_at", "ends_at", "only_between", "only_on",
     "except_on", "overlap", "misfire",
     "misfire_grace_ms", "catch_up_limit", "expires_ms", "max_attempts", "backoff_ms", "backoff_cap_ms", "timeout_ms",
-    "jitter_ms", "priority", "concurrency_key", "on_dead", "on_success", "on_end", "on_missed", "pause_after_failures",
+    "jitter_ms", "priority", "concurrency_key", "max_starts", "when_limited", "on_dead", "on_success", "on_end", "on_missed", "pause_after_failures",
 )  # fmt: skip
 _DIFFERS = " OR ".join(f"scheduled_tasks.{column} IS NOT excluded.{column}" for column in _DEFINITION)
 # The time at which a task was added is not part of its definition.
@@ -88,6 +88,8 @@ def add(
     jitter_ms: Union[int, str, timedelta, None] = None,
     priority: Optional[int] = None,
     concurrency_key: Optional[str] = None,
+    max_starts: Optional[str] = None,
+    when_limited: Optional[str] = None,
     on_dead: Optional[str] = None,
     on_success: Optional[str] = None,
     on_end: Optional[str] = None,
@@ -148,6 +150,8 @@ def add(
         "jitter_ms": milliseconds(request, "jitter_ms", jitter_ms),
         "priority": priority,
         "concurrency_key": concurrency_key,
+        "max_starts": max_starts,
+        "when_limited": when_limited,
         "on_dead": on_dead,
         "on_success": on_success,
         "on_end": on_end,

@@ -56,6 +56,7 @@ pub(crate) fn text(message: &AlarmMessage) -> String {
         AlarmKind::Dead => "dead runs",
         AlarmKind::Missed => "missed occurrences",
         AlarmKind::Skipped => "tasks that are skipped",
+        AlarmKind::Limited => "tasks without a start left",
         AlarmKind::Overdue => "overdue work",
         AlarmKind::Invalid => "invalid tasks",
         AlarmKind::SchedulerLost => "lost schedulers",

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use clap::ArgGroup;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
-use duly::{Misfire, NewTask, Overlap, RetryPolicy};
+use duly::{Misfire, NewTask, Overlap, RetryPolicy, StartRate, WhenLimited};
 use serde_json::value::RawValue;
 
 use crate::cli::help_examples;
+use crate::cli::limit_args::rate;
 use crate::cli::values::{duration, exit_code, expiry, json_or_input, schedule_duration, variable, variable_name};
 
 const WHEN: &str = "Schedule (exactly one)";
@@ -155,6 +156,13 @@ pub(crate) struct Policies {
     /// Concurrency key: at most one run with this key runs at a time, across tasks; duly limit allows more. Default: one key for each task.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
+    /// Most starts of the task in any time of a length, retries included, as in 4/1d. Default: no limit.
+    #[arg(long, value_name = "N/DUR", value_parser = rate)]
+    pub(crate) max_starts: Option<StartRate>,
+    /// What happens to an occurrence for which --max-starts, or a limit of its key or handler, leaves no start: its run waits, or it is
+    /// skipped. Default: wait.
+    #[arg(long, value_name = "POLICY", value_parser = when_limited())]
+    pub(crate) when_limited: Option<WhenLimited>,
     /// Task to start when a run of this task is dead; several with commas. Its payload is the dead run.
     #[arg(long, value_name = "NAME")]
     pub(crate) on_dead: Option<String>,
@@ -206,6 +214,8 @@ impl Policies {
         task = self.jitter.into_iter().fold(task, NewTask::jitter);
         task = self.priority.into_iter().fold(task, NewTask::priority);
         task = self.key.iter().fold(task, NewTask::concurrency_key);
+        task = self.max_starts.iter().fold(task, |task, rate| task.max_starts(rate.starts, rate.per));
+        task = self.when_limited.into_iter().fold(task, NewTask::when_limited);
         task = self.on_dead.iter().fold(task, NewTask::on_dead);
         task = self.on_success.iter().fold(task, NewTask::on_success);
         task = self.on_end.iter().fold(task, NewTask::on_end);
@@ -220,6 +230,11 @@ impl Policies {
 fn overlap() -> impl TypedValueParser<Value = Overlap> {
     let words = PossibleValuesParser::new(Overlap::ALL.iter().map(|policy| policy.as_str()));
     words.try_map(|word| Overlap::parse(&word).ok_or("unknown policy"))
+}
+
+fn when_limited() -> impl TypedValueParser<Value = WhenLimited> {
+    let words = PossibleValuesParser::new(WhenLimited::ALL.iter().map(|policy| policy.as_str()));
+    words.try_map(|word| WhenLimited::parse(&word).ok_or("unknown policy"))
 }
 
 fn misfire() -> impl TypedValueParser<Value = Misfire> {

@@ -1,6 +1,6 @@
 //! `limit`: lists, sets and removes limits on keys and handlers.
 
-use duly::{Change, Client, Limit, LimitOn, LimitState, duration_text};
+use duly::{Change, Client, Limit, LimitOn, LimitState, StartRate, duration_text};
 
 use crate::cli::failure::Failure;
 use crate::cli::limit_args::{Action, Limits};
@@ -11,8 +11,9 @@ pub(crate) fn limit(client: &Client, limits: &Limits, printer: &mut Printer<'_>)
     match &limits.action {
         None => list(client, printer),
         Some(Action::Set(set)) => {
-            let limit = set.limit();
-            let on = limit.on();
+            let on = set.on();
+            let before = client.limits()?.into_iter().map(|state| state.limit).find(|limit| limit.on() == on);
+            let limit = set.limit(before.as_ref()).map_err(Failure::Refused)?;
             let done = match client.set_limit(limit)? {
                 Change::Created => "is set",
                 Change::Unchanged => "is unchanged",
@@ -57,17 +58,23 @@ fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
 /// Whether the next run has to wait for the limit.
 pub(crate) fn is_reached(state: &LimitState) -> bool {
     match state.limit {
-        Limit::Key { running, .. } => state.used >= u64::from(running),
+        Limit::Key { running, .. } if state.used >= u64::from(running) => true,
         _ => state.next_start.is_some(),
     }
 }
 
-/// A limit and its use, in words: `3 of 3 running, 5 waiting`, `40 of 100 starts in 1m, 0 waiting`.
+/// A limit and its use, in words: `3 of 3 running, 5 waiting`, `1 of 3 running, 4 of 20 starts in 1d, 0 waiting`.
 pub(crate) fn use_of(state: &LimitState, printer: &Printer<'_>) -> String {
     let (used, waiting) = (state.used, state.waiting);
     let next = state.next_start.map(|at| format!(", next start {}", printer.times.relative(at))).unwrap_or_default();
     match &state.limit {
-        Limit::Key { running, .. } => format!("{used} of {running} running, {waiting} waiting"),
+        Limit::Key { running, rate, .. } => {
+            let starts = |rate: &StartRate| {
+                format!(", {} of {} starts in {}", state.started, rate.starts, duration_text(rate.per))
+            };
+            let starts = rate.as_ref().map(starts).unwrap_or_default();
+            format!("{used} of {running} running{starts}, {waiting} waiting{next}")
+        }
         Limit::Rate { starts, per, .. } => {
             format!("{used} of {starts} starts in {}, {waiting} waiting{next}", duration_text(*per))
         }

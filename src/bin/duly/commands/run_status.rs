@@ -56,6 +56,7 @@ pub(crate) fn blocked(reason: &str) -> &str {
     match reason {
         "paused" => "task paused",
         "order" => "order: older run first",
+        "starts" => "starts: none left",
         "key" => "key: in use",
         other => other,
     }

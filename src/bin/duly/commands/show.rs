@@ -1,6 +1,6 @@
 //! `show`: prints one task, with its policies, next occurrences and last runs.
 
-use duly::{Client, Task, TaskDetails, Timestamp, duration_text};
+use duly::{Client, Task, TaskDetails, Timestamp, WhenLimited, duration_text};
 
 use crate::cli::failure::Failure;
 use crate::commands::add::occurrence_table;
@@ -19,8 +19,12 @@ pub(crate) fn show(client: &Client, name: &str, printer: &mut Printer<'_>) -> Re
     if printer.json {
         return Ok(printer.document(&details)?);
     }
-    let TaskDetails { task, occurrences, recent, runs, limits, marked_runs, .. } = details;
+    let TaskDetails { task, occurrences, recent, runs, limits, marked_runs, next_start, .. } = details;
     let mut table = summary(&task, marked_runs, printer);
+    if let Some(at) = next_start {
+        let text = format!("none left, next {}", printer.times.relative(at));
+        table.row([Cell::new("starts", Tone::Faint), Cell::new(&text, Tone::Odd)]);
+    }
     for state in &limits {
         let tone = if is_reached(state) { Tone::Odd } else { Tone::Plain };
         let text = format!("{}: {}", state.limit.on(), use_of(state, printer));
@@ -95,6 +99,9 @@ fn summary(task: &Task, marked_runs: Option<usize>, printer: &Printer<'_>) -> Ta
     row("jitter", (!definition.jitter.is_zero()).then(|| duration_text(definition.jitter)), plain);
     row("priority", Some(definition.priority.to_string()), plain);
     row("key", definition.concurrency_key.clone(), plain);
+    row("max starts", definition.max_starts.clone(), plain);
+    let when_limited = Some(definition.when_limited).filter(|when| *when != WhenLimited::Wait);
+    row("when limited", when_limited.map(|when| when.to_string()), plain);
     row("on dead", definition.on_dead.clone(), plain);
     row("on success", definition.on_success.clone(), plain);
     row("on end", definition.on_end.clone(), plain);

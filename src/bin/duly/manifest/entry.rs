@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use duly::{Limit, Misfire, NewTask, Overlap, ScheduleKind, Timestamp};
+use duly::{Limit, Misfire, NewTask, Overlap, ScheduleKind, StartRate, Timestamp, WhenLimited};
 use serde_json::json;
 use toml::{Table, Value};
 
@@ -48,6 +48,8 @@ policies! {
     jitter = read(values::duration) => jitter;
     priority = number() => priority;
     concurrency_key = text() => key;
+    max_starts = read(rate) => max_starts;
+    when_limited = word(WhenLimited::parse, "wait or skip") => when_limited;
     on_dead = text() => on_dead;
     on_success = text() => on_success;
     on_end = text() => on_end;
@@ -117,9 +119,12 @@ impl<'a> Entry<'a> {
     pub(crate) fn limit(&self) -> Result<Limit, String> {
         let (key, handler) = (self.text("concurrency_key")?, self.text("handler")?);
         match (key, self.number("running")?, handler, self.read("rate", rate)?) {
+            (Some(key), running, None, Some(StartRate { starts, per })) => {
+                Ok(Limit::key(key, running.unwrap_or(1)).with_rate(starts, per))
+            }
             (Some(key), Some(running), None, None) => Ok(Limit::key(key, running)),
-            (None, None, Some(handler), Some((starts, per))) => Ok(Limit::rate(handler, starts, per)),
-            _ => Err("expected concurrency_key and running, or handler and rate".to_owned()),
+            (None, None, Some(handler), Some(StartRate { starts, per })) => Ok(Limit::rate(handler, starts, per)),
+            _ => Err("expected concurrency_key with running, rate or both, or handler and rate".to_owned()),
         }
     }
 

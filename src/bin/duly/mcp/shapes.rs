@@ -114,6 +114,7 @@ fn waits_for(blocked: &str) -> &'static str {
     match blocked {
         "paused" => "its task is paused",
         "order" => "an earlier run of its task is unfinished",
+        "starts" => "no start of its task is left (max_starts)",
         "key" => "no slot of its concurrency key is free",
         _ => "something else",
     }

@@ -8,7 +8,7 @@ use postgres::Row;
 use crate::clock::Timestamp;
 use crate::model::retry::RetryPolicy;
 use crate::model::run::{Claim, Origin};
-use crate::model::task::Overlap;
+use crate::model::task::{Overlap, WhenLimited};
 use crate::rules::resolve::Plan;
 use crate::schedule::{Schedule, ScheduleKind, Schedules};
 use crate::store::fault::Fault;
@@ -17,9 +17,9 @@ use crate::store::postgres::server::Server;
 use crate::store::postgres::text;
 use crate::store::sqlite::claim::{ByPriority, by_urgency};
 use crate::store::sqlite::due::Due;
+use crate::store::sqlite::first_claim::{self, Only};
 use crate::store::sqlite::memory::Memory;
 use crate::store::sqlite::migration::Tables;
-use crate::store::sqlite::open::{self, Only};
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::turn::QUICK;
 use crate::store::turn_io::{Slots, Work};
@@ -161,7 +161,7 @@ impl Choosing<'_> {
         for (task, place) in by_urgency(self.due.clone(), &mut self.choice.counted.0).take(limit) {
             let row = &self.rows[place];
             let Some(due) = due(row, task, self.schedules)? else { return Ok(false) };
-            let Some(Only { claim, next }) = open::only_run(&due, self.work.now) else { return Ok(false) };
+            let Some(Only { claim, next }) = first_claim::only_run(&due, self.work.now) else { return Ok(false) };
             let (priority, has_key) = (i64::from(due.priority), due.key.is_some());
             let (origin, version, is_once) = (claim.origin, Version::read(row, 9, 26)?, due.kind == ScheduleKind::Once);
             let Due { handler, plan: Plan { next_run: due, .. }, .. } = due;
@@ -268,6 +268,7 @@ fn due(row: &Row, id: i64, schedules: &mut Schedules) -> Result<Option<Due>, Fau
             starts_at,
             ends_at: time(16)?,
             windows: None,
+            starts_left: None,
             overlap,
             misfire,
             grace: length(row, 20)?.unwrap_or_default(),
@@ -279,6 +280,8 @@ fn due(row: &Row, id: i64, schedules: &mut Schedules) -> Result<Option<Due>, Fau
         jitter: Duration::ZERO,
         priority,
         key: (overlap != Overlap::Allow).then(|| format!("#{id}")),
+        rate: None,
+        when_limited: WhenLimited::Wait,
         any_unfinished: false,
     }))
 }

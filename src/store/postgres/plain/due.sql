@@ -22,6 +22,8 @@ WITH gate AS MATERIALIZED (
                  WHERE expires_at IS NOT NULL AND status = 'queued' AND expires_at <= $1::bigint AND attempt = forgiven
                  ORDER BY expires_at, id LIMIT 1) IS NULL
            AND (SELECT id FROM scheduled_tasks WHERE planned = 0 ORDER BY planned, id LIMIT 1) IS NULL
+           -- No key and no task may start again.
+           AND (SELECT subject FROM rate_limit_openings WHERE opens_at <= $1::bigint ORDER BY opens_at LIMIT 1) IS NULL
            -- No waiting run is to be derived again, and no task to be planned again.
            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key > 'zone_mark:' AND key < 'zone_mark;')
            AND NOT EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark')
@@ -62,7 +64,7 @@ SELECT g.is_plain, t.id, t.name, t.handler, t.payload, t.next_run, t.active_sinc
                   s.xmin AS written_by, s.ctid AS place, schedule_type, schedule_value, time_zone, starts_at, ends_at, resolved_until, overlap,
                   misfire, misfire_grace_ms, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms, created_at,
                   -- No limit concerns it.
-                  concurrency_key IS NULL AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = s.handler)
+                  concurrency_key IS NULL AND max_starts IS NULL AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = s.handler)
                   AND expires_ms IS NULL AND jitter_ms = 0 AND handler = ANY($2::text[])
                   AND num_nulls(only_between, only_on, except_on) = 3
                   AND CASE

@@ -4,7 +4,7 @@ SELECT r.id, r.handler, r.run_at, r.priority, r.scheduled_for, r.origin, r.concu
        r.is_plain AND t.is_as_written
        -- No limit concerns it.
        AND (r.concurrency_key IS NULL OR r.concurrency_key = '#' || t.id)
-       AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = r.handler)
+       AND t.max_starts IS NULL AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE rate_limits.handler = r.handler)
        -- Its start blocks no other run.
        AND (SELECT id FROM task_runs WHERE status = 'running' AND concurrency_key = r.concurrency_key LIMIT 1) IS NULL
        AND (SELECT id FROM task_runs WHERE {claimable} AND concurrency_key = r.concurrency_key AND id <> r.id LIMIT 1) IS NULL,
@@ -19,6 +19,6 @@ SELECT r.id, r.handler, r.run_at, r.priority, r.scheduled_for, r.origin, r.concu
         AND s.handler = h.handler AND s.priority = p.priority AND run_at <= $1::bigint
       ORDER BY run_at, id LIMIT $3::bigint) r
  CROSS JOIN LATERAL (
-     SELECT id, name, payload, schedule_type, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms,
+     SELECT id, name, payload, schedule_type, max_starts, max_attempts, backoff_ms, backoff_cap_ms, timeout_ms,
             handler = r.handler AND status <> 'paused' AND status <> 'invalid' AS is_as_written
        FROM scheduled_tasks WHERE id = r.task_id OFFSET 0) t

@@ -152,7 +152,62 @@ pub(super) fn before_a_change(bench: &mut Sheets, tasks: &[i64]) -> Result<(), F
     if tasks.is_empty() {
         return Ok(());
     }
-    bench.read("task_runs", BEFORE_A_CHANGE, &[&tasks]).map(|_| ())
+    bench.read("task_runs", BEFORE_A_CHANGE, &[&tasks])?;
+    limits_that_skip(bench)
+}
+
+/// Reads what decides whether occurrences of the tasks that were read are skipped, for which no start is left.
+fn limits_that_skip(bench: &mut Sheets) -> Result<(), Fault> {
+    let tasks = tasks_with(bench, "when_limited", "skip");
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    let mut subjects: Vec<String> = tasks.iter().map(|task| format!("task:{task}")).collect();
+    let mut keys = texts(bench, "scheduled_tasks", "concurrency_key");
+    let mut handlers = texts(bench, "scheduled_tasks", "handler");
+    keys.dedup();
+    handlers.dedup();
+    bench.read("concurrency_limits", "WHERE t.concurrency_key = ANY ($1)", &[&keys])?;
+    bench.read("rate_limits", "WHERE t.handler = ANY ($1)", &[&handlers])?;
+    subjects.extend(texts(bench, "concurrency_limits", "concurrency_key").into_iter().map(|key| format!("key:{key}")));
+    subjects.extend(texts(bench, "rate_limits", "handler").into_iter().map(|handler| format!("handler:{handler}")));
+    starts(bench, &subjects)
+}
+
+/// Reads the starts that count for subjects, and whether some are left.
+fn starts(bench: &mut Sheets, subjects: &[String]) -> Result<(), Fault> {
+    bench.read("rate_limit_starts", "WHERE t.subject = ANY ($1)", &[&subjects])?;
+    bench.read("rate_limit_openings", "WHERE t.subject = ANY ($1)", &[&subjects]).map(|_| ())
+}
+
+/// Reads which of the tasks and keys that were read have no start left.
+pub(super) fn openings(bench: &mut Sheets) -> Result<(), Fault> {
+    let keys = texts(bench, "task_runs", "concurrency_key").into_iter().map(|key| format!("key:{key}"));
+    let tasks = numbers(bench, "scheduled_tasks", "id").into_iter().map(|task| format!("task:{task}"));
+    let subjects: Vec<String> = keys.chain(tasks).collect();
+    bench.read("rate_limit_openings", "WHERE t.subject = ANY ($1)", &[&subjects]).map(|_| ())
+}
+
+/// The first runs of tasks that wait for a start: more than there are runs that were read, which may end.
+const AWAITING: &str = "
+    WHERE t.id = ANY (ARRAY(
+        SELECT x.id FROM unnest($1::bigint[]) one (task) CROSS JOIN generate_series(0, 3) p (priority) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r
+             WHERE r.blocked = 'starts' AND r.task_id = one.task AND r.priority = p.priority
+             ORDER BY r.run_at, r.id LIMIT $2) x))";
+
+/// Reads the starts of the tasks that were read and have a limit of them, and the first runs that wait for one.
+fn limited_tasks(bench: &mut Sheets) -> Result<(), Fault> {
+    let (ids, limits) = (bench.column("scheduled_tasks", "id"), bench.column("scheduled_tasks", "max_starts"));
+    let limited = ids.into_iter().zip(limits).filter(|(_, limit)| *limit != Cell::Null);
+    let tasks: Vec<i64> =
+        limited.filter_map(|(id, _)| if let Cell::Integer(id) = id { Some(id) } else { None }).collect();
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    let most = i64::try_from(bench.column("task_runs", "id").len()).unwrap_or(i64::MAX / 2) + 1;
+    bench.read("task_runs", AWAITING, &[&tasks, &most])?;
+    starts(bench, &tasks.iter().map(|task| format!("task:{task}")).collect::<Vec<_>>())
 }
 
 /// Returns those of the tasks that were read with a value of a column.
@@ -245,6 +300,7 @@ pub(super) fn behind_keys(bench: &mut Sheets) -> Result<(), Fault> {
 
 /// As [`behind_keys`], with a key that was read before.
 pub(super) fn behind_keys_and(bench: &mut Sheets, key: Option<&str>) -> Result<(), Fault> {
+    limited_tasks(bench)?;
     let own = numbers(bench, "scheduled_tasks", "id").into_iter().map(|id| format!("#{id}"));
     let mut keys: Vec<String> = texts(bench, "task_runs", "concurrency_key");
     keys.extend(texts(bench, "scheduled_tasks", "concurrency_key"));
@@ -268,7 +324,12 @@ pub(super) fn read_behind(bench: &mut Sheets, mut keys: Vec<String>) -> Result<(
     if keys.is_empty() {
         return Ok(());
     }
-    bench.read("concurrency_limits", "WHERE t.concurrency_key = ANY ($1)", &[&keys]).map(|_| ())
+    bench.read("concurrency_limits", "WHERE t.concurrency_key = ANY ($1)", &[&keys])?;
+    if bench.column("concurrency_limits", "max_starts").iter().all(|starts| *starts == Cell::Null) {
+        return Ok(());
+    }
+    let subjects: Vec<String> = keys.iter().map(|key| format!("key:{key}")).collect();
+    bench.read("rate_limit_openings", "WHERE t.subject = ANY ($1)", &[&subjects]).map(|_| ())
 }
 
 /// The first run that waits behind each key, and the first that may start: a limit that changes calls the loop through their tasks.
@@ -295,10 +356,11 @@ pub(super) fn limits(bench: &mut Sheets, on: &[LimitOn]) -> Result<(), Fault> {
         bench.read("concurrency_limits", "WHERE t.concurrency_key = ANY ($1)", &[&keys])?;
         bench.read("task_runs", CALLED, &[&keys])?;
         tasks_of_runs(bench)?;
+        starts(bench, &keys.iter().map(|key| format!("key:{key}")).collect::<Vec<_>>())?;
     }
     if !handlers.is_empty() {
         bench.read("rate_limits", "WHERE t.handler = ANY ($1)", &[&handlers])?;
-        bench.read("rate_limit_starts", "WHERE t.handler = ANY ($1)", &[&handlers])?;
+        starts(bench, &handlers.iter().map(|handler| format!("handler:{handler}")).collect::<Vec<_>>())?;
     }
     Ok(())
 }

@@ -123,11 +123,10 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             NOW - 1000 * owner
         ));
     }
-    add("INSERT INTO concurrency_limits VALUES ('limited', 2, NULL), ('wide', 40, 'manifest')".to_owned());
+    add("INSERT INTO concurrency_limits VALUES ('limited', 2, 3, 600000, NULL), ('wide', 40, NULL, NULL, 'manifest')"
+        .to_owned());
     add("INSERT INTO rate_limits VALUES ('beta', 2, 60000, NULL)".to_owned());
-    for number in 1..4 {
-        add(format!("INSERT INTO rate_limit_starts VALUES ('beta', {number}, {})", NOW - 30_000 * (4 - number)));
-    }
+    add("INSERT INTO rate_limit_starts SELECT 'handler:beta', n, 1805025570000 FROM generate_series(1, 3) n".to_owned());
     for task in 0..tasks {
         let (kind, value) = [
             ("cron", "*/5 * * * *"),
@@ -155,15 +154,15 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
         let (on_dead, on_success, on_end, on_missed) = (follower(), follower(), follower(), follower());
         let until = (NOW - random.i64(0..40) * 60_000).to_string();
         let until = or_null(random, until);
-        let expires = (60_000 * random.i64(1..30)).to_string();
-        let expires = or_null(random, expires);
+        let expires = or_null(random, "600000".to_owned());
         let managed = ["NULL", "NULL", "'manifest'"][random.usize(..3)];
+        let limited = ["NULL, 'wait'", "'2/1h', 'wait'", "'2/1h', 'skip'", "NULL, 'skip'"][random.usize(..4)];
         add(format!(
             "INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value, status, next_run, planned,
                 resolved_until, active_since, overlap, priority, concurrency_key, on_dead, on_success, on_end, on_missed, managed_by, created_at, updated_at,
-                failure_count, last_run, last_status, max_attempts, expires_ms, paused_by)
+                failure_count, last_run, last_status, max_attempts, expires_ms, paused_by, max_starts, when_limited)
              VALUES ('task-{task}', '{}', '{{\"n\": {task}}}', '{kind}', '{value}', '{status}', {next}, {planned},
-                {until}, {}, '{overlap}', {}, {key}, {on_dead}, {on_success}, {on_end}, {on_missed}, {managed}, {}, {}, {}, {}, 'failed', 3, {}, {})",
+                {until}, {}, '{overlap}', {}, {key}, {on_dead}, {on_success}, {on_end}, {on_missed}, {managed}, {}, {}, {}, {}, 'failed', 3, {}, {}, {limited})",
             HANDLERS[random.usize(..3)],
             NOW - 4_000_000,
             random.i64(0..4),
@@ -185,7 +184,7 @@ fn populate(client: &mut Client, random: &mut fastrand::Rng, tasks: usize, runs:
             [random.usize(..9)];
         let status = if is_queue && status == "running" { "queued" } else { status };
         let waits = status == "queued" || status == "failed";
-        let blocked = ["NULL", "'key'", "'paused'", "'order'", "'key'"][if waits { random.usize(..5) } else { 0 }];
+        let blocked = ["NULL", "'key'", "'paused'", "'order'", "'starts'"][if waits { random.usize(..5) } else { 0 }];
         let blocked = if is_queue && waits { "'key'" } else { blocked };
         let (by, locked) = if status == "running" {
             (format!("'owner-{}'", random.usize(..5)), (NOW + random.i64(-2..2) * 60_000).to_string())
@@ -328,7 +327,8 @@ fn write(all: &mut Database, some: &mut Database, random: &mut fastrand::Rng, se
         12 => compare(all, some, &what("gone"), |store| store.declare_gone(Runs::One(run), now)),
         13 => compare(all, some, &what("all gone"), |store| store.declare_gone(Runs::OfTask(name), now)),
         14 => {
-            let limit = Limit::key(KEYS[random.usize(..3)], u32::from(value % 4 + 1));
+            let limit =
+                Limit::key(KEYS[random.usize(..3)], 2).with_rate(u32::from(value % 4 + 1), Duration::from_secs(9));
             compare(all, some, &what("set a limit"), |store| store.set_limit(&limit));
         }
         15 => {

@@ -62,8 +62,8 @@ pub(crate) struct TurnReach {
 }
 
 /// The rows by their ids, and those of the small tables. `$1` tasks, `$2` runs, `$3` owners, `$4` whether the others that have not
-/// stopped are needed, `$5` handlers, `$6` slots, `$7` stalled owners.
-const ROWS: [(&str, &str); 8] = [
+/// stopped are needed, `$5` handlers, `$6` slots, `$7` stalled owners, `$9` keys, `$10` the time.
+const ROWS: [(&str, &str); 9] = [
     ("scheduler_meta", ""),
     ("scheduler_instances", "WHERE t.id = ANY($3::text[]) OR ($4::boolean AND t.stopped_at IS NULL)"),
     ("concurrency_limits", ""),
@@ -71,22 +71,39 @@ const ROWS: [(&str, &str); 8] = [
     // The newest start, the one that the rate compares with, after further starts too, and all older ones, which are deleted.
     (
         "rate_limit_starts",
-        sql! {"JOIN (SELECT l.handler, l.max_starts, (SELECT max(number) FROM rate_limit_starts
-                                                 WHERE handler = l.handler AND number < {most_starts}) AS newest
-                 FROM rate_limits l WHERE l.handler = ANY($5::text[])) l
-           ON l.handler = t.handler AND (t.number >= l.newest OR t.number <= l.newest + 1 - l.max_starts + $6::bigint)"},
+        sql! {"JOIN (SELECT l.subject, l.max_starts, (SELECT max(number) FROM rate_limit_starts
+                                                 WHERE subject = l.subject AND number < {most_starts}) AS newest
+                 FROM (SELECT 'handler:' || handler AS subject, max_starts FROM rate_limits
+                        WHERE handler = ANY($5::text[])
+                           OR handler IN (SELECT s.handler FROM scheduled_tasks s WHERE s.id = ANY($1::bigint[]) AND s.when_limited = 'skip')
+                       UNION ALL
+                       SELECT 'key:' || concurrency_key, max_starts FROM concurrency_limits
+                        WHERE max_starts IS NOT NULL AND concurrency_key = ANY($9::text[])
+                       UNION ALL
+                       SELECT 'task:' || s.id, {max_starts:s} FROM scheduled_tasks s
+                        WHERE s.id = ANY($1::bigint[]) AND s.max_starts IS NOT NULL) l) l
+           ON l.subject = t.subject
+          AND (l.max_starts IS NULL OR t.number >= l.newest OR t.number <= l.newest + 1 - l.max_starts + $6::bigint + {window})"},
+    ),
+    // Those of the keys and tasks that were read, those whose time has come, and all if a wrong clock has recorded starts.
+    (
+        "rate_limit_openings",
+        "WHERE t.opens_at <= $10::bigint
+            OR t.subject IN (SELECT 'key:' || key FROM unnest($9::text[]) AS n(key)
+                             UNION ALL SELECT 'task:' || id FROM unnest($1::bigint[]) AS n(id))
+            OR EXISTS (SELECT 1 FROM scheduler_meta WHERE key = 'clock_mark_starts')",
     ),
     // The next ones that a wrong clock has recorded.
     (
         "rate_limit_starts",
-        sql! {"WHERE (t.handler, t.number) IN (
-            SELECT s.handler, s.number
-              FROM (SELECT substring(value FROM '^-?[0-9]+ [0-9]+ (.*)$') AS handler,
+        sql! {"WHERE (t.subject, t.number) IN (
+            SELECT s.subject, s.number
+              FROM (SELECT substring(value FROM '^-?[0-9]+ [0-9]+ (.*)$') AS subject,
                            left(substring(value FROM '^-?[0-9]+ ([0-9]+) '), 18)::bigint AS number
                       FROM scheduler_meta WHERE key = 'clock_mark_starts') m
              CROSS JOIN LATERAL (
-                 SELECT n.handler, n.number FROM rate_limit_starts n WHERE (n.handler, n.number) > (m.handler, m.number)
-                  ORDER BY n.handler, n.number LIMIT {misplanned} + 1) s)"},
+                 SELECT n.subject, n.number FROM rate_limit_starts n WHERE (n.subject, n.number) > (m.subject, m.number)
+                  ORDER BY n.subject, n.number LIMIT {misplanned} + 1) s)"},
     ),
     ("scheduled_tasks", "WHERE t.id = ANY($1::bigint[])"),
     ("task_runs", "WHERE t.id = ANY($2::bigint[])"),
@@ -160,7 +177,7 @@ impl TurnReach {
         let (runs, tasks): (Vec<i64>, Vec<i64>) = (row.try_get(0)?, row.try_get(1)?);
         let keys: Vec<String> = row.try_get(2)?;
         bench.take_numbers(row, 3)?;
-        self.keys = keys.into_iter().collect();
+        self.keys = keys.iter().cloned().collect();
 
         let owners: Vec<&String> = [&self.owner].into_iter().chain(&self.dead).chain(&self.stalled).collect();
         let mut parts = ROWS.to_vec();
@@ -174,7 +191,7 @@ impl TurnReach {
             &parts,
             Some(output),
             false,
-            &[&tasks, &runs, &owners, &self.full, handlers, room, stalled, named],
+            &[&tasks, &runs, &owners, &self.full, handlers, room, stalled, named, &keys, &self.now],
         )
     }
 

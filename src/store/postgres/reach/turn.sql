@@ -99,6 +99,10 @@ candidate AS MATERIALIZED (
             AND (expires_at IS NULL OR expires_at > $1::bigint OR status = 'failed' OR attempt > forgiven)
           ORDER BY run_at, id LIMIT $10::bigint) r
 ),
+-- Keys and tasks that may start again.
+opened AS MATERIALIZED (
+    SELECT subject FROM rate_limit_openings WHERE opens_at <= $1::bigint ORDER BY opens_at, subject LIMIT {openings}
+),
 -- One blocked run, as a turn looks first whether there is any.
 witness AS MATERIALIZED (
     SELECT id, task_id FROM task_runs
@@ -180,6 +184,27 @@ target(id, resolves, followers) AS (
          SELECT id, schedule_type = 'delay' AS resolves,
                 CASE WHEN schedule_type = 'delay' THEN concat_ws(',', on_end, on_missed) END AS followers
            FROM scheduled_tasks WHERE name = btrim(n.name) OFFSET 0) t
+),
+-- Tasks with a limit of starts, of which the next run may be released, and the first runs of each that wait for a start: at most as many as
+-- may start, end, or be released by an opening and by the sweep.
+limited AS MATERIALIZED (
+    SELECT t.id
+      FROM (SELECT task_id AS id FROM candidate
+            UNION SELECT id FROM ended
+            UNION SELECT id FROM due
+            UNION SELECT id FROM swept_task
+            UNION SELECT substr(subject, 6)::bigint FROM opened
+                   WHERE subject ~ '^task:[0-9]+$' AND length(subject) < 24) n
+     CROSS JOIN LATERAL (SELECT id FROM scheduled_tasks WHERE id = n.id AND max_starts IS NOT NULL OFFSET 0) t
+     WHERE EXISTS (SELECT 1 FROM scheduled_tasks WHERE max_starts IS NOT NULL)
+),
+awaiting AS MATERIALIZED (
+    SELECT r.id, l.id AS task_id, r.key, r.retry_of
+      FROM limited l CROSS JOIN (VALUES (0), (1), (2), (3)) AS p(priority)
+     CROSS JOIN LATERAL (
+         SELECT id, concurrency_key AS key, retry_of FROM task_runs
+          WHERE blocked = 'starts' AND task_id = l.id AND priority = p.priority
+          ORDER BY run_at, id LIMIT $17::bigint + 2 + (SELECT count(*) FROM ending)) r
 ),
 -- Tasks whose runs the rules look at. deep: they may be resolved; front: their first unfinished runs are looked at.
 task AS MATERIALIZED (
@@ -265,7 +290,9 @@ key AS MATERIALIZED (
                                    ELSE least(l.max_running, {window}) + least(l.max_running, $17::bigint) + 1 END AS most
       FROM (SELECT key, sum(leaving)::bigint AS leaving
               FROM (SELECT key, 1 AS leaving FROM ending
-                    UNION ALL SELECT key, 0 FROM candidate
+                    UNION ALL SELECT key, CASE WHEN task_id IN (SELECT id FROM limited) THEN 1 ELSE 0 END FROM candidate
+                    UNION ALL SELECT key, 1 FROM awaiting
+                    UNION ALL SELECT substr(subject, 5), 0 FROM opened WHERE starts_with(subject, 'key:')
                     UNION ALL SELECT key, CASE WHEN leaves THEN 1 ELSE 0 END FROM unfinished
                     UNION ALL SELECT key, 1 FROM derived
                     UNION ALL SELECT '#' || task_id, 0 FROM unfinished WHERE deep
@@ -310,7 +337,7 @@ behind AS MATERIALIZED (
 -- The oldest scheduled run of the tasks whose runs may be claimed.
 older AS MATERIALIZED (
     SELECT r.id, t.task_id
-      FROM (SELECT task_id FROM candidate UNION SELECT task_id FROM behind) t
+      FROM (SELECT task_id FROM candidate UNION SELECT task_id FROM behind UNION SELECT task_id FROM awaiting) t
      CROSS JOIN LATERAL (
          SELECT id FROM task_runs
           WHERE task_id = t.task_id AND {unfinished}
@@ -324,7 +351,8 @@ retried(id, task_id, retry_of) AS (
       FROM unnest(ARRAY(SELECT retry_of FROM ending WHERE retry_of < id UNION SELECT retry_of FROM candidate WHERE retry_of < id
                         UNION SELECT retry_of FROM unfinished WHERE retry_of < id
                         UNION SELECT retry_of FROM behind WHERE retry_of < id
-                        UNION SELECT retry_of FROM derived WHERE retry_of < id)) AS n(id)
+                        UNION SELECT retry_of FROM derived WHERE retry_of < id
+                        UNION SELECT retry_of FROM awaiting WHERE retry_of < id)) AS n(id)
      CROSS JOIN LATERAL (SELECT id, task_id, retry_of FROM task_runs WHERE id = n.id OFFSET 0) r
     UNION
     SELECT r.id, r.task_id, r.retry_of FROM retried n
@@ -336,6 +364,7 @@ run AS MATERIALIZED (
     UNION SELECT id, task_id FROM witness UNION SELECT id, task_id FROM unfinished UNION SELECT id, task_id FROM occurrence
     UNION SELECT id, task_id FROM behind UNION SELECT id, task_id FROM older UNION SELECT id, task_id FROM retried
     UNION SELECT id, task_id FROM derived UNION SELECT id, task_id FROM misplanned_run
+    UNION SELECT id, task_id FROM awaiting
 )
 SELECT ARRAY(SELECT id FROM run) AS runs,
        ARRAY(SELECT task_id FROM run UNION SELECT id FROM task UNION SELECT id FROM planless

@@ -193,7 +193,11 @@ const ANY_WORK: &str = sql! {"
          UNION ALL
         SELECT x.id FROM unnest($1::text[]) one (handler) CROSS JOIN LATERAL (
             SELECT r.id FROM task_runs r WHERE {claimable:r} AND r.handler = one.handler
-             ORDER BY r.priority, r.run_at LIMIT 1) x))"};
+             ORDER BY r.priority, r.run_at LIMIT 1) x
+         UNION ALL
+        SELECT x.id FROM (VALUES ('key'), ('starts')) AS b(reason) CROSS JOIN LATERAL (
+            SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked = b.reason
+             ORDER BY r.blocked, r.concurrency_key, r.handler, r.priority, r.run_at LIMIT 1) x))"};
 
 /// A task that is not planned, and the first due of each priority.
 const NEXT_TASKS: &str = sql! {"
@@ -208,6 +212,7 @@ const NEXT_TASKS: &str = sql! {"
 fn idle(bench: &mut Sheets, handlers: &BTreeSet<String>) -> Result<(), Fault> {
     let handlers = findable(handlers);
     bench.read("task_runs", ANY_WORK, &[&handlers])?;
+    bench.read("rate_limit_openings", "WHERE t.opens_at = (SELECT min(opens_at) FROM rate_limit_openings)", &[])?;
     bench.read("scheduled_tasks", NEXT_TASKS, &[]).map(|_| ())
 }
 
@@ -241,7 +246,7 @@ const UNFINISHED: &str = sql! {"
               FROM handler h WHERE h.name IS NOT NULL)
         SELECT r.id FROM task_runs r WHERE r.status = 'running'
          UNION ALL
-        SELECT x.id FROM (VALUES ('key'), ('order'), ('paused')) AS b(reason) CROSS JOIN LATERAL (
+        SELECT x.id FROM (VALUES ('key'), ('order'), ('paused'), ('starts')) AS b(reason) CROSS JOIN LATERAL (
             SELECT r.id FROM task_runs r WHERE {waiting:r} AND r.blocked = b.reason
              ORDER BY r.blocked, r.concurrency_key, r.handler, r.priority, r.run_at LIMIT $1) x
          UNION ALL
@@ -284,7 +289,7 @@ const RECENT_EVENTS: &str = "
     WHERE t.at >= $1
       AND (t.kind = 'worker_ended'
            OR t.id = ANY (ARRAY(
-               SELECT x.id FROM (VALUES ('missed'), ('caught_up'), ('skipped')) AS told (kind) CROSS JOIN LATERAL (
+               SELECT x.id FROM (VALUES ('missed'), ('caught_up'), ('skipped'), ('limited')) AS told (kind) CROSS JOIN LATERAL (
                    SELECT e.id FROM scheduler_events e WHERE e.kind = told.kind ORDER BY e.kind DESC, e.id DESC LIMIT 2000) x)))";
 
 /// The row that the newest of these events of each kind and task names, and the first successes after it.
@@ -295,7 +300,7 @@ const PASSED_OVER: &str = sql! {"
                        (SELECT scheduled_for FROM task_runs WHERE id = n.run_id) AS scheduled_for
                   FROM scheduler_events n WHERE n.id = ANY ($1) AND n.kind <> 'worker_ended'
                  ORDER BY n.kind, n.task_id, n.id DESC) e
-         CROSS JOIN LATERAL (SELECT e.id UNION ALL {successes:e} UNION ALL {late_success:e}) x))"};
+         CROSS JOIN LATERAL (SELECT e.id UNION ALL {successes:e} UNION ALL {late_success:e} UNION ALL {later_starts:e}) x))"};
 
 fn health(bench: &mut Sheets, recent: Timestamp, now: Timestamp) -> Result<(), Fault> {
     let (recent, long) = (recent.as_millis(), ["output", "payload"]);
@@ -339,22 +344,27 @@ fn beyond(bench: &mut Sheets, after: Timestamp) -> Result<(), Fault> {
     bench.read("task_runs", RUNS_BEYOND, &[&after, &MOST]).map(|_| ())
 }
 
-/// Of each rate, the start by which the next one is judged, and the newest.
+/// Of each rate of a handler, the start by which the next one is judged, and the newest.
 const STARTS: &str = sql! {"
-    WHERE (t.handler, t.number) IN (
-        SELECT l.handler, x.number FROM rate_limits l CROSS JOIN LATERAL (
+    WHERE (t.subject, t.number) IN (
+        SELECT l.subject, x.number
+          FROM (SELECT 'handler:' || handler AS subject, max_starts FROM rate_limits) l CROSS JOIN LATERAL (
             (SELECT s.number FROM rate_limit_starts s
-              WHERE s.handler = l.handler AND s.number < {most_starts} ORDER BY s.number DESC LIMIT 1)
+              WHERE s.subject = l.subject AND s.number < {most_starts} ORDER BY s.number DESC LIMIT 1)
              UNION ALL
             (SELECT s.number FROM rate_limit_starts s
-              WHERE s.handler = l.handler
+              WHERE s.subject = l.subject
                 AND s.number <= (SELECT max(n.number) FROM rate_limit_starts n
-                                  WHERE n.handler = l.handler AND n.number < {most_starts}) + 1 - l.max_starts
+                                  WHERE n.subject = l.subject AND n.number < {most_starts}) + 1 - l.max_starts
               ORDER BY s.number DESC LIMIT 1)) x)"};
+
+/// Of the limits of keys, those that leave no start.
+const CLOSED_KEYS: &str = "WHERE starts_with(t.subject, 'key:')";
 
 fn limits(bench: &mut Sheets) -> Result<(), Fault> {
     bench.read("concurrency_limits", "", &[])?;
     bench.read("rate_limits", "", &[])?;
+    bench.read("rate_limit_openings", CLOSED_KEYS, &[])?;
     bench.read("rate_limit_starts", STARTS, &[]).map(|_| ())
 }
 
@@ -412,8 +422,8 @@ const ALARM_RUNS: &str = sql! {"
         SELECT x.id
           FROM (SELECT s.id AS task_id, a.run_id AS id, (SELECT scheduled_for FROM task_runs WHERE id = a.run_id) AS scheduled_for
                   FROM scheduler_alarms a JOIN scheduled_tasks s ON s.name = a.subject
-                 WHERE a.channel = ANY ($2) AND (a.kind = 'missed' OR a.kind = 'skipped') AND a.ended_at IS NULL) o
-         CROSS JOIN LATERAL (SELECT o.id UNION ALL {successes:o} UNION ALL {late_success:o}) x))"};
+                 WHERE a.channel = ANY ($2) AND (a.kind = 'missed' OR a.kind = 'skipped' OR a.kind = 'limited') AND a.ended_at IS NULL) o
+         CROSS JOIN LATERAL (SELECT o.id UNION ALL {successes:o} UNION ALL {late_success:o} UNION ALL {later_starts:o}) x))"};
 
 /// For each channel, the first events of each kind since it looked, and the last that it has examined.
 const ALARM_EVENTS: &str = "
@@ -423,7 +433,7 @@ const ALARM_EVENTS: &str = "
         SELECT x.id
           FROM unnest($1::text[]) one (channel)
          CROSS JOIN (VALUES ('scheduler_lost', 'owner_lost'), ('missed', 'missed'), ('missed', 'caught_up'),
-                            ('skipped', 'skipped')) AS alarm (kind, event)
+                            ('skipped', 'skipped'), ('limited', 'limited')) AS alarm (kind, event)
          CROSS JOIN LATERAL (
                SELECT coalesce((SELECT c.seen_id FROM scheduler_alarm_channels c
                                  WHERE c.channel = one.channel AND c.kind = alarm.kind),
@@ -491,6 +501,7 @@ fn run_page(bench: &mut Sheets, run: i64, now: Timestamp) -> Result<(), Fault> {
         beyond(bench, now.plus(NOTICED))?;
     }
     bench.read("rate_limits", "", &[])?;
+    around::openings(bench)?;
     bench.read("rate_limit_starts", STARTS, &[]).map(|_| ())
 }
 

@@ -1,4 +1,4 @@
-//! Occurrences that got no run: those that were missed, and tasks of which five in a row were skipped.
+//! Occurrences that got no run: those that were missed, and tasks of which five in a row were skipped, or no start was left.
 
 use rusqlite::{Row, Transaction, named_params};
 
@@ -29,8 +29,8 @@ const LASTING: &str = "
       FROM scheduler_alarms a LEFT JOIN scheduled_tasks t ON t.name = a.subject LEFT JOIN task_runs r ON r.id = a.run_id
      WHERE a.channel = :channel AND a.kind = :kind AND a.ended_at IS NULL";
 
-/// Finds the tasks whose occurrences were missed, or of which five in a row were skipped, since the last look, and those that have succeeded
-/// since.
+/// Finds the tasks whose occurrences were missed, of which five in a row were skipped, or no start was left, since the last look, and those of
+/// which that has ended since.
 pub(super) fn find(
     tx: &Transaction<'_>,
     channel: &str,
@@ -40,6 +40,7 @@ pub(super) fn find(
 ) -> Result<(), Fault> {
     let (notice, caught_up) = match kind {
         AlarmKind::Skipped => (Notice::Skipped, false),
+        AlarmKind::Limited => (Notice::Limited, false),
         _ => (Notice::Missed, look.caught_up),
     };
     let after = cursor(tx, channel, kind, (NEW_EVENTS, look.since), changes)?;
@@ -48,6 +49,7 @@ pub(super) fn find(
         let passed = PassedOver { task, detail: excerpt(&detail, MAX_ERROR) };
         let (found, advice) = match kind {
             AlarmKind::Skipped => passed.as_skipped(),
+            AlarmKind::Limited => passed.as_limited(),
             _ => passed.as_missed(),
         };
         let (found, subject) = (escape::one_line(&found), passed.task);
@@ -82,7 +84,7 @@ pub(super) fn find(
         }
         let of_run = (row.get::<_, Option<i64>>(2)?.unwrap_or_default(), row.get(3)?);
         // A task that is gone needs no success.
-        let lasts = |task| history::has_succeeded_since(tx, task, of_run).map(|succeeded| !succeeded);
+        let lasts = |task| history::lasts(tx, notice, task, of_run);
         if !row.get::<_, Option<i64>>(1)?.map_or(Ok(false), lasts)? {
             changes.ended.push(row.get(0)?);
         }

@@ -1,7 +1,8 @@
 //! The words of the history for occurrences that have no run.
 
+use crate::clock::Timestamp;
 use crate::model::task::{Misfire, Overlap};
-use crate::rules::resolve::Span;
+use crate::rules::resolve::{Plan, Span};
 use crate::store::sqlite::due::Due;
 
 /// Why an occurrence has no run.
@@ -9,6 +10,7 @@ const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (over
 const WAITED_BEFORE: &str = "an earlier run of the task had not started yet (overlap policy): with a more urgent priority it starts before others";
 const LATE: &str = "resolved later than the grace of the task (misfire policy)";
 const NOT_NOW: &str = "nothing catches up at a time that the task excludes (only_between, only_on, except_on)";
+const NONE_LEFT: &str = "nothing catches up while no start is left (when_limited)";
 pub(super) const CUT: &str = "too many were due to be looked at one by one when the task was changed";
 
 pub(super) fn skip_reason(due: &Due, none_has_begun: bool) -> String {
@@ -22,9 +24,10 @@ pub(super) fn skip_reason(due: &Due, none_has_begun: bool) -> String {
     }
 }
 
-pub(super) fn miss_reason(due: &Due, policy: Misfire) -> String {
-    match policy {
-        Misfire::Skip if due.plan.misfire != Misfire::Skip => format!("{LATE}: {NOT_NOW}"),
+pub(super) fn miss_reason(due: &Due, plan: &Plan, now: Timestamp) -> String {
+    match plan.misfire_at(now) {
+        Misfire::Skip if plan.misfire != Misfire::Skip && plan.closed(now).is_none() => format!("{LATE}: {NONE_LEFT}"),
+        Misfire::Skip if plan.misfire != Misfire::Skip => format!("{LATE}: {NOT_NOW}"),
         Misfire::RunAll => {
             let limit = due.plan.catch_up_limit;
             format!("{LATE}: catch_up_limit {limit} keeps only the newest")

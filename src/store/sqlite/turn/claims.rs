@@ -6,7 +6,7 @@ use crate::store::fault::Fault;
 use crate::store::sqlite::connection::known::Beginning;
 use crate::store::sqlite::open::Change;
 use crate::store::sqlite::runs::{self, Claimer};
-use crate::store::sqlite::turn::{SWEEP, Turning};
+use crate::store::sqlite::turn::{SPARE, SWEEP, Turning};
 use crate::store::sqlite::{claim, restore};
 use crate::store::turn_io::{Item, Slots, Work};
 
@@ -74,12 +74,15 @@ impl Turning<'_> {
     /// hold back, a turn passes over a limited number: the next one goes on behind them.
     pub(super) fn claim(&mut self) -> Result<(), Fault> {
         loop {
-            let passed = self.memory.aside.len() + self.passed_over + self.written.renewed;
-            let before = (passed, self.written.claims.len());
+            // A server has not told of all runs that may start in the place of those that were renewed, or wait for a start.
+            let replaced = self.written.renewed + self.written.postponed;
+            self.more |= replaced > 0;
+            if self.backing.is_some() && replaced >= SPARE {
+                return Ok(());
+            }
+            let before = (self.changes(), self.written.claims.len());
             self.claim_first()?;
             let claimed = if self.written.limits.has_keys() { self.written.claims.len() } else { before.1 };
-            // A server has not told of all runs that may start in the place of those that were renewed.
-            self.more |= self.written.renewed > 0;
             if self.slots.room == 0 || self.budget == 0 {
                 return Ok(());
             }
@@ -87,11 +90,17 @@ impl Turning<'_> {
                 self.more = true;
                 return Ok(());
             }
-            if (self.memory.aside.len() + self.passed_over + self.written.renewed, claimed) == before {
+            if (self.changes(), claimed) == before {
                 self.memory.passed.clear();
                 return Ok(());
             }
         }
+    }
+
+    /// Counts what changes which runs the lists of the next ones hold.
+    fn changes(&self) -> usize {
+        let limited = self.written.postponed + self.written.released;
+        self.memory.aside.len() + self.passed_over + self.written.renewed + limited
     }
 
     /// Returns whether an attempt of an earlier history holds a task back.
@@ -120,11 +129,15 @@ impl Turning<'_> {
             self.memory.passed.clear();
         }
         self.written.listed = self.written.renewed;
-        let limit = self.slots.room + self.memory.aside.len() + self.written.expired;
+        // Some of the list may wait for a start of their task. Behind more of them, the list is read again.
+        let spare = if self.written.limits.has_tasks() { SPARE } else { 0 };
+        let most_postponed = self.written.postponed + SPARE;
+        let limit = self.slots.room + self.memory.aside.len() + self.written.expired + spare;
         let lists = claim::claimable(tx, &open, &self.memory.passed, now, limit)?;
         let mut order = std::mem::take(&mut self.memory.claimed);
         let mut runs = claim::by_urgency(lists, &mut order);
         while self.slots.room > 0
+            && self.written.postponed < most_postponed
             && let Some((run, handler)) = runs.next()
         {
             if !self.held_tasks.is_empty() && self.is_held_back(run)? {

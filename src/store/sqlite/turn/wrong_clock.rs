@@ -17,6 +17,7 @@ impl Turning<'_> {
         // All tasks are planned again: what an earlier turn could not write is among them.
         replan::set_misplanned(tx, &Misplanned::default())?;
         self.memory.clock.planned = Misplanned::default();
+        self.written.limits.examine();
         clock_mark::begin(tx, now)?;
         Ok(replan::rewound(tx, believed, now)?)
     }
@@ -28,6 +29,7 @@ impl Turning<'_> {
         let Some(mark) = clock_mark::read_start(tx)?.filter(|_| most > 0 && !self.rests(Item::ClockStarts)) else {
             return Ok(0);
         };
+        self.written.limits.examine();
         let batch = clock_mark::start_batch(tx, &mark, now, most)?;
         let rows: Vec<usize> = (0..batch.late.len()).collect();
         let at = mark.since.min(now);

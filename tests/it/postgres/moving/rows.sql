@@ -40,7 +40,7 @@ SELECT 'owner:' || i, 'hÖst', 'boot', i, '0.1', 4, 60000, 1800000000000, 180000
   FROM n WHERE i <= 100;
 INSERT INTO concurrency_limits SELECT 'key:' || i, 1 + i, NULL FROM n WHERE i <= 50;
 INSERT INTO rate_limits SELECT 'work:' || i, 1 + i, 1000, 'tasks.toml' FROM n WHERE i <= 7;
-INSERT INTO rate_limit_starts SELECT 'work:' || i % 7, i, 1800000000000 + i FROM n WHERE i <= 1000;
+INSERT INTO rate_limit_starts SELECT 'handler:work:' || i % 7, i, 1800000000000 + i FROM n WHERE i <= 1000;
 INSERT INTO scheduler_alarms (channel, kind, subject, run_id, since, count, changed_at, found, advice)
 SELECT 'mail', 'dead', 'task:' || i, i, 1800000000000, i, 1800000000000, 'found ' || i, 'advice' FROM n WHERE i <= 50;
 INSERT INTO scheduler_alarm_channels (channel, kind, seen_id) VALUES ('mail', 'dead', 7);

@@ -72,6 +72,17 @@ INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('few', 3)
 UPDATE concurrency_limits SET max_running = 1
 UPDATE concurrency_limits SET concurrency_key = 'key' -- refused
 UPDATE concurrency_limits SET managed_by = 'm'
+UPDATE concurrency_limits SET max_starts = 3, per_ms = 1000 WHERE concurrency_key = 'rated'
+UPDATE concurrency_limits SET max_starts = 2, per_ms = 60000 WHERE concurrency_key = 'rated'
+UPDATE concurrency_limits SET max_starts = NULL, per_ms = NULL
+UPDATE concurrency_limits SET max_starts = 3 WHERE concurrency_key = 'few' -- refused
+UPDATE scheduled_tasks SET max_starts = '3/1d'
+UPDATE scheduled_tasks SET max_starts = '2/1h'
+UPDATE scheduled_tasks SET max_starts = NULL
+UPDATE scheduled_tasks SET when_limited = 'skip' WHERE name = 'due'
+UPDATE scheduled_tasks SET max_starts = 'often' -- refused
+UPDATE scheduled_tasks SET when_limited = 'never' -- refused
+DELETE FROM scheduled_tasks WHERE max_starts IS NOT NULL
 DELETE FROM concurrency_limits
 UPDATE rate_limits SET max_starts = 3
 UPDATE rate_limits SET handler = 'third' WHERE handler = 'other' -- refused

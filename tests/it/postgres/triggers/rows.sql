@@ -17,13 +17,17 @@ VALUES (1, 'due', 'work', '{"a":1}', 'cron', '* * * * *', 'active', PAST, 1, NUL
         'allow', 'key', 0, NULL, NULL, NULL, NULL),
        (8, 'limited', 'work', 'null', 'manual', '', 'active', NULL, 1, NULL, 1600000000000, 1600000000000, 1600000000000,
         'allow', 'few', 0, NULL, NULL, NULL, NULL),
-       (9, 'limited-too', 'work', 'null', 'manual', '', 'active', NULL, 1, NULL, 1600000000000, 1600000000000, 1600000000000,
-        'allow', 'few', 0, NULL, NULL, NULL, NULL),
        (10, 'once', 'work', 'null', 'once', '2020-01-01T00:00:00Z', 'active', PAST, 1, NULL, 1600000000000, 1600000000000,
         1600000000000, 'skip', NULL, 0, NULL, NULL, NULL, NULL);
+INSERT INTO scheduled_tasks (id, name, handler, payload, schedule_type, schedule_value, status, planned, active_since, created_at,
+                             updated_at, overlap, concurrency_key, max_starts)
+VALUES (9, 'limited-too', 'work', 'null', 'manual', '', 'active', 1, 1600000000000, 1600000000000, 1600000000000, 'allow', 'few', '2/1d');
 INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('few', 2);
+INSERT INTO concurrency_limits (concurrency_key, max_running, max_starts, per_ms) VALUES ('rated', 2, 2, 1000);
+INSERT INTO rate_limit_starts (subject, number, started_at) VALUES ('key:rated', 1, PAST), ('task:9', 1, PAST);
+INSERT INTO rate_limit_openings (subject, opens_at) VALUES ('key:rated', LATER), ('task:9', LATER);
 INSERT INTO rate_limits (handler, max_starts, per_ms) VALUES ('work', 10, 60000), ('other', 1, 1000);
-INSERT INTO rate_limit_starts (handler, number, started_at) VALUES ('work', 1, PAST), ('work', 2, PAST), ('other', 1, PAST);
+INSERT INTO rate_limit_starts (subject, number, started_at) VALUES ('handler:work', 1, PAST), ('handler:work', 2, PAST), ('handler:other', 1, PAST);
 INSERT INTO task_runs (id, task_id, handler, scheduled_for, origin, status, run_at, blocked, attempt, concurrency_key,
                        locked_by, locked_until, started_at, finished_at, error)
 VALUES (1, 2, 'work', 1600000000001, 'schedule', 'queued', PAST, NULL, 0, 'key', NULL, NULL, NULL, NULL, NULL),
