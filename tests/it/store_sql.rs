@@ -151,11 +151,12 @@ fn the_indexes_of_the_schema_have_the_shared_texts() {
             "followers",
         ],
         &["paused_by_an_actor"],
-        &["successes", "late_success"],
+        &["successes", "late_success", "later_starts", "max_starts"],
     ]
     .concat();
     // That is a search of an index, too.
     assert_eq!(expanded("{successes}").matches(&expanded("{unscheduled_case}")).count(), 3);
+    assert_eq!(expanded("{later_starts}").matches(&expanded("{unscheduled_case}")).count(), 3);
     assert_eq!(expanded("{late_success}").matches(&expanded("{unscheduled_case}")).count(), 1);
     // Both stores look at as many runs.
     assert!(expanded("{late_success}").contains(&expanded("LIMIT {most_waiting}) w")));

@@ -179,8 +179,13 @@ impl Scenario {
         self.record_sql(done, Action::Nothing, &format!("handler {handler} has no limit"))
     }
 
-    /// Removes all rates of handlers and keys. Those of tasks stay.
+    /// Removes all limits of starts.
     pub(crate) fn lift_rates(&mut self) -> Check {
+        while let Some(task) = self.any_task(|task| task.max_starts.is_some() && task.status != "completed") {
+            let done = self.execute("UPDATE scheduled_tasks SET max_starts = NULL WHERE name = ?1", [&task]);
+            let what = format!("the limit of {task} is removed by SQL");
+            self.record_sql(done, Action::Edited { task, by_sql: true }, &what)?;
+        }
         KEYS.into_iter().try_for_each(|key| self.change_rate_of_key(key, false))?;
         HANDLERS.into_iter().try_for_each(|handler| self.remove_rate(handler))
     }
