@@ -5,6 +5,7 @@
 //! run that may start in the same turn, if it has the handler.
 
 mod cannot_follow;
+mod file;
 mod held;
 mod passed_over;
 mod reported;
@@ -12,7 +13,7 @@ mod zones;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -20,10 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::client::{Client, details};
 use crate::clock::Timestamp;
 use crate::error::{Result, excerpt};
-use crate::host::folder;
 use crate::host::orphan::{Orphan, Presence};
-use crate::host::owner_lock;
-use crate::host::platform::{self, Writable};
 use crate::host::process::{self, Group};
 use crate::model::health::{Health, Limits, Liveness, Ownerless, Stuck};
 use crate::model::report::Instance;
@@ -33,10 +31,10 @@ use crate::schedule::duration_text;
 use crate::store::place;
 use crate::text::units::being_marked;
 
-/// An idle scheduler cuts its log beyond 16 MiB: with a much larger log it is never idle, or a reader never ends.
-const LARGE_LOG: u64 = 64 * 1024 * 1024;
 /// If the kernel cannot report whether a scheduler is alive, it counts as alive for this time after a heartbeat.
 const PRESUMED_ALIVE: Duration = Duration::from_secs(5 * 60);
+/// What to do about a handler that no scheduler has.
+const NO_HANDLER: &str = "no scheduler that is alive has it: start one that does, or give the tasks another";
 /// Longest part of an error that a problem quotes.
 const MAX_ERROR: usize = 200;
 
@@ -178,7 +176,7 @@ impl Client {
         let any_alive = check.living().next().is_some();
         let mut found = check.all();
         if let Some((path, log_bytes)) = &file {
-            found.extend(of_the_file(path, *log_bytes, any_alive));
+            found.extend(file::problems(path, *log_bytes, any_alive));
         }
         self.name_actors(&mut found);
         Ok(found)
@@ -212,6 +210,7 @@ impl<'a> Check<'a> {
         self.clock();
         self.schedulers();
         self.late();
+        self.unhandled();
         self.held_back();
         self.ownerless();
         self.stuck();
@@ -330,10 +329,26 @@ impl<'a> Check<'a> {
                 let advice = format!("schedulers with all workers busy: {busy} of {living}; give them more workers");
                 (ProblemKind::Overdue, advice)
             } else {
-                let advice = "no scheduler that is alive has it: start one that does, or give the tasks another";
-                (ProblemKind::UnknownHandler, advice.to_owned())
+                (ProblemKind::UnknownHandler, NO_HANDLER.to_owned())
             };
             self.found.push(problem(kind, text, &advice));
+        }
+    }
+
+    /// Adds handlers that no living scheduler has, although none of their runs is overdue yet.
+    fn unhandled(&mut self) {
+        let is_busy = self.living().any(|(one, running)| *running >= one.workers);
+        if is_busy || self.living().next().is_none() {
+            return;
+        }
+        for waiting in &self.health.unhandled {
+            let is_named = self.health.waiting.iter().any(|overdue| overdue.handler == waiting.handler);
+            if is_named || !waiting.running.is_empty() || self.is_hindered(&waiting.running) {
+                continue;
+            }
+            let (handler, count) = (&waiting.handler, waiting.count);
+            let text = format!("runs of handler {handler} that may start: {count}, for {}", self.ago(waiting.since));
+            self.found.push(problem(ProblemKind::UnknownHandler, text, NO_HANDLER));
         }
     }
 
@@ -551,45 +566,6 @@ fn pids(pids: &[u32]) -> String {
 /// `kill 7 8`.
 fn kill(pids: &[u32]) -> String {
     pids.iter().fold("kill".to_owned(), |line, pid| format!("{line} {pid}"))
-}
-
-/// Returns the problems of the database as a file.
-fn of_the_file(path: &Path, log_bytes: u64, any_alive: bool) -> Vec<Problem> {
-    let mut found = Vec::new();
-    if log_bytes > LARGE_LOG {
-        let text = format!("the write-ahead log has {} MiB", log_bytes >> 20);
-        let advice = "end the program that has been reading the file for hours; an idle scheduler cuts the log";
-        found.push(problem(ProblemKind::Log, text, advice));
-    }
-    found.extend(modes(path));
-    // A scheduler that is alive has the same user as the file: root's was refused.
-    let foreign = folder::foreign(path).filter(|_| !any_alive);
-    found.extend(foreign.map(|fault| problem(ProblemKind::FileMode, fault.found, &fault.advice)));
-    found
-}
-
-/// Returns the database, the files beside it and the folders that other users may write.
-fn modes(path: &Path) -> Vec<Problem> {
-    let beside = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let files = [path.to_owned(), beside("-wal"), beside("-shm")];
-    let open = files.iter().filter_map(|file| {
-        let (user, letters) = match platform::writable(&std::fs::metadata(file).ok()?) {
-            Writable::Owner => return None,
-            Writable::Group => ("its group", "g-w"),
-            Writable::Anyone => ("anyone", "go-w"),
-        };
-        let text = format!("{user} may write {}, and so run commands as you", file.display());
-        Some(problem(ProblemKind::FileMode, text, &format!("chmod {letters} it")))
-    });
-    // The caller may be another user than the scheduler's, such as root: the folder must belong to the owner of the database.
-    let user = std::fs::metadata(path).ok().and_then(|metadata| folder::owner(&metadata));
-    let folders =
-        folder::unsafe_private(&owner_lock::folder(path), user).into_iter().chain(folder::unsafe_parent(path));
-    open.chain(folders.map(|fault| problem(ProblemKind::FileMode, fault.found, &fault.advice))).collect()
 }
 
 /// Creates a problem of one line: names of handlers and errors may hold any text.

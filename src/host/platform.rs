@@ -244,6 +244,26 @@ pub(crate) fn writable(_metadata: &Metadata) -> Writable {
     Writable::Owner
 }
 
+/// Returns whether other users may read a file.
+pub(crate) fn is_read(metadata: &Metadata) -> bool {
+    has_mode(metadata, 0o004)
+}
+
+/// Returns whether other users may open the files of a folder.
+pub(crate) fn is_open(metadata: &Metadata) -> bool {
+    !cfg!(unix) || has_mode(metadata, 0o001)
+}
+
+fn has_mode(metadata: &Metadata, bits: u32) -> bool {
+    #[cfg(unix)]
+    return std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & bits != 0;
+    #[cfg(not(unix))]
+    {
+        let _ = (metadata, bits);
+        false
+    }
+}
+
 /// Returns the kernel's name for this machine, for the column `scheduler_instances.host`.
 pub(crate) fn host() -> String {
     #[cfg(unix)]

@@ -65,6 +65,8 @@ pub(crate) struct Health {
     /// Tasks that are overdue, and since when.
     pub(crate) overdue: Vec<(String, Timestamp)>,
     pub(crate) waiting: Vec<Waiting>,
+    /// Those that have waited for a minute: time enough for a scheduler that has their handler and a free worker.
+    pub(crate) unhandled: Vec<Waiting>,
     pub(crate) ownerless: Vec<Ownerless>,
     pub(crate) stuck: Vec<Stuck>,
     pub(crate) ended_workers: Vec<EndedWorkers>,

@@ -34,7 +34,7 @@ fn about(kind: &'static str, task: &str, run: Option<i64>) -> (&'static str, Opt
 fn healthy(db: &TestDb) -> Stepper {
     let stepper = db.stepper(NOON);
     let client = stepper.client();
-    client.add(NewTask::cron("cron", "*/10 * * * *").handler("work").on_dead("paused")).expect("a task");
+    client.add(NewTask::cron("cron", "*/10 * * * *").handler("work").on_dead("manual")).expect("a task");
     client.add(NewTask::delay("delay", minutes(15)).handler("work").concurrency_key("key")).expect("a task");
     client.add(NewTask::interval("interval", minutes(7)).handler("work").concurrency_key("key")).expect("a task");
     client.add(NewTask::once("once", at("2027-03-14T12:30:00Z")).handler("work")).expect("a task");
@@ -150,6 +150,28 @@ fn runs_of_an_unknown_handler_are_a_problem() {
     let found = check(&client);
     assert_eq!((found.len(), found[0].kind), (1, ProblemKind::UnknownHandler), "{found:?}");
     assert!(found[0].found.starts_with("runs of handler missing that may start: 1, for 6m"), "{found:?}");
+}
+
+/// A scheduler with a free worker starts what it can within its poll interval: after a minute it is known that none has the handler.
+#[test]
+fn a_handler_that_no_scheduler_has_is_named_before_its_runs_are_overdue() {
+    let db = TestDb::new();
+    let mut stepper = db.builder(NOON).accept("work").workers(1).start().expect("a stepper");
+    let client = stepper.client().clone();
+    client.add(NewTask::once("odd", at(NOON)).handler("missing")).expect("a task");
+    advance_and_step(&mut stepper, minutes(1));
+    assert_eq!(check(&client), []);
+    advance_and_step(&mut stepper, minutes(1));
+    let found = check(&client);
+    assert_eq!((found.len(), found[0].kind), (1, ProblemKind::UnknownHandler), "{found:?}");
+    assert!(found[0].found.starts_with("runs of handler missing that may start: 1, for 2m"), "{found:?}");
+    // While all workers are busy, it is unknown whether the handler exists.
+    client.add(once("known")).expect("a task");
+    let busy = claim(&mut stepper);
+    assert_eq!(check(&client), []);
+    succeed(&mut stepper, &busy);
+    stepper.step().expect("a turn");
+    assert_eq!(check(&client).len(), 1);
 }
 
 #[test]
@@ -295,6 +317,15 @@ fn each_task_that_cannot_follow_is_a_problem_of_the_column_that_names_it() {
     );
     client.add_all(["post", "count", "tell"].map(|name| NewTask::manual(name).handler("work"))).expect("tasks");
     assert_eq!(found(&client), [by("gone", "on_success", "waits")]);
+    client.pause("post").expect("a pause");
+    let paused = |column: &str, task: &str| {
+        let waits = "its runs wait until it is resumed: duly resume post";
+        format!("post is to run by {column} of {task}, and that is paused: {waits}")
+    };
+    assert_eq!(
+        found(&client),
+        [paused("on_end", "backup"), paused("on_success", "fetch"), by("gone", "on_success", "waits")]
+    );
 }
 
 #[test]
@@ -386,6 +417,15 @@ fn files_that_others_may_write_and_a_long_log_are_problems() {
         assert!(check(client)[0].found.contains(&format!("{name}, {so}")));
         set_mode(&path, was);
     }
+    assert_eq!(kinds(client), []);
+    // A file that another program made first has the mode that its umask leaves. A folder may hide it all the same.
+    set_mode(&db.home().join("agent.db"), 0o644);
+    set_mode(db.home(), 0o700);
+    assert_eq!(kinds(client), []);
+    set_mode(db.home(), 0o711);
+    assert_eq!(kinds(client), [("file_mode", None, None)]);
+    assert!(check(client)[0].found.starts_with("anyone may read "), "{:?}", check(client));
+    set_mode(&db.home().join("agent.db"), 0o640);
     assert_eq!(kinds(client), []);
     let log = std::fs::File::options().write(true).open(db.home().join("agent.db-wal")).expect("the log");
     log.set_len(65 << 20).expect("a long log");

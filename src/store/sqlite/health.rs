@@ -33,6 +33,9 @@ const MAX_LISTED_ROWS: i64 = MAX_LISTED as i64;
 /// Dead runs and ended workers that are older than this are history.
 pub(crate) const RECENT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Time within which a living scheduler that has a free worker starts a run, at any load, if it has the handler.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+
 /// Returns the facts of one snapshot.
 pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -> Result<Health> {
     let path = store.path().to_owned();
@@ -53,6 +56,7 @@ pub(super) fn health(store: &mut SqliteStore, limits: &Limits, now: Timestamp) -
             any_marked: marks::any(tx)?,
             overdue: overdue(tx, before)?,
             waiting: waiting(tx, before)?,
+            unhandled: waiting(tx, before.max(now.minus(STARTS_WITHIN)))?,
             ownerless: ownerless(tx, &path)?,
             stuck: stuck(tx, &path, now)?,
             held: held_back(tx, &path)?,
@@ -383,7 +387,8 @@ const CANNOT_FOLLOW: &str = "
     SELECT CASE WHEN status = 'invalid' THEN 'that is invalid: ' || ifnull(invalid_reason, 'no reason is given')
                 WHEN handler = 'command'
                      AND iif(json_valid(payload), ifnull(json_type(payload, '$.argv'), '') <> 'array', 1)
-                THEN 'that is no command: its payload has no argv' END
+                THEN 'that is no command: its payload has no argv'
+                WHEN status = 'paused' THEN 'that is paused' END
       FROM scheduled_tasks WHERE name = :name";
 
 /// Returns the tasks that could not run after the tasks that name them.

@@ -4,7 +4,7 @@ use clap::{ArgGroup, Subcommand};
 use duly::{Limit, LimitOn, StartRate};
 
 use crate::cli::help_examples;
-use crate::cli::values::duration;
+use crate::cli::values::{duration, number};
 
 /// Arguments of `limit`; without an action, it lists the limits.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "KEY", requires = "how")]
     key: Option<String>,
     /// With --key: most runs that run at once, 1 to 1000. Without it, as before, or one.
-    #[arg(long, value_name = "N", requires = "key", group = "how")]
+    #[arg(long, value_name = "N", requires = "key", group = "how", value_parser = number(1..=1000_u32))]
     running: Option<u32>,
     /// Limit the starts of this handler; the handler of commands is named command.
     #[arg(long, value_name = "HANDLER", requires = "rate", conflicts_with = "running")]

@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use duly::duration_text;
+
 /// Variables that are meant for this process only.
 pub(crate) const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
@@ -28,10 +30,14 @@ impl ServiceManager {
         #[cfg(unix)]
         {
             let variable = |name: &str| std::env::var(name).ok();
-            let Some(socket) = std::env::var_os("NOTIFY_SOCKET").and_then(|name| unix::Socket::open(&name)) else {
+            let watchdog = watchdog(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"), std::process::id());
+            let name = std::env::var_os("NOTIFY_SOCKET");
+            if let Some(doubt) = watchdog.and_then(|watchdog| doubt(watchdog, name.is_some())) {
+                log::warn!("{doubt}");
+            }
+            let Some(socket) = name.and_then(|name| unix::Socket::open(&name)) else {
                 return ServiceManager::default();
             };
-            let watchdog = watchdog(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"), std::process::id());
             ServiceManager { socket: Some(socket), watchdog, ..ServiceManager::default() }
         }
         #[cfg(not(unix))]
@@ -100,6 +106,27 @@ fn watchdog(microseconds: Option<String>, pid: Option<String>, own: u32) -> Opti
     microseconds?.parse().ok().filter(|time| *time > 0).map(Duration::from_micros)
 }
 
+/// A shorter watchdog may end a scheduler that is well: a write waits up to 5 s for a lock, and one of a slow disk takes as long.
+const SHORT_WATCHDOG: Duration = Duration::from_secs(30);
+
+/// Returns why the watchdog of the service manager will end a scheduler that is well, if it may.
+#[cfg_attr(not(unix), allow(dead_code))]
+fn doubt(watchdog: Duration, has_socket: bool) -> Option<String> {
+    let time = duration_text(watchdog);
+    if !has_socket {
+        return Some(format!(
+            "WATCHDOG_USEC is set ({time}), and NOTIFY_SOCKET is not: the service manager gets no sign of life, and may end this process; \
+             set Type=notify and NotifyAccess=main, or no WatchdogSec"
+        ));
+    }
+    (watchdog < SHORT_WATCHDOG).then(|| {
+        let least = duration_text(SHORT_WATCHDOG);
+        format!(
+            "WATCHDOG_USEC: {time} is short, since a turn waits for a busy disk: expected WatchdogSec={least} or longer"
+        )
+    })
+}
+
 #[cfg(unix)]
 mod unix {
     use std::ffi::OsStr;
@@ -161,8 +188,16 @@ mod unix {
 
 #[cfg(test)]
 mod tests {
-    use super::watchdog;
+    use super::{doubt, watchdog};
     use std::time::Duration;
+
+    #[test]
+    fn a_watchdog_that_ends_a_healthy_scheduler_is_said() {
+        let long = Duration::from_secs(30);
+        assert_eq!(doubt(long, true), None);
+        assert!(doubt(long / 2, true).unwrap().starts_with("WATCHDOG_USEC: 15s is short"));
+        assert!(doubt(long, false).unwrap().contains("NOTIFY_SOCKET is not: the service manager gets no sign of life"));
+    }
 
     #[test]
     fn a_watchdog_is_for_the_process_that_it_names() {

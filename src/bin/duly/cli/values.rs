@@ -1,10 +1,13 @@
 //! Parsers of option values. An error says what is expected. Pure, but for what `-` reads.
 
+use std::fmt::Display;
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
 pub(crate) use duly::text::units::parse_duration as duration;
 use duly::{Error, TaskStatus};
 use serde_json::value::RawValue;
@@ -15,12 +18,6 @@ const SHORTEST_EXPIRY: Duration = Duration::from_secs(1);
 /// The highest exit code of a program on Unix.
 pub(crate) const MAX_EXIT_CODE: i32 = 255;
 
-/// Reads one of a list of exit codes.
-pub(crate) fn exit_code(text: &str) -> Result<i32, String> {
-    let code = text.trim().parse().ok().filter(|code| (1..=MAX_EXIT_CODE).contains(code));
-    code.ok_or_else(|| format!("expected exit codes from 1 to {MAX_EXIT_CODE}, separated by commas"))
-}
-
 /// The form of a line of the log: time, level and message as text or as one JSON object; or, for the systemd journal, which has its own
 /// times, the level as `<N>` and the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,6 +25,17 @@ pub(crate) enum LogFormat {
     Text,
     Json,
     Journald,
+}
+
+/// Returns a parser of a whole number within a range.
+pub(crate) fn number<N>(range: RangeInclusive<N>) -> impl TypedValueParser<Value = N>
+where
+    N: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    StringValueParser::new().try_map(move |text| {
+        let number = text.trim().parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+    })
 }
 
 /// Checks the duration of an interval or delay schedule, and returns its text unchanged.
@@ -95,6 +103,14 @@ pub(crate) fn json(text: &str) -> Result<Box<RawValue>, String> {
 /// Parses the number of a run.
 pub(crate) fn run_number(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| "expected the number of a run, as history shows it".to_owned())
+}
+
+/// Checks a line for a shell.
+pub(crate) fn command_line(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("expected a command line, as in 'sort in.txt > out.txt'".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
 }
 
 /// Parses `KEY=VALUE`. Everything after the first `=` is the value.
