@@ -107,6 +107,7 @@ const MAY_SCAN: &str = "
     restore: BEGIN_SEQUENCE RAISE
     schedulers: STOPPED
     seen: IDS SEEN
+    starts: ANY_WAITS
     task_pages: FOUND MARKS OF_TASK TASKS UNFINISHED
     tasks: ALL DELETE_RUNS MANAGED_BY NAMES";
 const MAY_SORT: &str = "

@@ -207,8 +207,6 @@ const BELONGINGS: [(&str, &[&str]); 2] = [
             "DELETE FROM task_effects e WHERE e.run_id = ANY (ARRAY(SELECT r.id FROM task_runs r WHERE r.task_id = ANY ($1)))",
             "DELETE FROM task_runs r WHERE r.task_id = ANY ($1)",
             "DELETE FROM scheduler_events e WHERE e.task_id = ANY ($1)",
-            "DELETE FROM rate_limit_starts s WHERE s.subject = ANY (ARRAY(SELECT 'task:' || one.id FROM unnest($1) one (id)))",
-            "DELETE FROM rate_limit_openings o WHERE o.subject = ANY (ARRAY(SELECT 'task:' || one.id FROM unnest($1) one (id)))",
         ],
     ),
     (

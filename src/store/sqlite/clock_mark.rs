@@ -89,7 +89,7 @@ pub(crate) fn begin(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()
 /// Until they are set back, starts in the future hold back their keys and tasks as well.
 const CLOSE_AHEAD: &str = "
     INSERT INTO rate_limit_openings (subject, opens_at)
-    SELECT DISTINCT subject, 1000000000000 FROM rate_limit_starts WHERE started_at > :now AND subject NOT GLOB 'handler:*'
+    SELECT subject, 1000000000000 FROM rate_limit_starts WHERE started_at > :now AND subject NOT GLOB 'handler:*'
     ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at";
 
 /// A start that counts for a limit. Its subject may be any text.
