@@ -405,6 +405,9 @@ impl fmt::Display for Event {
                 }
                 match next_due {
                     Some(at) if next_attempt.is_none() => write!(f, "; due again at {at}"),
+                    _ if *status == RunStatus::Dead && claim.counted() < claim.retry.max_attempts => {
+                        f.write_str("; it gave up, it is not retried")
+                    }
                     _ => what_next(f, *status, *next_attempt),
                 }
             }

@@ -139,7 +139,7 @@ impl Limit {
                 check_number("max_starts", *starts, MAX_STARTS)?;
                 if per.is_zero() || *per > MAX_DURATION || per.subsec_nanos() % 1_000_000 != 0 {
                     let expected = format!("whole milliseconds, 1ms to {}", duration_text(MAX_DURATION));
-                    return Err(Error::invalid_task("per_ms", format!("{per:?}"), expected));
+                    return Err(Error::invalid_task("per_ms", duration_text(*per), expected));
                 }
                 Ok(())
             }

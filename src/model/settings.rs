@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::schedule::duration_text;
 
 /// How long ended rows are kept. Default: 30 days each; of a task's runs at least 100 and at most 10 000.
 ///
@@ -82,10 +83,10 @@ impl Settings {
             return wrong("workers", workers.to_string(), "1 to 256");
         }
         if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&lease) {
-            return wrong("lease", format!("{lease:?}"), "one second to a day");
+            return wrong("lease", duration_text(lease), "one second to a day");
         }
         if !(Duration::from_millis(10)..=Duration::from_secs(3600)).contains(&poll) {
-            return wrong("poll", format!("{poll:?}"), "10 ms to an hour");
+            return wrong("poll", duration_text(poll), "10 ms to an hour");
         }
         retention.check()
     }
@@ -97,8 +98,11 @@ impl Settings {
             return Ok(());
         }
         let found = self.lease;
-        let reason =
-            format!("expected at least {LEAST_LEASE_ON_SERVER:?} with a database on a server, found {found:?}");
+        let reason = format!(
+            "expected at least {} with a database on a server, found {}",
+            duration_text(LEAST_LEASE_ON_SERVER),
+            duration_text(found)
+        );
         Err(Error::InvalidConfig { field: "lease", reason })
     }
 }

@@ -16,6 +16,7 @@ use crate::model::run::RunStatus;
 use crate::model::task_columns::task_columns;
 use crate::model::text_enum::text_enum;
 use crate::schedule::{Schedule, ScheduleKind, Schedules, Windows, duration_text, parse_duration};
+use crate::text::units::without_month;
 
 /// The maximum length of a name, handler or concurrency key, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
@@ -441,6 +442,10 @@ impl Definition {
         if backoff > max_backoff && backoff != RetryPolicy::default().backoff {
             let expected = format!("at most its cap (backoff_cap_ms), {}", duration_text(max_backoff));
             return Err(Error::invalid_task("backoff_ms", duration_text(backoff), expected));
+        }
+        if matches!(self.schedule_type, ScheduleKind::Interval | ScheduleKind::Delay) {
+            let refused = |reason| Error::InvalidSchedule { text: self.schedule_value.clone(), reason };
+            without_month(&self.schedule_value).map_err(refused)?;
         }
         let interval = Some(&self.schedule_value).filter(|_| self.schedule_type == ScheduleKind::Interval);
         // If it is no interval, `check` says what is wrong with it.

@@ -57,7 +57,7 @@ impl Page {
     /// Listens on the address, and adds the observer that counts for the metrics.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if it is no address of the loopback interface, or is in use.
+    /// [`Error::InvalidConfig`] if it is no address of the loopback interface; [`Error::Refused`] if it is in use.
     pub(crate) fn listen(
         self,
         observers: &mut Vec<Arc<dyn Observer>>,
@@ -77,7 +77,7 @@ impl Page {
             ErrorKind::AddrInUse => "; end the program that uses it, or choose another port (0: a free one)",
             _ => "",
         };
-        Error::InvalidConfig { field: "page", reason: format!("cannot listen on {}: {error}{advice}", self.address()) }
+        Error::Refused { request: format!("listen on {}", self.address()), reason: format!("{error}{advice}") }
     }
 }
 

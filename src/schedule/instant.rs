@@ -43,7 +43,8 @@ fn read(text: &str, zone: &Zone) -> Result<Timestamp, String> {
             let local = local.filter(|_| is_local_form(text));
             // chrono accepts second 60 in any minute as a leap second; no zone has it in its rules.
             let local = local.filter(|local| local.nanosecond() < 1_000_000_000);
-            let local = local.ok_or_else(|| no_such_day(text).unwrap_or_else(|| EXPECTED.to_owned()))?;
+            let why = || no_such_day(text).or_else(|| no_seconds(text)).unwrap_or_else(|| EXPECTED.to_owned());
+            let local = local.ok_or_else(why)?;
             first_pass(local, zone)?
         }
     };
@@ -75,6 +76,13 @@ fn no_such_day(text: &str) -> Option<String> {
     outside.then(|| {
         format!("there is no day {day} in {}, which has {} days", first.format("%B %Y"), first.num_days_in_month())
     })
+}
+
+/// Returns what is missing if the text is an instant without seconds, as RFC 3339 does not have it.
+fn no_seconds(text: &str) -> Option<String> {
+    let (minutes, offset) = text.split_at_checked(16)?;
+    let whole = format!("{minutes}:00{offset}");
+    whole.parse::<Timestamp>().ok().map(|_| format!("expected seconds before the offset, as in {whole}"))
 }
 
 fn first_pass(local: NaiveDateTime, zone: &Zone) -> Result<Timestamp, String> {

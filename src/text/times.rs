@@ -54,9 +54,19 @@ impl Times {
         }
     }
 
-    /// Local time and distance: `2027-03-14 12:00 (in 4m)`.
+    /// Local time and its zone: `2027-03-14 12:00 Europe/Rome`.
+    pub fn zoned(&self, at: Timestamp) -> String {
+        format!("{} {}", self.local(at), self.zone_name())
+    }
+
+    /// The name of the zone.
+    pub fn zone_name(&self) -> &str {
+        shown_zone(self.zone.name())
+    }
+
+    /// Local time with its zone, and distance: `2027-03-14 12:00 Europe/Rome (in 4m)`.
     pub fn both(&self, at: Timestamp) -> String {
-        format!("{} ({})", self.local(at), self.relative(at))
+        format!("{} ({})", self.zoned(at), self.relative(at))
     }
 
     /// The same with a short time: `12:00 (in 4m)`.
@@ -66,8 +76,14 @@ impl Times {
 
     /// The time in another zone, if it differs from the local time: `2027-03-14 07:00 in America/New_York`.
     pub fn elsewhere(&self, zone: &Zone, at: Timestamp) -> Option<String> {
-        (zone.local_at(at) != self.zone.local_at(at)).then(|| format!("{} in {}", local_in(zone, at), zone.name()))
+        (zone.local_at(at) != self.zone.local_at(at))
+            .then(|| format!("{} in {}", local_in(zone, at), shown_zone(zone.name())))
     }
+}
+
+/// The name of a zone as it is shown: the two names of UTC look alike.
+pub fn shown_zone(name: &str) -> &str {
+    if name == "Etc/UTC" { "UTC" } else { name }
 }
 
 fn local_in(zone: &Zone, at: Timestamp) -> String {
@@ -157,7 +173,9 @@ mod tests {
     #[test]
     fn times_are_local_and_in_the_zone_of_the_task_where_they_differ() {
         let times = rome();
-        assert_eq!(times.both(at("2027-03-14T12:04:00Z")), "2027-03-14 13:04 (in 4m)");
+        assert_eq!(times.both(at("2027-03-14T12:04:00Z")), "2027-03-14 13:04 Europe/Rome (in 4m)");
+        let utc = Times { zone: Zone::named("Etc/UTC").unwrap(), ..rome() };
+        assert_eq!(utc.zoned(at("2027-03-14T12:04:00Z")), "2027-03-14 12:04 UTC");
         assert_eq!(times.local(at("2027-07-14T12:00:07Z")), "2027-07-14 14:00:07");
         let (new_york, berlin) = (Zone::named("America/New_York").unwrap(), Zone::named("Europe/Berlin").unwrap());
         let noon = at("2027-03-14T12:00:00Z");

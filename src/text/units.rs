@@ -6,7 +6,18 @@ use crate::error::Error;
 use crate::schedule::{self, duration_text};
 
 /// Error for a text that is no duration.
-const EXPECTED: &str = "expected a duration such as 15m or 1h 30m";
+const EXPECTED: &str = "expected a duration such as 15m or 1h 30m (units: ms, s, m, h, d, w, y)";
+
+/// Error for a month, as which the tables read `M`.
+const NO_MONTH: &str = "expected m for minutes or d for days: M would be a month, of 30 days and a half";
+
+/// Checks that a duration does not have the unit `M`, which is a typing error for `m`. No other unit has a capital letter.
+///
+/// # Errors
+/// What is expected.
+pub(crate) fn without_month(text: &str) -> Result<&str, String> {
+    if text.contains('M') { Err(NO_MONTH.to_owned()) } else { Ok(text) }
+}
 
 /// Parses a duration with a unit, as options and parameters have it. Zero is accepted.
 ///
@@ -20,7 +31,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("expected a unit, as in {text}s or {text}m"));
     }
-    schedule::parse_duration(text).map_err(|error| match error {
+    schedule::parse_duration(without_month(text)?).map_err(|error| match error {
         Error::InvalidSchedule { reason, .. } if !reason.starts_with("expected a duration such as") => reason,
         _ => EXPECTED.to_owned(),
     })
@@ -136,7 +147,9 @@ mod tests {
     fn a_duration_has_a_unit() {
         assert_eq!(parse_duration(" 1h 30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
-        assert_eq!(parse_duration("soon"), Err("expected a duration such as 15m or 1h 30m".into()));
+        assert_eq!(parse_duration("soon"), Err(super::EXPECTED.into()));
+        assert_eq!(parse_duration("1month"), Ok(Duration::from_secs(2_630_016)));
+        assert_eq!(parse_duration("1M"), Err(super::NO_MONTH.into()));
         assert_eq!(parse_duration("15"), Err("expected a unit, as in 15s or 15m".into()));
     }
 

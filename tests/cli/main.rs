@@ -3,6 +3,8 @@
 
 /// Waiting, closed outputs, file permissions, terminals, shells.
 mod program;
+/// What scripts rely on.
+mod scripts;
 /// A database with a history, made by a stepper. No tests.
 mod seed;
 #[allow(dead_code)]

@@ -13,7 +13,7 @@ use crate::waits::{eventually, exited, held, patience, receive};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_duly");
 
-fn duly(folder: &Path, line: &[&str]) -> Output {
+pub(crate) fn duly(folder: &Path, line: &[&str]) -> Output {
     program(folder, line).output().expect("the program")
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn result(output: &Output) -> (i32, String, String) {
     (output.status.code().expect("an exit"), text(&output.stdout), text(&output.stderr))
 }
 
-fn temp_dir() -> TempDir {
+pub(crate) fn temp_dir() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
@@ -108,6 +108,10 @@ fn a_task_is_removed_with_its_running_run_only_if_requested() {
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(err.contains("a run of it is running"), "{err}");
     assert!(scheduler.task("t").expect("a task").is_some());
+    // A script must not go on as if the task were gone.
+    let (code, out, err) = result(&duly(home.path(), &["remove", "--name", "t", "--yes"]));
+    assert_eq!((code, err.as_str()), (1, "error: not removed: 1 task\n"));
+    assert!(out.starts_with("removed no task\nnot changed: "), "{out}");
 
     let (code, out, err) = result(&duly(home.path(), &["remove", "t", "--cancel"]));
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -197,7 +201,7 @@ fn a_failed_run_is_printed_with_its_next_attempt() {
     let id = runs[0]["id"].to_string();
     // The backoff is 30 to 60 minutes.
     for line in [&["list"][..], &["history"], &["show", "flaky"], &["logs", &id]] {
-        let (_, out, _) = result(&duly(home.path(), line));
+        let (_, out, _) = result(&program(home.path(), line).env("COLUMNS", "120").output().expect("the program"));
         let retries = out.matches("retry in ").count();
         assert!(retries == 1 && !out.contains("retry is due"), "{line:?}: {out}");
         let broken = out.lines().find(|line| line.contains("broken"));
@@ -212,7 +216,7 @@ fn a_failed_run_is_printed_with_its_next_attempt() {
     let plain = rusqlite::Connection::open(home.path().join("duly.db")).expect("a connection");
     plain.execute("UPDATE task_runs SET run_at = ?1 WHERE status = 'failed'", [now.as_millis()]).expect("an update");
     for line in [&["list"][..], &["history"], &["status"]] {
-        let (_, out, _) = result(&duly(home.path(), line));
+        let (_, out, _) = result(&program(home.path(), line).env("COLUMNS", "120").output().expect("the program"));
         assert!(out.contains("retry is due") && !out.contains("retry in"), "{line:?}: {out}");
     }
 }
@@ -235,7 +239,8 @@ fn a_running_run_shows_its_progress() {
     let runs = || scheduler.history("t", 1).expect("runs");
     eventually("it has progress", || runs().first().is_some_and(|run| run.progress.is_some()));
     for line in [&["history"][..], &["show", "t"]] {
-        let (code, out, err) = result(&duly(home.path(), line));
+        let narrow = program(home.path(), line).env("COLUMNS", "80").output().expect("the program");
+        let (code, out, err) = result(&narrow);
         assert_eq!((code, err.as_str()), (0, ""));
         assert!(out.contains("running") && out.contains("page 7 of 120\\u{1b}[2J, and..."), "{out}");
     }
@@ -572,6 +577,11 @@ fn manual_pages_are_read() {
             _ => println!("skipped: no man"),
         }
     }
+    let (_, page, _) = result(&duly(home.path(), &["man", "next"]));
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+    assert!(at(".SH SYNOPSIS\nduly next [OPTIONS] <NAME|EXPR>\n") < at(".SH ARGUMENTS"), "{page}");
+    assert!(at(".SH ARGUMENTS") < at("<\\fINAME|EXPR\\fR>") && at("<\\fINAME|EXPR\\fR>") < at(".SH OPTIONS"), "{page}");
+    assert!(at(".SH OPTIONS") < at("\\fB\\-\\-tz\\fR \\fI<ZONE>\\fR"), "{page}");
 }
 
 #[test]

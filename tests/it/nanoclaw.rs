@@ -425,7 +425,7 @@ fn tasks_are_imported_for_a_handler() {
         (&["--handler", "agent", "--", "true"][..], 2, "cannot be used with"),
         (&["--handler", ""], 2, "a value is required for '--handler <NAME>'"),
         (&[], 2, "required arguments were not provided"),
-        (&["--handler", "command"], 1, "invalid --handler: the handler command starts a program"),
+        (&["--handler", "command"], 2, "invalid --handler: the handler command starts a program"),
     ] {
         let refused = duly(&db, &[&["import", "nanoclaw", "messages.db"], target].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned() + &String::from_utf8_lossy(&refused.stdout);

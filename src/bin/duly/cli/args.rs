@@ -13,28 +13,22 @@ use crate::cli::add_args::Add;
 use crate::cli::alarm_args::AlarmArgs;
 use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
 use crate::cli::help_examples;
+use crate::cli::hints;
 use crate::cli::import_args::Import;
 use crate::cli::limit_args::Limits;
 #[cfg(feature = "mcp")]
 use crate::cli::mcp_args::McpArgs;
 use crate::cli::retention_args::Keep;
 use crate::cli::service_args::Service;
-use crate::cli::values::{LogFormat, duration, json_or_input, task_status};
+use crate::cli::typed::Typed;
+use crate::cli::values::{LogFormat, duration, json_or_input, number, task_status};
 
 /// Durable scheduler on one SQLite file: each occurrence runs once, and none is lost without a record.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true, max_term_width = 110, after_help = EXIT_CODES)]
 pub(crate) struct Args {
-    /// Database file, or postgres:// address.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "DULY_DB",
-        hide_env_values = true,
-        default_value = "duly.db",
-        global = true,
-        help_heading = GLOBAL
-    )]
+    /// Database file, or postgres:// address. Default: that of the variable DULY_DB, else duly.db.
+    #[arg(long, value_name = "FILE", default_value = "duly.db", hide_default_value = true, global = true, help_heading = GLOBAL)]
     pub(crate) db: PathBuf,
 
     /// Log debug messages too; twice: trace messages.
@@ -49,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 
-    /// Do not shorten tables to the width of the terminal, or to 80 columns.
+    /// Print tables as on a terminal of any width: nothing is shortened.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) wide: bool,
 
@@ -58,6 +52,8 @@ pub(crate) struct Args {
 }
 
 const GLOBAL: &str = "Global options";
+/// Most lines that a command may be asked for.
+const MOST: usize = 1_000_000_000;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 success; 1 failed; 2 wrong usage; 3 run ended commands early; 4 no usable database; 5 selftest decided nothing.";
@@ -101,7 +97,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "TIME")]
         from: Option<String>,
         /// Number of occurrences.
-        #[arg(short, long, value_name = "N", default_value_t = 5)]
+        #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = number(1..=MOST))]
         number: usize,
         /// Show what would run, be skipped or be missed if no scheduler ran for this long.
         #[arg(long, value_name = "DUR", value_parser = duration, conflicts_with = "number")]
@@ -119,7 +115,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Most runs to list.
-        #[arg(short, long, value_name = "N", default_value_t = 20)]
+        #[arg(short, long, value_name = "N", default_value_t = 20, value_parser = number(1..=MOST))]
         number: usize,
     },
     /// Show the attempts of a run, with their errors and output so far.
@@ -172,7 +168,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DUR", default_value = "5m", value_parser = duration)]
         overdue: Duration,
         /// Report a task with N or more consecutive dead runs.
-        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "N", default_value_t = 2, value_parser = number(1..=1_000_000_u32))]
         failures: u32,
         /// Report missed occurrences also if a later one ran in their place (misfire policies run_once and run_all).
         #[arg(long)]
@@ -200,7 +196,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
         /// Repeat the random choices of an earlier test: which scheduler is killed, and when.
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = number(0..=u64::MAX))]
         seed: Option<u64>,
     },
     /// Copy the database; it may be in use. Do not run schedulers on both files: each task would run twice.
@@ -242,11 +238,16 @@ pub(crate) enum Command {
 
 impl Args {
     /// Parses the words of a command line.
-    pub(crate) fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
+    pub(crate) fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<(Args, Typed), clap::Error> {
         let mut command = with_negative_values(Args::command());
-        let matches = command.try_get_matches_from_mut(words);
-        let args = matches.and_then(|mut matches| Args::from_arg_matches_mut(&mut matches));
-        args.map_err(|error| error.format(&mut command))
+        if let Some(file) = std::env::var_os("DULY_DB").filter(|file| !file.is_empty()) {
+            // As a default: clap would print an option that a variable sets in each usage. It keeps the text as long as the program runs.
+            command = command.mut_arg("db", |db| db.default_value(&*file.leak()));
+        }
+        let words: Vec<OsString> = words.into_iter().collect();
+        let matches = command.try_get_matches_from_mut(&words).map_err(|error| hints::hinted(error, &words))?;
+        let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        Ok((args, Typed::new(&command, &matches)))
     }
 }
 
@@ -300,7 +301,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "PATTERN")]
     pub(crate) added_by: Option<NamePattern>,
     /// Most tasks to list. Default: no limit.
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = number(1..=MOST))]
     pub(crate) number: Option<usize>,
     /// Print only the names of all tasks, one on each line; nothing if the database does not exist.
     #[arg(long = "names", conflicts_with_all = ["patterns", "all", "status", "handler", "added_by", "number"])]
@@ -317,7 +318,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) create: bool,
     /// Most commands that run at the same time.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number(1..=256_usize))]
     pub(crate) workers: usize,
     /// Worker: a long-lived program whose functions are handlers. May be given several times. The command is split into words as a shell
     /// does, and started without a shell. -: the application that has started this program, over standard input and output.

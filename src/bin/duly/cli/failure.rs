@@ -31,8 +31,7 @@ impl Failure {
             // The reader closed the output early, as `head` does: no failure.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Failure::Duly(Error::UnusableDatabase { .. }) | Failure::Advised(Error::UnusableDatabase { .. }, _) => 4,
-            // A setting from the command line.
-            Failure::Duly(Error::InvalidConfig { .. }) | Failure::Usage(_) => 2,
+            Failure::Usage(_) => 2,
             Failure::Undecided(_) => 5,
             _ => 1,
         }

@@ -65,7 +65,7 @@ pub(crate) const IMPORT: &str = r#"Examples:
 macro_rules! spark {
     ($examples:literal) => {
         concat!(
-            "The last runs are shown as one character each, oldest first. A bar (without Unicode: a digit) is a run that ",
+            "The last runs are shown as one character each, oldest first. A bar (without Unicode: a point) is a run that ",
             "succeeded; its height (1 to 8) is its duration relative to the longest one. x dead, ! failed and waiting for a ",
             "retry, - skipped, m missed, c cancelled, > running, q queued.\n\n",
             $examples

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Subcommand};
 use duly::{Limit, LimitOn};
 
 use crate::cli::help_examples;
-use crate::cli::values::duration;
+use crate::cli::values::{duration, number};
 
 /// Arguments of `limit`; without an action, it lists the limits.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "KEY", requires = "running", conflicts_with = "rate")]
     key: Option<String>,
     /// With --key: most runs that run at once, 1 to 1000.
-    #[arg(long, value_name = "N", requires = "key")]
+    #[arg(long, value_name = "N", requires = "key", value_parser = number(1..=1000_u32))]
     running: Option<u32>,
     /// Limit the starts of this handler; the handler of commands is named command.
     #[arg(long, value_name = "HANDLER", requires = "rate", conflicts_with = "running")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::cli::values::duration;
+use crate::cli::values::{duration, number};
 
 const CHANGES: &str = "What a model may change";
 const LIMITS: &str = "Limits";
@@ -44,10 +44,10 @@ pub(crate) struct McpArgs {
     #[arg(long, value_name = "FILE", help_heading = CHANGES)]
     pub(crate) manifest: Option<PathBuf>,
     /// Most tasks that are not completed of clients of duly mcp in the scope.
-    #[arg(long, value_name = "N", default_value_t = 50, help_heading = LIMITS)]
+    #[arg(long, value_name = "N", default_value_t = 50, help_heading = LIMITS, value_parser = number(0..=1_000_000_usize))]
     pub(crate) max_tasks: usize,
     /// Most runs in 24 hours: those that were, and those that are planned.
-    #[arg(long, value_name = "N", default_value_t = 500, help_heading = LIMITS, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 500, help_heading = LIMITS, value_parser = number(1..=10_000_u16))]
     pub(crate) max_starts_per_day: u16,
     /// Shortest time between two occurrences of a task.
     #[arg(long, value_name = "DUR", default_value = "1m", value_parser = duration, help_heading = LIMITS)]

@@ -37,7 +37,7 @@ says.
 /// When a command exits with 1, and whether it opens the database and so may exit with 4.
 const FAILURES: [(&str, &str, bool); 33] = [
     ("run", "the manifest was refused, or the scheduler did not start or was stopped by an error", true),
-    ("add", "the definition is invalid, or a task of this name has another definition", true),
+    ("add", "a task of this name has another definition", true),
     (
         "apply",
         "the manifest was refused, and nothing has changed; or a part of more than 500 tasks was not applied",
@@ -57,7 +57,7 @@ const FAILURES: [(&str, &str, bool); 33] = [
     ("list", "no task has the handler of `--handler`", true),
     ("show", "no task has this name", true),
     ("status", "the database cannot be read", true),
-    ("next", "no task has this name, or the cron expression is invalid", true),
+    ("next", "no task has this name", true),
     ("history", "no task has this name", true),
     ("logs", "there is no such run; with `--follow`: the run did not succeed", true),
     ("trigger", "no task has this name, or it refuses the run; with `--wait`: the run did not succeed", true),
@@ -71,7 +71,7 @@ const FAILURES: [(&str, &str, bool); 33] = [
     ("cancel", "there is no such run or task, or the run is over; or a filter is not confirmed", true),
     ("remove", "no task has this name, or a run of it is running; or a filter is not confirmed", true),
     ("limit", "the limits cannot be read", true),
-    ("limit set", "the limit is invalid", true),
+    ("limit set", "the limit cannot be stored", true),
     ("limit remove", "there is no such limit", true),
     ("check", "there is at least one problem: one line for each on standard output", true),
     ("prune", "the history cannot be deleted", true),
@@ -88,7 +88,7 @@ const FAILURES: [(&str, &str, bool); 33] = [
     ("service status", "the service is not installed or not running, or that is unknown", false),
     ("mcp", "the manifest cannot be read, or standard input cannot", true),
     ("completions", "the script cannot be printed", false),
-    ("man", "there is no such command", false),
+    ("man", "the page cannot be printed", false),
 ];
 
 /// Returns every command that does something by itself, with the words that name it.
@@ -230,7 +230,8 @@ fn meaning(arg: &Arg) -> String {
         if !words.is_empty() {
             let _ = write!(meaning, " One of: {}.", words.join(", "));
         }
-        let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let defaults = arg.get_default_values().iter().filter(|_| !arg.is_hide_default_value_set());
+        let defaults: Vec<_> = defaults.map(|value| value.to_string_lossy()).collect();
         if !defaults.is_empty() {
             let _ = write!(meaning, " Default: {}.", defaults.join(" "));
         }

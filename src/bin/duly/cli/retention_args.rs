@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::Retention;
 
-use crate::cli::values::duration;
+use crate::cli::values::{duration, number};
 
 /// How long history is kept. The defaults are those of the library; a test compares them.
 #[derive(Debug, clap::Args)]
@@ -17,10 +17,10 @@ pub(crate) struct Keep {
     #[arg(long, value_name = "DUR", default_value = "30d", value_parser = duration)]
     pub(crate) keep_runs: Duration,
     /// Keep at least the newest N runs of each task, however old they are.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = number(0..=u32::MAX))]
     pub(crate) least_runs: u32,
     /// Keep at most the newest N runs of each task, however new the others are.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = number(1..=u32::MAX))]
     pub(crate) most_runs: u32,
     /// Keep events, and the records of stopped schedulers, for this long.
     #[arg(long, value_name = "DUR", default_value = "30d", value_parser = duration)]

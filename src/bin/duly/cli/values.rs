@@ -1,10 +1,13 @@
 //! Parsers of option values. An error says what is expected. Pure, but for what `-` reads.
 
+use std::fmt::Display;
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
 pub(crate) use duly::text::units::parse_duration as duration;
 use duly::{Error, TaskStatus};
 use serde_json::value::RawValue;
@@ -22,6 +25,17 @@ pub(crate) enum LogFormat {
     Text,
     Json,
     Journald,
+}
+
+/// Returns a parser of a whole number within a range.
+pub(crate) fn number<N>(range: RangeInclusive<N>) -> impl TypedValueParser<Value = N>
+where
+    N: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    StringValueParser::new().try_map(move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+    })
 }
 
 /// Checks the duration of an interval or delay schedule, and returns its text unchanged.
@@ -89,6 +103,14 @@ pub(crate) fn json(text: &str) -> Result<Box<RawValue>, String> {
 /// Parses the number of a run.
 pub(crate) fn run_number(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| "expected the number of a run, as history shows it".to_owned())
+}
+
+/// Checks a line for a shell.
+pub(crate) fn command_line(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("expected a command line, as in 'sort in.txt > out.txt'".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
 }
 
 /// Parses `KEY=VALUE`. Everything after the first `=` is the value.

@@ -1,7 +1,7 @@
 //! Time zones and local times on the command line.
 
 use duly::text::local_zone;
-use duly::{Error, Timestamp, Zone};
+use duly::{Timestamp, Zone};
 
 use crate::cli::failure::Failure;
 use crate::cli::values::reason;
@@ -12,7 +12,7 @@ pub(crate) fn from_option(name: &str) -> Result<Zone, Failure> {
         // The zone of the system would contradict the user's TZ.
         if let Some(value) = std::env::var("TZ").ok().filter(|value| local_zone::from_variable(value).is_none()) {
             let reason = "is not the name of a time zone; give the name, for example --tz America/New_York";
-            return Err(Failure::Refused(format!("--tz local: TZ={value:?} {reason}")));
+            return Err(Failure::Usage(format!("--tz local: TZ={value:?} {reason}")));
         }
         let refused = |what: &str| {
             let advice = "give its name, for example --tz Europe/Rome";
@@ -23,12 +23,7 @@ pub(crate) fn from_option(name: &str) -> Result<Zone, Failure> {
             Err(reason) => Err(refused(&format!("not certain: {reason}"))),
         };
     }
-    Zone::named(name).map_err(|error| match error {
-        Error::InvalidTask { found, expected, .. } | Error::ZoneUnavailable { zone: found, expected } => {
-            Failure::Refused(format!("invalid --tz: expected {expected}, found {found:?}"))
-        }
-        other => other.into(),
-    })
+    Ok(Zone::named(name)?)
 }
 
 /// Parses a date, as its midnight in `zone`, or an instant; a local time is read in `zone`.

@@ -13,7 +13,7 @@ use crate::cli::failure::Failure;
 use crate::cli::values::reason;
 use crate::cli::zone;
 use crate::commands::list;
-use crate::exec::{payload as command, system};
+use crate::exec::{environment, payload as command, system, user};
 use crate::output::printer::Printer;
 use crate::output::table::{Cell, Table, Tone};
 
@@ -44,6 +44,7 @@ pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(),
         _ => client.add(task)?,
     };
     report(&client, &added, add.at.is_some(), printer)?;
+    warn_of_missing(add, printer);
     if let Some(target) = &add.policies.on_dead
         && client.task(target)?.is_none()
     {
@@ -51,6 +52,23 @@ pub(crate) fn add(db: &Path, add: &Add, printer: &mut Printer<'_>) -> Result<(),
         printer.warn(format!("there is no task {target:?}: dead runs of {name:?} start nothing until you add it"));
     }
     Ok(())
+}
+
+/// Warns of what the command needs and this machine does not have. It is no error: the task may run elsewhere, or later.
+fn warn_of_missing(add: &Add, printer: &mut Printer<'_>) {
+    if let Some(folder) = add.cwd.as_deref().filter(|folder| !folder.is_dir()) {
+        printer.warn(format!(
+            "--cwd: there is no folder {}: runs of {:?} fail until there is",
+            folder.display(),
+            add.name
+        ));
+    }
+    if let Some(user) = add.user.as_deref().filter(|user| user::exists(user) == Some(false)) {
+        printer.warn(format!(
+            "--user: there is no user {user:?} on this machine: runs of {:?} fail until there is",
+            add.name
+        ));
+    }
 }
 
 const IN_THE_PAST: &str = "its time is in the past, so it is due now";
@@ -108,7 +126,7 @@ pub(crate) fn occurrence_table(task: &Task, occurrences: &[Timestamp], printer: 
         let in_zone = zone.as_ref().and_then(|zone| printer.times.elsewhere(zone, *at));
         table.row([
             Cell::new(if index == 0 { "next" } else { "" }, Tone::Faint),
-            Cell::from(printer.times.local(*at)),
+            Cell::from(printer.times.zoned(*at)),
             Cell::from(printer.times.relative(*at)),
             Cell::new(&in_zone.unwrap_or_default(), Tone::Faint),
             Cell::new(&skipped(task, *at).unwrap_or_default(), Tone::Odd),
@@ -142,7 +160,7 @@ fn new_task(add: &Add) -> Result<NewTask, Failure> {
     if let Some(handler) = &add.handler {
         if handler == "command" {
             let payload = add.payload.as_ref().map_or("null", |payload| payload.get());
-            command::Payload::parse(payload).map_err(Failure::Refused)?;
+            command::Payload::parse(payload).map_err(|reason| Failure::Usage(format!("--payload: {reason}")))?;
         }
         let task = task.handler(handler);
         return Ok(match &add.payload {
@@ -155,7 +173,10 @@ fn new_task(add: &Add) -> Result<NewTask, Failure> {
         None => add.argv.clone(),
     };
     if argv.first().is_some_and(|program| program.is_empty()) {
-        return Err(Failure::Refused("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
+        return Err(Failure::Usage("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
+    }
+    if let Some((name, _)) = add.env.iter().find(|(name, _)| environment::sets(name)) {
+        return Err(Failure::Usage(format!("invalid --env {name:?}: duly sets this variable itself, for each run")));
     }
     let payload = command::Payload {
         argv,
@@ -168,20 +189,20 @@ fn new_task(add: &Add) -> Result<NewTask, Failure> {
         give_up_exit_codes: add.give_up_exit_codes.clone(),
         skip_exit_codes: add.skip_exit_codes.clone(),
     };
-    Ok(task.handler("command").payload(payload.checked().map_err(Failure::Refused)?))
+    Ok(task.handler("command").payload(payload.checked().map_err(Failure::Usage)?))
 }
 
 /// Returns the program and the arguments of a gate.
 fn gate(line: &str) -> Result<Vec<String>, Failure> {
     let argv = words(line)
         .and_then(|argv| if argv.is_empty() { Err("expected a command, found none".to_owned()) } else { Ok(argv) });
-    argv.map_err(|reason| Failure::Refused(format!("--only-if: {reason}")))
+    argv.map_err(|reason| Failure::Usage(format!("--only-if: {reason}")))
 }
 
 /// Returns the absolute working directory of the command: the scheduler has another one.
 fn working_directory(add: &Add) -> Result<String, Failure> {
     let given = add.cwd.as_deref().unwrap_or(Path::new("."));
-    let unusable = |reason: String| Failure::Refused(format!("--cwd {}: {reason}", given.display()));
+    let unusable = |reason: String| Failure::Usage(format!("--cwd {}: {reason}", given.display()));
     let here =
         std::env::current_dir().map_err(|error| unusable(format!("the current directory does not exist ({error})")))?;
     let folder = if add.cwd.is_some() { here.join(given) } else { here };
@@ -191,8 +212,7 @@ fn working_directory(add: &Add) -> Result<String, Failure> {
 fn with_policies(mut task: NewTask, given: &Policies, zone: &Zone) -> Result<NewTask, Failure> {
     let instant = |option: &str, text: &Option<String>| -> Result<Option<Timestamp>, Failure> {
         let read = text.as_deref().map(|text| {
-            zone.instant(text)
-                .map_err(|error| Failure::Refused(format!("invalid {option} {text:?}: {}", reason(error))))
+            zone.instant(text).map_err(|error| Failure::Usage(format!("invalid {option} {text:?}: {}", reason(error))))
         });
         read.transpose()
     };

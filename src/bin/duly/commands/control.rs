@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use duly::{BulkAction, Client, Clock, Error, Filter, NewRun, Run, RunStatus, SystemClock, Triggered};
+use duly::{
+    BulkAction, Client, Clock, Error, Filter, Limits, NewRun, Problem, ProblemKind, Run, RunStatus, SystemClock,
+    Triggered,
+};
 use serde::Serialize;
 
 use crate::cli::change_args::{Cancel, Remove, Retry, Tasks};
@@ -14,6 +17,8 @@ use crate::output::units::count_of;
 
 /// Interval at which `trigger --wait` reads the run, which another process executes.
 const POLL: Duration = Duration::from_millis(100);
+/// Time after which `trigger --wait` says why its run has not begun.
+const BEGINS_WITHIN: Duration = Duration::from_secs(4);
 /// Longest time for which `remove --cancel` waits for running commands.
 const CANCEL_LIMIT: Duration = Duration::from_secs(30);
 
@@ -39,7 +44,7 @@ pub(crate) fn trigger(
     if !find_run(client, id)?.status.is_final() && no_scheduler(client)? {
         printer.warn(format!("no scheduler is alive: run {id} waits until one is started with duly run"));
     }
-    let run = wait_until_final(client, id)?;
+    let run = wait_until_final(client, id, printer)?;
     if printer.json {
         print_run(&run, printer)?;
     }
@@ -65,11 +70,30 @@ pub(crate) fn no_scheduler(client: &Client) -> Result<bool, Failure> {
     Ok(client.status()?.instances.iter().all(|one| one.alive == Some(false)))
 }
 
-fn wait_until_final(client: &Client, id: i64) -> Result<Run, Failure> {
+/// Waits until a run has ended. If it does not begin, says once what `check` finds: a handler that no scheduler has, or what keeps all of them.
+fn wait_until_final(client: &Client, id: i64, printer: &mut Printer<'_>) -> Result<Run, Failure> {
+    let clock = SystemClock::new();
+    let mut ask = Some(clock.now().monotonic + BEGINS_WITHIN);
     loop {
         let run = find_run(client, id)?;
         if run.status.is_final() {
             return Ok(run);
+        }
+        if ask.is_some_and(|ask| clock.now().monotonic >= ask) {
+            ask = None;
+            if run.status == RunStatus::Queued {
+                let limits = Limits { overdue: BEGINS_WITHIN / 2, ..Limits::default() };
+                let handler = client.task(&run.task)?.map(|task| format!("handler {} ", task.definition.handler));
+                let keeps = |problem: &Problem| match problem.kind {
+                    ProblemKind::Degraded | ProblemKind::Clock => true,
+                    ProblemKind::UnknownHandler | ProblemKind::Overdue => {
+                        handler.as_ref().is_some_and(|handler| problem.found.contains(handler))
+                    }
+                    _ => false,
+                };
+                let found = client.check(&limits)?.into_iter().filter(keeps);
+                found.for_each(|problem| printer.warn(format!("run {id} has not begun: {problem}")));
+            }
         }
         std::thread::sleep(POLL);
     }
@@ -123,7 +147,7 @@ struct Cancelled<'a> {
 pub(crate) fn run_number(doing: &str, which: &str) -> Result<Option<i64>, Failure> {
     let expected = || format!("cannot {doing} {which:?}: expected the number of a run, or the name of a task");
     let is_number = which.starts_with(|letter: char| letter.is_ascii_digit());
-    is_number.then(|| which.parse().map_err(|_| Failure::Refused(expected()))).transpose()
+    is_number.then(|| which.parse().map_err(|_| Failure::Usage(expected()))).transpose()
 }
 
 pub(crate) fn cancel(client: &Client, args: &Cancel, printer: &mut Printer<'_>) -> Result<(), Failure> {

@@ -45,7 +45,7 @@ pub(crate) fn day_or_age(option: &str, text: &str, times: &Times) -> Result<Time
     }
     day_or_instant(text, &times.zone).map_err(|reason| {
         let or = if reason.starts_with("expected") { ", or a duration before now, such as 2h" } else { "" };
-        Failure::Refused(format!("invalid {option} {text:?}: {reason}{or}"))
+        Failure::Usage(format!("invalid {option} {text:?}: {reason}{or}"))
     })
 }
 

@@ -126,12 +126,12 @@ fn read_bytes(file: impl Read) -> io::Result<Vec<u8>> {
 fn read_nanoclaw(args: &Nanoclaw, printer: &Printer<'_>) -> Result<(String, Parsed<'static>), Failure> {
     let zone = zone::from_option(&args.common.tz)?;
     if args.argv.first().is_some_and(String::is_empty) {
-        return Err(Failure::Refused("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
+        return Err(Failure::Usage("the command is empty: expected -- PROGRAM [ARGUMENTS]".into()));
     }
     if args.handler.as_deref() == Some("command") {
         let refusal =
             "invalid --handler: the handler command starts a program: give the program, -- PROGRAM [ARGUMENTS]";
-        return Err(Failure::Refused(refusal.into()));
+        return Err(Failure::Usage(refusal.into()));
     }
     let rows = foreign_rows::read(&args.file).map_err(Failure::Refused)?;
     let here = std::env::current_dir()

@@ -2,6 +2,8 @@
 
 use duly::{Change, Client, Limit, LimitOn, LimitState, duration_text};
 
+use serde_json::json;
+
 use crate::cli::failure::Failure;
 use crate::cli::limit_args::{Action, Limits};
 use crate::output::printer::Printer;
@@ -25,6 +27,14 @@ pub(crate) fn limit(client: &Client, limits: &Limits, printer: &mut Printer<'_>)
             let on = on.on();
             if !client.remove_limit(&on)? {
                 return Err(Failure::Refused(format!("{on} has no limit")));
+            }
+            if printer.json {
+                let (key, handler) = match &on {
+                    LimitOn::Key(key) => (Some(key), None),
+                    LimitOn::Handler(handler) => (None, Some(handler)),
+                    _ => (None, None),
+                };
+                return Ok(printer.document(&json!({ "concurrency_key": key, "handler": handler, "removed": true }))?);
             }
             Ok(printer.say(format!("the limit on {on} is removed"))?)
         }

@@ -13,7 +13,7 @@ use crate::commands::run_status::{next_retries, retry, run_tone};
 use crate::output::printer::{Each, Printer};
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
-use crate::output::times::Times;
+use crate::output::times::{Times, shown_zone};
 use crate::output::units::count_of;
 
 /// Number of runs in the sparkline of a task.
@@ -42,22 +42,30 @@ pub(crate) fn list(client: &Client, args: &ListArgs, printer: &mut Printer<'_>) 
     let retries = if has_failed { next_retries(client)? } else { HashMap::new() };
     let next = printer.title("NEXT");
     let by = args.added_by.is_some().then_some("ADDED BY");
-    let header: Vec<&str> = ["NAME", "SCHEDULE", "STATUS", &next, "RUNS", "LAST"].into_iter().chain(by).collect();
+    let (is_roomy, is_for_programs) = (printer.layout.is_roomy(), printer.layout.is_for_programs);
+    let ended = printer.title("ENDED");
+    let runs = if is_for_programs { ["LAST", &ended] } else { ["RUNS", "LAST"] };
+    let header: Vec<&str> = ["NAME", "SCHEDULE", "STATUS", &next].into_iter().chain(runs).chain(by).collect();
     let mut table = Table::list(&header, &[0, 1]);
-    let is_roomy = printer.layout.is_roomy();
     for task in &tasks {
         let recent = recent_of(task);
         let newest = if is_roomy { recent } else { &recent[recent.len().saturating_sub(FEW)..] };
         let by = by.map(|_| Cell::new(task.definition.managed_by.as_deref().unwrap_or_default(), Tone::Faint));
+        let runs = if is_for_programs {
+            // What is shown on a terminal as a sparkline and an age.
+            let ended = task.last_finished.map(|at| printer.when(at)).unwrap_or_default();
+            [Cell::from(task.last_status.map_or("", |status| status.as_str())), Cell::from(ended)]
+        } else {
+            let last = last(task, retries.get(task.name()).copied(), &printer.times);
+            [Cell::new(&spark(newest, printer.heights), recent_tone(newest)), last]
+        };
         let cells = [
             Cell::from(task.name()),
             Cell::from(if is_roomy { schedule(task) } else { short_schedule(task) }),
-            Cell::new(&status(task, printer.layout.width.is_none()), task_tone(task.status)),
+            Cell::new(&status(task, printer.layout.width.is_none() && !is_for_programs), task_tone(task.status)),
             Cell::from(task.next_run.map_or_else(|| no_next(task).0.to_owned(), |next| printer.when(next))),
-            Cell::new(&spark(newest, printer.heights), recent_tone(newest)),
-            last(task, retries.get(task.name()).copied(), &printer.times),
         ];
-        table.row(cells.into_iter().chain(by));
+        table.row(cells.into_iter().chain(runs).chain(by));
     }
     let none = match (has_tasks, hidden) {
         (false, _) => "no tasks: add one with duly add",
@@ -138,7 +146,10 @@ pub(crate) fn schedule(task: &Task) -> String {
     if definition.schedule_type == ScheduleKind::Manual {
         return definition.schedule_type.to_string();
     }
-    let zone = if definition.time_zone == "UTC" { String::new() } else { format!(" ({})", definition.time_zone) };
+    let zone = match shown_zone(&definition.time_zone) {
+        "UTC" => String::new(),
+        zone => format!(" ({zone})"),
+    };
     format!("{} {}{zone}", definition.schedule_type, definition.schedule_value)
 }
 

@@ -74,7 +74,7 @@ fn summary(details: &RunDetails, times: &Times) -> Table {
     row("progress", run.progress.clone(), Tone::Plain);
     row("result", run.result.clone(), Tone::Plain);
     for effect in effects {
-        let started = times.local(effect.created_at);
+        let started = times.zoned(effect.created_at);
         let (state, tone) = match effect.state {
             EffectState::Done => ("done".to_owned(), Tone::Plain),
             // The attempt may be executing it now.
@@ -125,7 +125,7 @@ fn print_attempt(
 
 /// The start and the duration of an attempt, if they are known.
 fn span(started: Option<Timestamp>, duration: Option<Duration>, times: &Times) -> String {
-    let started = started.map(|started| format!(", started {}", times.local(started)));
+    let started = started.map(|started| format!(", started {}", times.zoned(started)));
     let duration = duration.map(|duration| format!(", took {}", short_duration(duration)));
     started.into_iter().chain(duration).collect()
 }

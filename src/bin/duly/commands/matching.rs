@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use crate::cli::change_args::Matching;
 use crate::cli::failure::Failure;
+use crate::cli::signals;
 use crate::commands::history::day_or_age;
 use crate::output::printer::Printer;
+use crate::output::units::count_of;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -57,12 +59,33 @@ pub(crate) fn change(
             return Ok(());
         }
     }
+    let (other, selected, end) = (client.clone(), filter.clone(), printer.end);
+    // On its own thread, which ends the process: the transaction that is open is rolled back.
+    signals::forward(move |_| {
+        let left = other.count_matching(action, &selected).map(|left| action.counted(left.changed));
+        let left =
+            left.map_or_else(|_| "it is not known how many are left".to_owned(), |left| format!("{left} are left"));
+        end(&format!("interrupted: {left}; repeat the command to do the rest"));
+        true
+    })?;
     let report = client.change_matching(action, filter).map_err(|error| partly(error, client, action, filter))?;
     if printer.json {
-        return Ok(printer.document(&Document { action, dry_run: false, report: &report })?);
+        printer.document(&Document { action, dry_run: false, report: &report })?;
+        return unfulfilled(action, &report);
     }
     printer.say(report.done(action))?;
-    print_left(action, &report, printer)
+    print_left(action, &report, printer)?;
+    unfulfilled(action, &report)
+}
+
+/// Fails if what matches was not removed: a script must not go on as if it were gone. Other actions leave what needs none.
+fn unfulfilled(action: BulkAction, report: &BulkReport) -> Result<(), Failure> {
+    match (action, report.left_count()) {
+        (BulkAction::Remove, left @ 1..) => {
+            Err(Failure::Unsuccessful(format!("not removed: {}", count_of(left, action.noun()))))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Adds to an error how many are left.

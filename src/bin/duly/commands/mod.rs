@@ -5,6 +5,7 @@ pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod control;
+pub(crate) mod difference;
 pub(crate) mod doctor;
 pub(crate) mod follow;
 pub(crate) mod history;

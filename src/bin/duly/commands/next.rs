@@ -53,7 +53,7 @@ pub(crate) fn next(db: &Path, query: &Query<'_>, printer: &mut Printer<'_>) -> R
         None => None,
         Some(text) => Some(
             day_or_instant(text, zone.as_ref().unwrap_or(&printer.times.zone))
-                .map_err(|reason| Failure::Refused(format!("invalid --from {text:?}: {reason}")))?,
+                .map_err(|reason| Failure::Usage(format!("invalid --from {text:?}: {reason}")))?,
         ),
     };
     let since = from.unwrap_or(printer.times.now);
@@ -74,7 +74,7 @@ fn subject(db: &Path, query: &Query<'_>, zone: Option<&Zone>) -> Result<Subject,
     }
     if zone.is_some() {
         let reason = "--tz applies to a cron expression only: a task has its own zone";
-        return Err(Failure::Refused(reason.into()));
+        return Err(Failure::Usage(reason.into()));
     }
     let name = query.what;
     let task = Client::open_existing(db)?.task(name)?.ok_or_else(|| Error::UnknownTask { name: name.to_owned() })?;
@@ -173,16 +173,16 @@ fn print_outage(outage: &Outage, printer: &mut Printer<'_>) -> Result<(), Failur
             RunStatus::Queued => ("run", Tone::Good),
             status => (status.as_str(), run_tone(status)),
         };
-        let (first, last) = (printer.times.local(projection.first), printer.times.local(projection.last));
         let least = if projection.exact { "" } else { "at least " };
         let when = if projection.count == 1 {
-            first
+            printer.times.zoned(projection.first)
         } else {
+            let (first, last) = (printer.times.local(projection.first), printer.times.zoned(projection.last));
             format!("{first} to {last} ({least}{} occurrences)", projection.count)
         };
         table.row([Cell::new(what, tone), Cell::from(when)]);
     }
-    let next = outage.next.map_or_else(|| "-".to_owned(), |next| printer.times.local(next));
+    let next = outage.next.map_or_else(|| "-".to_owned(), |next| printer.times.zoned(next));
     table.row([Cell::new("next", Tone::Faint), Cell::new(&next, Tone::Faint)]);
     Ok(printer.table(table, "")?)
 }

@@ -155,13 +155,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, forward: Option<Forward>, end: En
     if let Some(page) = page(args) {
         builder = builder.page(page);
     }
-    let scheduler = builder.start().map_err(|error| {
-        guard.finish();
-        match error {
-            Error::InvalidConfig { field: "page", reason } => Failure::Refused(format!("invalid --http: {reason}")),
-            other => other.into(),
-        }
-    })?;
+    let scheduler = builder.start().inspect_err(|_| guard.finish())?;
     last_resort.look(scheduler.turns(), false);
     #[cfg(feature = "page")]
     if let Some(address) = scheduler.page_address() {
@@ -218,7 +212,7 @@ fn worker_options(args: &RunArgs) -> Result<(Vec<WorkerOptions>, Times), Failure
     let usage = |name: &'static str| move |reason: String| Failure::Usage(format!("{name}: {reason}"));
     let workers = args.worker.iter().map(|text| WorkerOptions::parse(text)).collect::<Result<Vec<_>, _>>();
     let workers = workers.map_err(usage("--worker"))?;
-    check_workers(&workers)?;
+    check_workers(&workers).map_err(usage("--worker"))?;
     if args.forward_output && workers.iter().any(|worker| worker.is_application) {
         return Err(Failure::Usage("--forward-output: with --worker -, standard output carries messages".to_owned()));
     }
@@ -235,17 +229,17 @@ fn add_declared(workers: &mut Vec<WorkerOptions>, declared: &[WorkerOptions], ta
         return Err(Failure::Refused(reason));
     }
     workers.extend_from_slice(declared);
-    check_workers(workers)
+    check_workers(workers).map_err(|reason| Failure::Refused(format!("--worker: {reason}")))
 }
 
 /// Refuses too many workers, and two of one name, before anything is written.
-fn check_workers(workers: &[WorkerOptions]) -> Result<(), Failure> {
+fn check_workers(workers: &[WorkerOptions]) -> Result<(), String> {
     if workers.len() > MAX_WORKERS {
-        return Err(Failure::Refused(format!("expected at most {MAX_WORKERS} workers, found {}", workers.len())));
+        return Err(format!("expected at most {MAX_WORKERS} workers, found {}", workers.len()));
     }
     let mut names = BTreeSet::new();
     match workers.iter().find(|worker| !names.insert(&worker.name)) {
-        Some(twice) => Err(Failure::Refused(format!("--worker: two workers have the name {:?}", twice.name))),
+        Some(twice) => Err(format!("two workers have the name {:?}", twice.name)),
         None => Ok(()),
     }
 }

@@ -232,7 +232,7 @@ fn run_args(db: &Path, options: &[String]) -> Result<RunArgs, Failure> {
     let parsed = Args::parse_words(words.into_iter().chain(options.iter().map(Into::into)));
     let refused = |text: &str| Err(Failure::Usage(format!("options of duly run: {text}")));
     let run = match parsed {
-        Ok(Args { command: Command::Run(run), .. }) => run,
+        Ok((Args { command: Command::Run(run), .. }, _)) => run,
         Ok(_) => return refused("expected no other command"),
         Err(error) if !error.use_stderr() => return refused("a service cannot print help or a version"),
         Err(error) => {

@@ -1,6 +1,7 @@
 //! `completions` and `man`: both are generated from the definition of the command line.
 
 use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 
 use clap::{Arg, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
@@ -77,6 +78,44 @@ fn options_with_values(program: &Command) -> BTreeSet<String> {
     names.collect()
 }
 
+/// Returns the manual page of a command: as clap_mangen makes it, but its synopsis is the usage, which has the values of options, and its
+/// arguments are a section of their own, before the options.
+fn page_of(command: Command) -> io::Result<Vec<u8>> {
+    let only = |is_shown: fn(&Arg) -> bool| {
+        let command = command.clone();
+        Man::new(command.mut_args(|arg| if is_shown(&arg) { arg } else { arg.hide(true) }))
+    };
+    let whole = Man::new(command.clone()).source(concat!("duly ", env!("CARGO_PKG_VERSION")));
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").lines().map(|line| roff_line(line.trim()));
+    let synopsis = usage.collect::<Vec<_>>().join("\n.br\n");
+    let mut text = Vec::new();
+    whole.render_title(&mut text)?;
+    whole.render_name_section(&mut text)?;
+    writeln!(text, ".SH SYNOPSIS\n{synopsis}")?;
+    whole.render_description_section(&mut text)?;
+    if command.get_positionals().any(|arg| !arg.is_hide_set()) {
+        let mut arguments = Vec::new();
+        only(Arg::is_positional).render_options_section(&mut arguments)?;
+        text.extend(String::from_utf8_lossy(&arguments).replacen(".SH OPTIONS", ".SH ARGUMENTS", 1).bytes());
+    }
+    only(|arg| !arg.is_positional()).render_options_section(&mut text)?;
+    if command.has_subcommands() {
+        whole.render_subcommands_section(&mut text)?;
+    }
+    whole.render_extra_section(&mut text)?;
+    if command.get_version().is_some() {
+        whole.render_version_section(&mut text)?;
+    }
+    Ok(text)
+}
+
+/// Escapes a line for roff: a hyphen is the sign of an option, and a point at the begin would be a request.
+fn roff_line(line: &str) -> String {
+    let escaped = line.replace('\\', "\\\\").replace('-', "\\-");
+    if escaped.starts_with(['.', '\'']) { format!("\\&{escaped}") } else { escaped }
+}
+
 /// Prints the manual page of the program or of a command.
 pub(crate) fn man(command: Option<&str>, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let mut program = Args::command();
@@ -90,11 +129,9 @@ pub(crate) fn man(command: Option<&str>, printer: &mut Printer<'_>) -> Result<()
             found.ok_or_else(|| {
                 let hint = nearest::hint(name, program.get_subcommands().map(Command::get_name));
                 let hint = if hint.is_empty() { ": see duly --help".to_owned() } else { hint };
-                Failure::Refused(format!("there is no command {name:?}{hint}"))
+                Failure::Usage(format!("there is no command {name:?}{hint}"))
             })?
         }
     };
-    let mut text = Vec::new();
-    Man::new(page).source(concat!("duly ", env!("CARGO_PKG_VERSION"))).render(&mut text)?;
-    Ok(printer.out.write_all(&text)?)
+    Ok(printer.out.write_all(&page_of(page)?)?)
 }

@@ -7,8 +7,8 @@ use crate::commands::add::occurrence_table;
 use crate::commands::history;
 use crate::commands::limit::{is_reached, use_of};
 use crate::commands::list::{next, recent_tone, schedule, task_tone};
+use crate::exec::COMMAND_TIMEOUT;
 use crate::exec::payload::Payload;
-use crate::output::escape::shell_word;
 use crate::output::printer::Printer;
 use crate::output::sparkline::spark;
 use crate::output::table::{Cell, Table, Tone};
@@ -59,6 +59,7 @@ fn summary(task: &Task, marked_runs: Option<usize>, printer: &Printer<'_>) -> Ta
         }
     };
     let timeout = match definition.timeout {
+        None if definition.handler == "command" => format!("{} (default)", duration_text(COMMAND_TIMEOUT)),
         None => "default of the handler".to_owned(),
         Some(limit) if limit.is_zero() => "none".to_owned(),
         Some(limit) => duration_text(limit),
@@ -115,18 +116,5 @@ fn action(task: &Task) -> Vec<(&'static str, String)> {
     if definition.handler != "command" {
         return payload;
     }
-    let Ok(command) = Payload::parse(&definition.payload) else { return payload };
-    let quoted = |argv: &[String]| argv.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
-    let mut rows = vec![("command", quoted(&command.argv))];
-    rows.extend((!command.only_if.is_empty()).then(|| ("only if", quoted(&command.only_if))));
-    rows.extend(command.cwd.map(|folder| ("cwd", folder)));
-    rows.extend(command.user.map(|name| ("user", name)));
-    rows.extend(command.env.iter().map(|(key, value)| ("env", format!("{key}={}", shell_word(value)))));
-    rows.extend(command.env_from.into_iter().map(|name| ("env from", name)));
-    rows.extend((!command.stdin.is_empty()).then_some(("stdin", command.stdin)));
-    for (name, codes) in [("give up after", &command.give_up_exit_codes), ("skip after", &command.skip_exit_codes)] {
-        let codes = codes.iter().map(i32::to_string).collect::<Vec<_>>();
-        rows.extend((!codes.is_empty()).then(|| (name, format!("exit code {}", codes.join(", ")))));
-    }
-    rows
+    Payload::parse(&definition.payload).map_or(payload, |command| command.in_words())
 }

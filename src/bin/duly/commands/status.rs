@@ -60,8 +60,10 @@ fn print(status: &Status, retry: Option<&str>, printer: &mut Printer<'_>) -> Res
     match &status.server {
         Some(server) => line("server", &format!("{database}, {server}"), Tone::Plain),
         None => {
-            let [file, log] = [status.file_bytes, status.log_bytes].map(|size| bytes(size.unwrap_or_default()));
-            line("file", &format!("{database}, {file}; log {log}"), Tone::Plain);
+            let file = bytes(status.file_bytes.unwrap_or_default());
+            let log = status.log_bytes.filter(|size| *size > 0);
+            let log = log.map(|size| format!("; write-ahead log {}", bytes(size))).unwrap_or_default();
+            line("file", &format!("{database}, {file}{log}"), Tone::Plain);
             line("SQLite", &status.sqlite, Tone::Plain);
         }
     }

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::cli::{alarm_args, service_manager};
 use crate::exec::payload::{DEAD_RUN, PAYLOAD_FILE, Payload};
+use crate::exec::user;
 
 /// What a command inherits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,11 @@ const BASIC: &[&str] = if cfg!(windows) {
 const RUN: [&str; 6] =
     ["DULY_TASK", "DULY_RUN_ID", "DULY_ATTEMPT", "DULY_SCHEDULED_FOR", "DULY_ORIGIN", "DULY_IDEMPOTENCY_KEY"];
 
+/// Returns whether duly sets or removes a variable for each run of a command.
+pub(crate) fn sets(name: &str) -> bool {
+    RUN.contains(&name) || DEAD_RUN.contains(&name) || name == PAYLOAD_FILE
+}
+
 impl Environment {
     /// Sets what a command inherits, and what its `env_from` names; removes what is meant for this process only.
     pub(crate) fn apply(self, command: &mut Command, payload: &Payload) {
@@ -47,6 +53,10 @@ impl Environment {
     fn inherit(self, command: &mut Command) {
         if self == Environment::Clean {
             command.env_clear().envs(BASIC.iter().copied().filter_map(own));
+        }
+        // As under cron; a service of the system has neither.
+        for name in ["LOGNAME", "USER"].into_iter().filter(|name| cfg!(unix) && own(name).is_none()) {
+            command.envs(user::login_name().map(|user| (name, user)));
         }
     }
 }

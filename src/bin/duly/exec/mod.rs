@@ -36,7 +36,7 @@ use crate::exec::user::Account;
 use crate::output::forward::{Forward, Stream};
 
 /// Default timeout of an attempt.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Time for which other processes of the group may outlive the command.
 const LEFTOVER: Duration = Duration::from_secs(2);
 /// Time for which to wait for the end of the pipes when the group is empty: a process that left the group may hold them.
@@ -246,7 +246,7 @@ impl Handler for Commands {
     }
 
     fn default_timeout(&self) -> Option<Duration> {
-        Some(TIMEOUT)
+        Some(COMMAND_TIMEOUT)
     }
 }
 

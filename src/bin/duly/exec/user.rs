@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 
 use duly::{BoxError, Failure};
 
@@ -83,6 +84,12 @@ fn is_short_of_resources(error: &io::Error) -> bool {
 /// Returns whether the machine has a user of this name, if that can be known.
 pub(crate) fn exists(name: &str) -> Option<bool> {
     system::look_up(name).ok().map(|account| account.is_some())
+}
+
+/// Returns the name of the user of this process, if the machine knows it.
+pub(crate) fn login_name() -> Option<&'static str> {
+    static NAME: LazyLock<Option<String>> = LazyLock::new(system::login_name);
+    NAME.as_deref()
 }
 
 /// Returns this program, even if an upgrade has replaced its file.
@@ -180,6 +187,10 @@ mod system {
         }))
     }
 
+    pub(super) fn login_name() -> Option<String> {
+        User::from_uid(nix::unistd::getuid()).ok().flatten().map(|user| user.name)
+    }
+
     /// Closes the descriptors after standard error. The starter has opened none; the scheduler may have inherited some, which are
     /// for root. `keeps`: which of them stay open.
     pub(super) fn close_inherited(keeps: impl Fn(i32) -> bool) -> io::Result<()> {
@@ -246,6 +257,10 @@ mod system {
 
     pub(super) fn look_up(_name: &str) -> io::Result<Option<Account>> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this is supported on Linux only"))
+    }
+
+    pub(super) fn login_name() -> Option<String> {
+        None
     }
 
     pub(super) fn close_inherited(_keeps: impl Fn(i32) -> bool) -> io::Result<()> {

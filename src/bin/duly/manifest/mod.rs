@@ -301,7 +301,10 @@ mod tests {
             ("every = \"1m\"\nhandler = \"command\"", "the payload of a command: expected an object"),
             ("SHELL max_attempts = 3\nat_most_once = true", "at_most_once and max_attempts: expected one of them"),
             ("SHELL timeout = 10", "timeout: expected a string, found 10"),
-            ("SHELL timeout = \"ten\"", "timeout: expected a duration such as 15m or 1h 30m, found \"ten\""),
+            (
+                "SHELL timeout = \"ten\"",
+                "timeout: expected a duration such as 15m or 1h 30m (units: ms, s, m, h, d, w, y), found \"ten\"",
+            ),
             ("SHELL timeout = \"10\"", "timeout: expected a unit, as in 10s or 10m, found \"10\""),
             ("SHELL expires = \"1us\"", "expires: expected whole milliseconds, found \"1us\""),
             (

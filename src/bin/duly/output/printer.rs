@@ -27,6 +27,8 @@ pub(crate) struct Printer<'a> {
     /// The terminal for progress bars, if they are shown.
     pub(crate) bars: Option<Bars>,
     pub(crate) times: Times,
+    /// Prints an error, and ends the process: for a signal, on another thread than that of `main`.
+    pub(crate) end: fn(&str),
 }
 
 impl Printer<'_> {
@@ -66,13 +68,16 @@ impl Printer<'_> {
 
     /// The title of a column of times, with their zone: `NEXT (Europe/Rome)`, or `NEXT (Rome)` if the table is narrow.
     pub(crate) fn title(&self, word: &str) -> String {
-        let name = self.times.zone.name();
+        let name = self.times.zone_name();
         let city = name.rsplit('/').next().unwrap_or(name);
         format!("{word} ({})", if self.layout.is_roomy() { name } else { city })
     }
 
-    /// A time in a table: short, and with its distance from now where the table has space.
+    /// A time in a table: short, and with its distance from now where the table has space; for programs in RFC 3339.
     pub(crate) fn when(&self, at: Timestamp) -> String {
+        if self.layout.is_for_programs {
+            return self.times.zone.text_at(at);
+        }
         if self.layout.is_roomy() { self.times.brief_both(at) } else { self.times.brief(at) }
     }
 
@@ -157,10 +162,10 @@ mod tests {
     fn printed(json: bool, quiet: bool, print: impl FnOnce(&mut Printer<'_>)) -> String {
         let mut out = Vec::new();
         let times = Times { now: Timestamp::MIN, zone: Zone::named("UTC").unwrap() };
-        let heights = Heights::Digits;
+        let heights = Heights::Points;
         let err = &mut std::io::sink();
-        let layout = Layout { width: None, wraps: false, colour: false, ellipsis: "..." };
-        print(&mut Printer { out: &mut out, err, json, quiet, layout, heights, bars: None, times });
+        let layout = Layout { width: None, wraps: false, is_for_programs: false, colour: false, ellipsis: "..." };
+        print(&mut Printer { out: &mut out, err, json, quiet, layout, heights, bars: None, times, end: |_| () });
         String::from_utf8(out).unwrap()
     }
 

@@ -1,20 +1,20 @@
 //! Sparkline of the last runs of a task, oldest first, one character each. A bar is a run that succeeded; its height is its
-//! duration in eighths of the longest one. Other runs have a letter, so that no colour is needed. Pure.
+//! duration in eighths of the longest one. Without Unicode it is a point: digits would read as a number. Other runs have a letter, so that no colour is needed. Pure.
 
 use std::time::Duration;
 
 use duly::{Recent, RunStatus};
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-const DIGITS: [char; 8] = ['1', '2', '3', '4', '5', '6', '7', '8'];
+const POINTS: [char; 8] = ['.'; 8];
 
 /// The characters of runs that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heights {
     /// For terminals that show Unicode.
     Blocks,
-    /// Digits, 1 to 8, for other outputs.
-    Digits,
+    /// Points, for other outputs.
+    Points,
 }
 
 /// Returns the sparkline of `runs`.
@@ -22,7 +22,7 @@ pub(crate) fn spark(runs: &[Recent], heights: Heights) -> String {
     let longest = runs.iter().filter_map(|run| run.duration).max().unwrap_or_default();
     let ladder = match heights {
         Heights::Blocks => BLOCKS,
-        Heights::Digits => DIGITS,
+        Heights::Points => POINTS,
     };
     runs.iter()
         .map(|run| match run.status {

@@ -21,8 +21,10 @@ const ELASTIC_FLOOR: usize = 8;
 pub(crate) struct Layout {
     /// Maximum width of a line; `None`: unlimited.
     pub(crate) width: Option<u16>,
-    /// Whether long last cells are wrapped. Else they are written as one line, also if it is wider than `width`.
+    /// Whether long last cells are wrapped, as on a terminal. Else they are written as one line, also if it is wider than `width`.
     pub(crate) wraps: bool,
+    /// Whether a program reads the table: in a list each cell has a text, and no text has two blanks, which are between columns.
+    pub(crate) is_for_programs: bool,
     pub(crate) colour: bool,
     /// Written at the end of a shortened cell.
     pub(crate) ellipsis: &'static str,
@@ -109,6 +111,9 @@ impl Table {
 
     /// Writes each row as one line, or as several if its last cell is wrapped.
     pub(crate) fn write(&self, out: &mut dyn Write, layout: &Layout) -> io::Result<()> {
+        if self.one_line && layout.is_for_programs {
+            return self.write_for_programs(out);
+        }
         let mut widths = self.widths();
         if let Some(width) = layout.width {
             self.fit(&mut widths, width.into());
@@ -139,6 +144,29 @@ impl Table {
                 } else {
                     push(&mut line, text, *tone, layout);
                 }
+            }
+            end_line(out, &mut line)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a list whose columns a program finds by two blanks: no cell is empty, or has two blanks.
+    fn write_for_programs(&self, out: &mut dyn Write) -> io::Result<()> {
+        let text = |text: &str| match text.split_whitespace().collect::<Vec<_>>().join(" ") {
+            empty if empty.is_empty() => "-".to_owned(),
+            words => words,
+        };
+        let rows: Vec<Vec<String>> =
+            self.all_rows().map(|row| row.iter().map(|(cell, _)| text(cell)).collect()).collect();
+        let mut widths = self.widths();
+        widths.iter_mut().enumerate().for_each(|(column, width)| {
+            *width = rows.iter().filter_map(|row| row.get(column)).map(|cell| width_of(cell)).max().unwrap_or(*width);
+        });
+        let mut line = String::new();
+        for row in rows {
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(cell);
+                line.extend(std::iter::repeat_n(' ', width + GAP - width_of(cell)));
             }
             end_line(out, &mut line)?;
         }
@@ -275,7 +303,7 @@ impl Tone {
 mod tests {
     use super::{Cell, Layout, Table, Tone, shortened, width_of, wrapped};
 
-    const WHOLE: Layout = Layout { width: None, wraps: true, colour: false, ellipsis: "..." };
+    const WHOLE: Layout = Layout { width: None, wraps: true, is_for_programs: false, colour: false, ellipsis: "..." };
 
     fn table() -> Table {
         let mut table = Table::list(&["NAME", "STATUS", "NOTE"], &[0]);
@@ -322,6 +350,27 @@ mod tests {
             assert!(at(width).iter().all(|line| width_of(line) <= width.into()), "{width}: {:?}", at(width));
             assert_eq!(at(width).len(), 3);
         }
+    }
+
+    #[test]
+    fn a_program_finds_each_column_by_two_blanks() {
+        let mut table = table();
+        table.row([Cell::from("b"), Cell::from(""), Cell::from("two  blanks")]);
+        let lines = lines(&table, Layout { width: None, wraps: false, is_for_programs: true, ..WHOLE });
+        let columns: Vec<Vec<&str>> = lines
+            .iter()
+            .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+            .collect();
+        assert_eq!(
+            columns,
+            [
+                ["NAME", "STATUS", "NOTE"],
+                ["a\\nb", "dead", "no route to host, and no other way"],
+                ["a name of some length", "queued", "-"],
+                ["b", "-", "two blanks"],
+            ]
+        );
+        assert!(lines.iter().all(|line| line.find("STATUS").or(line.find("dead")).is_none_or(|at| at == 23)));
     }
 
     #[test]
