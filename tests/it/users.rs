@@ -335,6 +335,9 @@ fn root_imports_a_crontab_for_another_user() {
     let rows = "SELECT payload ->> '$.argv[2]', payload ->> 'user', payload ->> 'cwd' FROM scheduled_tasks ORDER BY id";
     assert_eq!(db.rows(rows), ["a|nobody|-", "b|nobody|-", "a|-|/root"]);
     let unknown = db.duly(&["import", "crontab", own, "--user", "nobody-here"]).output().expect("the program");
-    let printed = String::from_utf8_lossy(&unknown.stdout);
-    assert!(printed.contains("there is no user \"nobody-here\" on this machine"), "{printed}");
+    let printed = String::from_utf8_lossy(&unknown.stderr);
+    assert!(
+        printed.contains("invalid --user \"nobody-here\": there is no user of this name on this machine"),
+        "{printed}"
+    );
 }

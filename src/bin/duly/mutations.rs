@@ -15,7 +15,7 @@ use toml::Table;
 use crate::cli::args::Args;
 use crate::cli::values::{duration, json, variable};
 use crate::exec::payload::Payload;
-use crate::import::crontab::{self, Options};
+use crate::import::crontab::{self, Dialect, Options};
 use crate::import::source::{Parsed, ParsedTask};
 use crate::import::supercronic;
 use crate::import::users::User;
@@ -153,6 +153,7 @@ fn crontabs() {
             users: &users,
             zone: &zone,
             prefix: "cron",
+            dialect: if mutator.random.bool() { Dialect::Vixie } else { Dialect::BusyBox },
         };
         check_lines(&bytes, &around, |bytes| crontab::parse(bytes, &options));
     });

@@ -30,6 +30,9 @@ pub(crate) struct Crontab {
     /// System crontab: each entry names a user before the command. Assumed for /etc/crontab and files in /etc/cron.d.
     #[arg(long)]
     pub(crate) system: bool,
+    /// Crontab of a user, although every command begins with the name of a user of this machine, as in a system crontab.
+    #[arg(long, conflicts_with = "system")]
+    pub(crate) user_crontab: bool,
     /// User of the entries: of a system crontab, only those of this user are imported. They start in the home directory of this
     /// user, and run as this user if root imports them, otherwise as the user of duly run. Default: the current user; of a
     /// system crontab root imports the entries of all users, of a crontab in /var/spool/cron those of its user.

@@ -13,6 +13,8 @@ use crate::cli::failure::Failure;
 use crate::cli::import_args::{Common, Crontab, Import, Nanoclaw, Supercronic};
 use crate::cli::zone;
 use crate::commands::apply::{self, Row};
+use crate::exec::user;
+use crate::import::crontab::Dialect;
 use crate::import::foreign_rows::{self, Source};
 use crate::import::nanoclaw::Target;
 use crate::import::source::{Note, Parsed, ParsedTask, Place};
@@ -53,13 +55,35 @@ pub(crate) fn import(db: &Path, import: &Import, printer: &mut Printer<'_>) -> R
 fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let zone = zone::from_option(&args.common.tz)?;
     let (bytes, file) = read_file(&args.file)?;
-    let by_path = file.as_deref().filter(|file| !args.system && crontab::is_system_crontab(file));
+    let by_path = file.as_deref().filter(|file| !args.system && !args.user_crontab && crontab::is_system_crontab(file));
     let system = args.system || by_path.is_some();
     let root = users::is_root().then(|| users::current().name);
     let by_name = file.as_deref().filter(|_| root.is_some() && !system && args.user.is_none());
     let by_name = by_name.and_then(crontab::user_of_crontab).filter(|name| root.as_deref() != Some(*name));
     let user = args.user.as_deref().or(by_name).map_or_else(users::current, users::by_name);
     let others = system && args.user.is_none() && root.is_some();
+    let names = users::names();
+    let dialect = crontab::dialect(file.as_deref());
+    let dialect = dialect.map_err(|reason| Failure::Refused(format!("{}: {reason}", args.file.display())))?;
+    if dialect == Dialect::BusyBox {
+        printer.say(format!(
+            "{} is read as a crontab of BusyBox: % is not special, and a command is not started while it runs",
+            args.file.display()
+        ))?;
+    }
+    if !system && !args.user_crontab && crontab::names_users(&bytes, &names) {
+        let name = args.file.display();
+        return Err(Failure::Usage(format!(
+            "{name}: every command begins with the name of a user, as in a system crontab: import it with --system, or with \
+             --user-crontab if these are programs"
+        )));
+    }
+    if let Some(unknown) = args.user.as_ref().filter(|user| !names.contains(*user) && user::exists(user) == Some(false))
+    {
+        return Err(Failure::Usage(format!(
+            "invalid --user {unknown:?}: there is no user of this name on this machine"
+        )));
+    }
     let whose = if others { "all users" } else { &user.name };
     if let Some(file) = by_path {
         printer.say(format!(
@@ -82,9 +106,10 @@ fn import_crontab(db: &Path, args: &Crontab, printer: &mut Printer<'_>) -> Resul
         user: user.clone(),
         others,
         root,
-        users: &users::names(),
+        users: &names,
         zone: &zone,
         prefix: &args.prefix,
+        dialect,
     };
     import_tasks(db, &source, crontab::parse(&bytes, &options), &args.common, printer)
 }

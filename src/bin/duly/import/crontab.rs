@@ -22,6 +22,10 @@ pub(crate) const GRACE: Duration = Duration::from_secs(60);
 /// Most characters of a line that are printed.
 const MAX_LINE: usize = 120;
 
+/// What differs from cron for a command that leaves a process in the background.
+const LEAVES_PROCESS: &str = "it leaves a process in the background, which lives on under cron, and which duly ends 2 s after the command: \
+                              let the command wait for it (without &), or make that program a service";
+
 /// Options of the import.
 #[derive(Debug)]
 pub(crate) struct Options<'a> {
@@ -38,6 +42,7 @@ pub(crate) struct Options<'a> {
     /// The zone of entries above the first `CRON_TZ`.
     pub(crate) zone: &'a Zone,
     pub(crate) prefix: &'a str,
+    pub(crate) dialect: Dialect,
 }
 
 impl Options<'_> {
@@ -53,8 +58,33 @@ pub(crate) fn is_system_crontab(path: &Path) -> bool {
     path == Path::new("/etc/crontab") || path.parent() == Some(Path::new("/etc/cron.d"))
 }
 
+/// The folder of crontabs of BusyBox, on Alpine Linux and OpenWrt.
+const OF_BUSYBOX: &str = "/etc/crontabs";
+
 /// Folders of crontabs that have the names of their users.
-const SPOOLS: [&str; 4] = ["/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron", "/etc/crontabs"];
+const SPOOLS: [&str; 5] =
+    ["/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron", "/var/cron/tabs", OF_BUSYBOX];
+
+/// Whose rules a crontab follows where they differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// That of Vixie, from which those of Debian, Red Hat, SUSE and the BSDs come.
+    Vixie,
+    /// That of BusyBox: `%` is not special, and a command is not started while it runs.
+    BusyBox,
+}
+
+/// Returns whose rules the crontab at a path follows, or why it is none.
+pub(crate) fn dialect(path: Option<&Path>) -> Result<Dialect, String> {
+    let Some(path) = path else { return Ok(Dialect::Vixie) };
+    if path.file_name().is_some_and(|name| name == "anacrontab") {
+        let reason = "it is the table of anacron, which counts days since the last run: add its commands with duly add NAME --every 1d, \
+                      --every 7d or --cron @monthly; of a computer that was off, misfire run_once makes up for it";
+        return Err(reason.to_owned());
+    }
+    let is_of_busybox = path.parent().is_some_and(|folder| folder == Path::new(OF_BUSYBOX));
+    Ok(if is_of_busybox { Dialect::BusyBox } else { Dialect::Vixie })
+}
 
 /// Returns the user of a crontab in a folder of cron, by its path.
 pub(crate) fn user_of_crontab(path: &Path) -> Option<&str> {
@@ -75,10 +105,8 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], options: &'a Options<'_>) -> Parsed<'a>
     let mut parsed = Parsed::default();
     let mut names = Names::new(options.prefix);
     let mut variables = Rc::new(Variables::default());
-    let mut all_name_users = !options.system;
-    for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+    for (number, line) in lines_of(bytes).enumerate() {
         let place = Place::line(number + 1);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
         // A comment may be in any encoding.
         if line.trim_ascii_start().first() == Some(&b'#') {
             continue;
@@ -102,7 +130,10 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], options: &'a Options<'_>) -> Parsed<'a>
             },
             Line::Entry(entry) => match variables.name(entry, options, &mut names) {
                 Ok(name) => {
-                    all_name_users = all_name_users && begins_with_user(entry, options.users);
+                    let command = parse_entry(entry, options).map(|entry| entry.command);
+                    if command.is_ok_and(|command| lines::leaves_process(&command)) {
+                        parsed.remarks.push(note(LEAVES_PROCESS.into()));
+                    }
                     let variables = Rc::clone(&variables);
                     let item = Box::new(move |name: &str| match variables.task(name, entry, options) {
                         Ok(task) => task.into(),
@@ -115,11 +146,6 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], options: &'a Options<'_>) -> Parsed<'a>
         }
     }
     parsed.tasks.shrink_to_fit();
-    if all_name_users && !parsed.tasks.is_empty() {
-        let reason =
-            "every command begins with the name of a user: if this is a system crontab, import it with --system";
-        parsed.remarks.push(Note { place: Place::default(), text: String::new(), reason: reason.into() });
-    }
     // The home directory of a user that the tasks name is looked up at each start.
     let named = options.root.as_ref().is_some_and(|root| *root != options.user.name);
     let homeless = options.user.home.is_none() && !named && !variables.env.contains_key("HOME");
@@ -132,9 +158,43 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], options: &'a Options<'_>) -> Parsed<'a>
     parsed
 }
 
-/// Whether the command of an entry begins with the name of a user.
-fn begins_with_user(line: &str, users: &BTreeSet<String>) -> bool {
-    lines::parse_entry(line, true).is_ok_and(|entry| entry.user.is_some_and(|user| users.contains(user)))
+/// Returns the lines of a crontab, without the byte order mark that an editor may have put before the first of a file.
+fn lines_of(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    lines.map(|line| line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line))
+}
+
+/// Users that system crontabs name: those of another machine may not exist on this one.
+const OF_SYSTEMS: [&str; 8] = ["root", "www-data", "nobody", "daemon", "postgres", "mysql", "apache", "nginx"];
+
+/// Whether the command of each entry begins with the name of a user, as in a system crontab. As a program it would fail at each start.
+pub(crate) fn names_users(bytes: &[u8], users: &BTreeSet<String>) -> bool {
+    let entries = lines_of(bytes).filter_map(|line| match lines::parse(std::str::from_utf8(line).ok()?) {
+        Line::Entry(line) => Some(lines::parse_entry(line, true)),
+        _ => None,
+    });
+    let mut users = entries.map(|entry| {
+        let user = entry.ok().and_then(|entry| entry.user.map(str::to_owned));
+        user.is_some_and(|user| users.contains(&user) || OF_SYSTEMS.contains(&&*user))
+    });
+    users.next().is_some_and(|first| first && users.all(|one| one))
+}
+
+/// Parses an entry by the rules of its cron.
+fn parse_entry<'a>(line: &'a str, options: &Options<'_>) -> Result<Entry<'a>, String> {
+    let entry = lines::parse_entry(line, options.system)?;
+    if lines::has_flags(&entry.command) {
+        return Err(
+            "flags before the command (-n, -q, -s) are of a cron of the BSDs: write the command alone".to_owned()
+        );
+    }
+    Ok(match options.dialect {
+        Dialect::Vixie => entry,
+        Dialect::BusyBox => {
+            let command = lines::whole_command(line, options.system).to_owned();
+            Entry { command, input: String::new(), ..entry }
+        }
+    })
 }
 
 /// The result of a variable assignment.
@@ -212,14 +272,17 @@ impl Variables {
             .handler("command")
             .payload(self.payload(entry, options))
             .misfire(Misfire::Skip, GRACE)
-            .overlap(Overlap::Allow)
+            .overlap(match options.dialect {
+                Dialect::Vixie => Overlap::Allow,
+                Dialect::BusyBox => Overlap::Skip,
+            })
             .retry(RetryPolicy { max_attempts: 1, ..RetryPolicy::default() })
             .timeout(Duration::ZERO))
     }
 
     /// Parses an entry, and returns its time zone.
     fn entry<'a>(&'a self, line: &'a str, options: &'a Options<'_>) -> Result<(Entry<'a>, &'a Zone), String> {
-        let entry = lines::parse_entry(line, options.system)?;
+        let entry = parse_entry(line, options)?;
         if let Some(user) = entry.user.filter(|user| !options.others && *user != options.user.name) {
             let (user, own) = (truncated(user), &options.user.name);
             return Err(format!("it belongs to {user}, and this import is for {own}: import it with --user {user}"));
@@ -265,7 +328,7 @@ pub(crate) fn shortened(line: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Options, is_system_crontab, parse, user_of_crontab};
+    use super::{Dialect, Options, dialect, is_system_crontab, parse, user_of_crontab};
     use crate::import::source::Parsed;
     use crate::import::users::User;
     use duly::Zone;
@@ -283,6 +346,31 @@ mod tests {
         ] {
             assert_eq!(is_system_crontab(Path::new(path)), system, "{path}");
         }
+    }
+
+    #[test]
+    fn the_rules_of_another_cron_are_recognized_by_the_path() {
+        let of = |path: &str| dialect(Some(Path::new(path)));
+        assert_eq!((of("/etc/crontabs/root"), of("/etc/crontab")), (Ok(Dialect::BusyBox), Ok(Dialect::Vixie)));
+        assert_eq!(dialect(None), Ok(Dialect::Vixie));
+        assert!(of("/etc/anacrontab").unwrap_err().starts_with("it is the table of anacron"));
+        let zone = Zone::named("UTC").unwrap();
+        let task = |dialect, line: &str| {
+            let user = User { name: "root".into(), home: Some("/root".into()) };
+            let users = &BTreeSet::new();
+            let options =
+                Options { system: false, user, others: false, root: None, users, zone: &zone, prefix: "cron", dialect };
+            let text = format!("{line}\n");
+            let parsed = parse(text.as_bytes(), &options);
+            let first = parsed.tasks.first().map(|task| format!("{:?}", (task.item)("t").task));
+            first.ok_or_else(|| parsed.refused[0].reason.clone())
+        };
+        let line = "@daily date +%F";
+        let (vixie, busybox) = (task(Dialect::Vixie, line).unwrap(), task(Dialect::BusyBox, line).unwrap());
+        assert!(vixie.contains("date +\\\"]") && vixie.contains("overlap: Allow"), "{vixie}");
+        assert!(busybox.contains("date +%F\\\"]") && busybox.contains("overlap: Skip"), "{busybox}");
+        let reason = task(Dialect::Vixie, "@daily -nq prog").unwrap_err();
+        assert!(reason.starts_with("flags before the command"), "{reason}");
     }
 
     #[test]
@@ -305,7 +393,16 @@ mod tests {
         let of = |name: &str, home: Option<&str>| {
             let user = User { name: name.into(), home: home.map(str::to_owned) };
             let (users, root) = (&BTreeSet::new(), None);
-            let options = Options { system: true, user, others: false, root, users, zone: &zone, prefix: "cron" };
+            let options = Options {
+                system: true,
+                user,
+                others: false,
+                root,
+                users,
+                zone: &zone,
+                prefix: "cron",
+                dialect: Dialect::Vixie,
+            };
             let Parsed { tasks, refused, remarks, .. } = parse(text, &options);
             (tasks.iter().map(|task| task.place.line).collect::<Vec<_>>(), refused, remarks)
         };
@@ -331,7 +428,16 @@ mod tests {
         let users = BTreeSet::from(["root".to_owned(), "anna".to_owned(), "bob".to_owned()]);
         let user = User { name: "root".into(), home: Some("/root".into()) };
         let root = Some("root".to_owned());
-        let options = Options { system: true, user, others: true, root, users: &users, zone: &zone, prefix: "cron" };
+        let options = Options {
+            system: true,
+            user,
+            others: true,
+            root,
+            users: &users,
+            zone: &zone,
+            prefix: "cron",
+            dialect: Dialect::Vixie,
+        };
         let text = b"@daily root a\n@daily anna a\n@daily bob a\nHOME=/srv\n@daily anna b\n17 * * * * cd / && c\n";
         let parsed = parse(text, &options);
         let names: BTreeSet<&str> = parsed.tasks.iter().map(|task| &*task.name).collect();
@@ -340,18 +446,41 @@ mod tests {
     }
 
     #[test]
-    fn a_remark_suggests_system_if_every_command_begins_with_a_user() {
+    fn a_system_crontab_is_recognized_by_users_before_every_command() {
+        let users = BTreeSet::from(["anna".to_owned()]);
+        for (text, names_users) in [
+            ("@daily root a\n0 0 * * * anna b\n", true),
+            ("# one of another machine\nA=b\n\n@daily www-data a\n", true),
+            ("@daily root a\n0 0 * * * b c\n", false),
+            // A command may have the name of a user.
+            ("@daily anna\n", false),
+            ("A=b\n", false),
+        ] {
+            assert_eq!(super::names_users(text.as_bytes(), &users), names_users, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_line() {
         let zone = Zone::named("UTC").unwrap();
-        let users = BTreeSet::from(["root".to_owned(), "anna".to_owned()]);
-        let remarks = |text: &str, system: bool| {
-            let user = User { name: "root".into(), home: Some("/root".into()) };
-            let root = None;
-            let options = Options { system, user, others: false, root, users: &users, zone: &zone, prefix: "cron" };
-            parse(text.as_bytes(), &options).remarks.len()
+        let user = User { name: "root".into(), home: Some("/root".into()) };
+        let users = &BTreeSet::new();
+        let options = Options {
+            system: false,
+            user,
+            others: false,
+            root: None,
+            users,
+            zone: &zone,
+            prefix: "cron",
+            dialect: Dialect::Vixie,
         };
-        assert_eq!(remarks("@daily root a\n0 0 * * * anna b\n", false), 1);
-        assert_eq!(remarks("@daily root a\n0 0 * * * anna b\n", true), 0);
-        assert_eq!(remarks("@daily root a\n0 0 * * * b c\n", false), 0);
-        assert_eq!(remarks("@daily anna\n", false), 0, "a command may have the name of a user");
+        let with = |text: &str| {
+            let text = format!("\u{feff}{text}");
+            let parsed = parse(text.as_bytes(), &options);
+            assert!(parsed.refused.is_empty() && parsed.tasks.len() == 1, "{:?}", parsed.refused);
+            format!("{:?}", (parsed.tasks[0].item)("t").task)
+        };
+        assert!(with("A=b\r\n@daily a\r\n").contains(r#"\"env\":{\"A\":\"b\"}"#), "{}", with("A=b\n@daily a\n"));
     }
 }

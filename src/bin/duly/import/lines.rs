@@ -101,11 +101,29 @@ pub(crate) fn parse_entry(line: &str, system: bool) -> Result<Entry<'_>, String>
             truncated(random)
         ));
     }
+    if let [nickname @ ("@every_minute" | "@every_second")] = times[..] {
+        let instead = if nickname == "@every_minute" { "* * * * *" } else { "* * * * * *" };
+        times[0] = instead;
+    }
     let (command, input) = percent(rest);
     if command.trim().is_empty() {
         return Err("the command is empty".to_owned());
     }
     Ok(Entry { times: times.join(" "), user, command, input })
+}
+
+/// Returns the command of an entry that can be parsed, as it is written.
+pub(crate) fn whole_command(line: &str, system: bool) -> &str {
+    let line = line.strip_prefix('-').unwrap_or(line);
+    let times = if line.starts_with('@') { 1 } else { 5 };
+    (0..times + usize::from(system)).fold(line, |rest, _| split_word(rest).1)
+}
+
+/// Whether a command begins with the flags that crons of the BSDs have: `-n`, `-q`, `-s`.
+pub(crate) fn has_flags(command: &str) -> bool {
+    let (word, rest) = split_word(command);
+    let flags = word.strip_prefix('-').unwrap_or_default();
+    !rest.is_empty() && !flags.is_empty() && flags.bytes().all(|flag| b"nqs".contains(&flag))
 }
 
 const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
@@ -165,9 +183,55 @@ fn percent(text: &str) -> (String, String) {
     (command, input)
 }
 
+/// Whether a command line leaves a process in the background: it has an `&` outside of quotes that is neither one of `&&` nor part of a
+/// redirection, and does not wait.
+pub(crate) fn leaves_process(command: &str) -> bool {
+    let (mut quote, mut before, mut leaves) = (None, ' ', false);
+    let mut letters = command.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (None | Some('"'), '\\') => drop(letters.next()),
+            (Some(open), letter) if letter == open => quote = None,
+            (None, '\'' | '"') => quote = Some(letter),
+            (None, '#') if BLANKS.contains(&before) => break,
+            (None, '&') if ['>', '<'].contains(&before) || letters.peek() == Some(&'>') => {}
+            (None, '&') => leaves |= letters.next_if_eq(&'&').is_none(),
+            _ => {}
+        }
+        before = letter;
+    }
+    leaves && !command.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == "wait")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Line, is_field_of_times, parse, parse_entry};
+    use super::{Entry, Line, is_field_of_times, leaves_process, parse, parse_entry};
+
+    #[test]
+    fn a_command_that_leaves_a_process_is_recognized() {
+        for leaves in ["prog &", "nohup prog >/dev/null 2>&1 &", "(sleep 9 && prog) & echo", "a & b", "echo '&' &"] {
+            assert!(leaves_process(leaves), "{leaves}");
+        }
+        for waits in [
+            "prog",
+            "a && b",
+            "prog >/dev/null 2>&1",
+            "prog &> log",
+            "curl 'x?a=1&b=2'",
+            r"echo \&",
+            "a & b & wait",
+            "a # &",
+        ] {
+            assert!(!leaves_process(waits), "{waits}");
+        }
+    }
+
+    #[test]
+    fn names_of_other_crons_are_times() {
+        let times = |line| parse_entry(line, false).map(|entry| (entry.times, entry.command));
+        assert_eq!(times("@every_minute a"), Ok(("* * * * *".into(), "a".into())));
+        assert_eq!(times("@every_second a"), Ok(("* * * * * *".into(), "a".into())));
+    }
 
     #[test]
     fn a_field_of_times_is_distinguished_from_a_program() {
