@@ -277,6 +277,41 @@ fn insert_message(to: &Connection, id: &str, series: &str, status: &str, due: &s
     to.execute(&insert, [id, status, content]).expect("a row");
 }
 
+/// Each agent group of NanoClaw 2 may have a zone of its own, which its schedules are in; the others are in `--tz`.
+#[test]
+fn each_group_of_nanoclaw_2_has_its_zone() {
+    let db = TestDb::new();
+    for (group, id, due) in [
+        ("ag-1", "tokyo", "'2999-01-01T00:00:00.000Z'"),
+        ("ag-2", "rome", "'2999-01-01T08:00:00.000Z'"),
+        ("ag-3", "nowhere", "'2999-01-01T08:00:00.000Z'"),
+        ("ag-4", "plain", "'2999-01-01T08:00:00.000Z'"),
+    ] {
+        insert_message(&session(&db, group, "s"), id, &format!("'{id}'"), "pending", due, "'0 9 1 1 *'", "{}");
+    }
+    let zones = || db.rows("SELECT name, time_zone FROM scheduled_tasks ORDER BY name");
+    let named = |zone: &str| {
+        [("nowhere", "Europe/Rome"), ("plain", "Europe/Rome"), ("rome", "Europe/Rome"), ("tokyo", zone)]
+            .map(|(name, zone)| format!("nanoclaw:{name}|{zone}"))
+    };
+    // An older version has no such table.
+    let central = Connection::open(db.home().join("v2.db")).expect("a database");
+    central.execute_batch("CREATE TABLE agent_groups (id TEXT PRIMARY KEY);").expect("a table");
+    let first = import(&db, &["v2-sessions", "--", "node", "run-task.js"]);
+    assert_eq!((zones(), entries(&first, "remarks").len()), (named("Europe/Rome").to_vec(), 1), "{first}");
+    central
+        .execute_batch(
+            "CREATE TABLE container_configs (agent_group_id TEXT PRIMARY KEY, timezone TEXT);
+             INSERT INTO container_configs VALUES ('ag-1', 'Asia/Tokyo'), ('ag-2', NULL), ('ag-3', 'Not/AZone');",
+        )
+        .expect("zones");
+    let second = import(&db, &["v2-sessions", "--", "node", "run-task.js"]);
+    assert_eq!((zones(), entries(&second, "remarks").len()), (named("Asia/Tokyo").to_vec(), 0), "{second}");
+    // The run that NanoClaw has planned is the first.
+    let starts = "SELECT strftime('%Y-%m-%dT%H:%M', starts_at / 1000, 'unixepoch') FROM scheduled_tasks WHERE name = 'nanoclaw:tokyo'";
+    assert_eq!(db.rows(starts), ["2999-01-01T00:00"]);
+}
+
 #[test]
 fn tasks_of_the_sessions_of_nanoclaw_2_are_imported_or_refused_with_a_reason() {
     let db = TestDb::new();

@@ -82,6 +82,8 @@ pub(crate) enum Source {
 pub(crate) struct Session {
     /// The folders of the agent group and of the session, if the database is in its place.
     pub(crate) folders: Option<(String, String)>,
+    /// The name of the zone that the agent group has of its own, if it has one.
+    pub(crate) zone: Option<String>,
     /// Its messages of kind `task`, oldest first.
     pub(crate) rows: Vec<Row>,
 }
@@ -151,6 +153,28 @@ fn folders(file: &Path) -> Option<(String, String)> {
     Some((name(session.parent()?)?, name(session)?))
 }
 
+/// The central database of NanoClaw 2, in the folder of that of all sessions.
+const CENTRAL: &str = "v2.db";
+/// A database of an older version has no such column.
+const HAS_ZONES: &str =
+    "SELECT count(*) = 2 FROM pragma_table_info('container_configs') WHERE name IN ('agent_group_id', 'timezone')";
+const ZONE_OF_GROUP: &str = "SELECT timezone FROM container_configs WHERE agent_group_id = ?1";
+
+/// Returns the zone that the agent group of a session has of its own, by the central database beside the folder of all sessions.
+fn zone_of_group(session: &Path, group: &str) -> Result<Option<String>, ReadError> {
+    // data/v2.db and data/v2-sessions/GROUP/SESSION/inbound.db.
+    let Some(central) = session.ancestors().nth(4).map(|data| data.join(CENTRAL)).filter(|file| file.is_file()) else {
+        return Ok(None);
+    };
+    let connection = open(&central)?;
+    if !connection.query_row(HAS_ZONES, [], |row| row.get(0))? {
+        return Ok(None);
+    }
+    let mut found = connection.prepare(ZONE_OF_GROUP)?;
+    let mut rows = found.query([group])?;
+    Ok(rows.next()?.map(|row| row.get_ref(0).map(text)).transpose()?.flatten())
+}
+
 /// Opens the file read-only, together with its WAL. SQLite would create a missing WAL in order to read a file in WAL mode. Since
 /// no process uses the database then, it is opened as immutable.
 fn open(file: &Path) -> rusqlite::Result<Connection> {
@@ -205,7 +229,9 @@ fn source(connection: &Connection, file: &Path) -> Result<Source, ReadError> {
     let tables: BTreeSet<String> =
         connection.prepare(TABLES)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     if !tables.contains(TASKS.table) && tables.contains(MESSAGES.table) {
-        let session = Session { folders: folders(file), rows: rows(connection, &MESSAGES)? };
+        let folders = folders(file);
+        let zone = folders.as_ref().map(|(group, _)| zone_of_group(file, group)).transpose()?.flatten();
+        let session = Session { folders, zone, rows: rows(connection, &MESSAGES)? };
         return Ok(Source::Sessions(vec![session]));
     }
     if tables.contains(TASKS.table) {

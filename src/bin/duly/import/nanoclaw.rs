@@ -13,7 +13,7 @@ use crate::import::name::Names;
 use crate::import::source::{Note, Parsed, ParsedTask, Place};
 
 /// Options of the import.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Options<'a> {
     /// The zone in which NanoClaw reads all times.
     pub(crate) zone: &'a Zone,
@@ -23,7 +23,7 @@ pub(crate) struct Options<'a> {
 }
 
 /// What runs the tasks.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Target<'a> {
     /// A command, in its working directory.
     Command { argv: &'a [String], cwd: &'a str },

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use duly::{ImportItem, Misfire, NewTask, Overlap, ScheduleKind, Timestamp};
+use duly::{ImportItem, Misfire, NewTask, Overlap, ScheduleKind, Timestamp, Zone};
 use serde_json::{Map, Value, json};
 
 use crate::import::foreign_rows::{Row, Session};
@@ -29,6 +29,9 @@ pub(crate) fn convert(sessions: &[Session], options: &Options<'_>) -> Parsed<'st
     let mut parsed = Parsed::default();
     let mut names = Names::new(options.prefix);
     for session in sessions {
+        // As in NanoClaw, a zone that does not exist counts for nothing.
+        let own = session.zone.as_ref().and_then(|name| Zone::named(name).ok());
+        let options = &Options { zone: own.as_ref().unwrap_or(options.zone), ..*options };
         let mut all: Vec<Series<'_>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
         for row in &session.rows {
