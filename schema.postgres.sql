@@ -5,7 +5,8 @@
 --     with ON CONFLICT DO NOTHING, a second INSERT of the same name changes nothing;
 --   * any policy column of a task; status = 'paused' or 'active'; next_run = now, to run it now;
 --   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks; effects in doubt (see task_effects);
---   * concurrency_limits and rate_limits; DELETE FROM rate_limit_starts and rate_limit_openings, to forget starts.
+--   * concurrency_limits and rate_limits; to forget starts, DELETE FROM rate_limit_starts, and
+--     UPDATE rate_limit_openings SET opens_at = 1000000000000.
 -- A running scheduler sees it within its poll interval (default 1 s). Only the program itself may write anything else.
 --
 -- PostgreSQL 14 or newer; the encoding of the database is UTF8. The statements create everything in the current schema,

@@ -4,7 +4,8 @@
 --   * INSERT INTO scheduled_tasks (name, handler, payload, schedule_type, schedule_value[, ..]), next_run left NULL;
 --   * any policy column of a task; status = 'paused' or 'active'; next_run = now, to run it now;
 --   * UPDATE task_runs SET cancel_requested = 1; DELETE FROM scheduled_tasks; effects in doubt (see task_effects);
---   * concurrency_limits and rate_limits; DELETE FROM rate_limit_starts and rate_limit_openings, to forget starts.
+--   * concurrency_limits and rate_limits; to forget starts, DELETE FROM rate_limit_starts, and
+--     UPDATE rate_limit_openings SET opens_at = 1000000000000.
 -- A running scheduler sees it within its poll interval (default 1 s). Only the program itself may write anything else.
 --
 -- Times are INTEGER milliseconds since the Unix epoch, UTC; a CHECK refuses seconds. Durations are milliseconds.
@@ -618,6 +619,9 @@ END;
 -- A limit was changed: planned = 0 of a task that waits calls the loop, which derives anew which runs with the key may start.
 CREATE TRIGGER concurrency_limits_added AFTER INSERT ON concurrency_limits
 BEGIN
+    -- A REPLACE deletes the old row without its delete triggers.
+    DELETE FROM rate_limit_starts WHERE subject = 'key:' || NEW.concurrency_key AND NEW.max_starts IS NULL;
+    UPDATE rate_limit_openings SET opens_at = 1000000000000 WHERE subject = 'key:' || NEW.concurrency_key;
     UPDATE scheduled_tasks SET planned = 0
      WHERE id IN (SELECT * FROM (SELECT task_id FROM task_runs
                                   WHERE locked_by IS NULL AND (status = 'queued' OR status = 'failed')

@@ -9,7 +9,7 @@ use duly::{
     RetryPolicy, WhenLimited,
 };
 
-use crate::fixtures::{TestDb, at, minutes, seconds, work_off};
+use crate::fixtures::{TestDb, at, is_of_sqlite, minutes, seconds, work_off};
 
 const NOON: &str = "2027-03-14T12:00:00Z";
 
@@ -538,4 +538,46 @@ fn an_actor_neither_escapes_nor_forgets_a_limit() {
     let error = actor.remove("t").unwrap_err().to_string();
     assert!(error.contains("its starts are limited (max_starts)"), "{error}");
     client.remove("t").unwrap();
+}
+
+#[test]
+fn a_text_that_is_no_limit_holds_up_no_other_task() {
+    let (db, mut stepper) = with_workers(8);
+    for task in ["bad", "good"] {
+        stepper.client().add(asked(task, 1, minutes(1))).unwrap();
+        trigger(&stepper, task, 2);
+    }
+    let claims = step_after(&mut stepper, seconds(1));
+    assert_eq!(names(&claims), ["bad", "good"]);
+    succeed(&mut stepper, &claims);
+    db.execute("UPDATE scheduled_tasks SET max_starts = '0/1h' WHERE name = 'bad'");
+    step_after(&mut stepper, seconds(1));
+    assert_eq!(db.rows("SELECT status FROM scheduled_tasks WHERE name = 'bad'"), ["invalid"]);
+    assert_eq!(names(&step_after(&mut stepper, minutes(1))), ["good"]);
+    db.execute("UPDATE scheduled_tasks SET max_starts = '5/1h' WHERE name = 'bad'");
+    assert_eq!(names(&step_after(&mut stepper, seconds(1))), ["bad"]);
+    db.assert_sound();
+}
+
+#[test]
+fn starts_that_are_forgotten_by_sql_and_limits_that_are_replaced_are_examined_at_once() {
+    if is_of_sqlite("PostgreSQL has no REPLACE") {
+        return;
+    }
+    let (db, mut stepper) = with_workers(8);
+    stepper.client().add(asked("task", 1, minutes(60))).unwrap();
+    stepper.client().add(NewTask::manual("key").handler("work").overlap(Overlap::Allow).concurrency_key("k")).unwrap();
+    db.execute(
+        "INSERT INTO concurrency_limits (concurrency_key, max_running, max_starts, per_ms) VALUES ('k', 5, 1, 3600000)",
+    );
+    ["task", "key"].map(|task| trigger(&stepper, task, 3));
+    assert_eq!(names(&step_after(&mut stepper, seconds(1))), ["key", "task"]);
+    assert!(step_after(&mut stepper, seconds(1)).is_empty());
+    db.execute("DELETE FROM rate_limit_starts");
+    db.execute("UPDATE rate_limit_openings SET opens_at = 1000000000000");
+    assert_eq!(names(&step_after(&mut stepper, seconds(1))), ["key", "task"]);
+    assert!(step_after(&mut stepper, seconds(1)).is_empty());
+    db.execute("INSERT OR REPLACE INTO concurrency_limits (concurrency_key, max_running) VALUES ('k', 5)");
+    assert_eq!(names(&step_after(&mut stepper, seconds(1))), ["key"]);
+    db.assert_sound();
 }

@@ -156,7 +156,8 @@ const RATE_OF_TASK: &str = "SELECT max_starts FROM scheduled_tasks WHERE id = :t
 pub(crate) fn rate_of_task(tx: &Transaction<'_>, task: i64) -> Result<Option<Rate>, Fault> {
     let text: Option<Option<String>> =
         tx.prepare_cached(RATE_OF_TASK)?.query_row(named_params! { ":task": task }, |row| row.get(0)).optional()?;
-    Ok(text.flatten().as_deref().map(Rate::parse).transpose()?)
+    // A text that is no rate makes its task invalid, and holds up no other.
+    Ok(text.flatten().as_deref().and_then(|text| Rate::parse(text).ok()))
 }
 
 const NEXT_OPENING: &str = "SELECT min(opens_at) FROM rate_limit_openings";

@@ -25,25 +25,27 @@ pub(crate) enum Action {
 /// Arguments of `limit set`.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("on").args(["key", "handler"]).required(true))]
+#[command(group = ArgGroup::new("how").args(["running", "rate"]).multiple(true))]
 pub(crate) struct Set {
     /// Limit the runs with this concurrency key: how many run at once, how many start in a time, or both.
     #[arg(long, value_name = "KEY", requires = "how")]
     key: Option<String>,
     /// With --key: most runs that run at once, 1 to 1000. Without it, as before, or one.
-    #[arg(long, value_name = "N", requires = "key", group = "how", value_parser = number(1..=1000_u32))]
+    #[arg(long, value_name = "N", requires = "key", value_parser = number(1..=1000_u32))]
     running: Option<u32>,
     /// Limit the starts of this handler; the handler of commands is named command.
     #[arg(long, value_name = "HANDLER", requires = "rate", conflicts_with = "running")]
     handler: Option<String>,
     /// Most starts in any time of a length, retries included, as in 100/1m. With --key also none, which removes the rate; without it, the
     /// rate of a key stays as it is.
-    #[arg(long, value_name = "N/DUR", group = "how", value_parser = rate_or_none)]
+    #[arg(long, value_name = "N/DUR", value_parser = rate_or_none)]
     rate: Option<RateOrNone>,
 }
 
 /// Arguments of `limit remove`.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("on").args(["key", "handler"]).required(true))]
+#[command(group = ArgGroup::new("how").args(["running", "rate"]).multiple(true))]
 pub(crate) struct On {
     /// The concurrency key.
     #[arg(long, value_name = "KEY")]

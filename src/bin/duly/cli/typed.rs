@@ -18,6 +18,9 @@ const OTHER: [(&str, &str); 7] = [
     ("page", "http"),
 ];
 
+/// The field of a zone, which a stored task may have, too.
+const ZONE: &str = "time_zone";
+
 /// The options that are a schedule.
 const SCHEDULE: &str = "when";
 
@@ -45,8 +48,10 @@ impl Typed {
     pub(crate) fn failure(&self, error: Error) -> Failure {
         match error {
             Error::InvalidTask { field, found, expected } => match self.argument(field) {
-                Some(arg) => Failure::Usage(self.refused(arg, Some(&found), &format!("expected {expected}"))),
-                None => Failure::Duly(Error::InvalidTask { field, found, expected }),
+                Some(arg) if field != ZONE || self.is_typed(&found) => {
+                    Failure::Usage(self.refused(arg, Some(&found), &format!("expected {expected}")))
+                }
+                _ => Failure::Duly(Error::InvalidTask { field, found, expected }),
             },
             Error::InvalidConfig { field, reason } => match self.argument(field) {
                 Some(arg) => {
@@ -56,13 +61,18 @@ impl Typed {
                 }
                 None => Failure::Usage(Error::InvalidConfig { field, reason }.to_string()),
             },
-            Error::ZoneUnavailable { zone, expected } => match self.argument("time_zone") {
-                Some(arg) => Failure::Usage(self.refused(arg, Some(&zone), &format!("expected {expected}"))),
-                None => Failure::Duly(Error::ZoneUnavailable { zone, expected }),
+            Error::ZoneUnavailable { zone, expected } => match self.argument(ZONE) {
+                Some(arg) if self.is_typed(&zone) => {
+                    Failure::Usage(self.refused(arg, Some(&zone), &format!("expected {expected}")))
+                }
+                _ => Failure::Duly(Error::ZoneUnavailable { zone, expected }),
             },
-            Error::InvalidSchedule { text, reason } if self.plans() => match self.schedule() {
+            Error::InvalidSchedule { text, reason } => match self.schedule() {
                 Some(arg) => Failure::Usage(self.refused(arg, Some(&text), &reason)),
-                None => Failure::Usage(self.in_options(&Error::InvalidSchedule { text, reason }.to_string())),
+                None if self.is_typed(&text) => {
+                    Failure::Usage(self.in_options(&Error::InvalidSchedule { text, reason }.to_string()))
+                }
+                None => Failure::Duly(Error::InvalidSchedule { text, reason }),
             },
             other => Failure::Duly(other),
         }
@@ -112,9 +122,12 @@ impl Typed {
         self.command.get_arguments().find(|arg| arg.get_id() == id)
     }
 
-    /// Whether a schedule was typed, and not read from a file or from the database.
-    fn plans(&self) -> bool {
-        self.schedule().is_some() || self.command.get_name() == "next"
+    /// Whether a text was typed as the value of an argument, and not read from a file or from the database.
+    fn is_typed(&self, text: &str) -> bool {
+        // An error has the beginning of a long one.
+        let begins = |typed: &str| text.strip_suffix("...").is_some_and(|begin| typed.starts_with(begin));
+        let is_it = |typed: String| typed == text || begins(&typed);
+        self.command.get_arguments().any(|arg| self.typed(arg).is_some_and(is_it))
     }
 
     /// The value of an argument as it was typed.
@@ -171,14 +184,15 @@ mod tests {
             format!("invalid --backoff-cap: {expected}, found \"0ms\""),
             "not typed: its default"
         );
-        for (field, option) in
-            [("name", "NAME \"t\""), ("except_on", "--except"), ("time_zone", "--tz"), ("concurrency_key", "--key")]
-        {
+        for (field, option) in [("name", "NAME \"t\""), ("except_on", "--except"), ("concurrency_key", "--key")] {
             assert!(usage(&backoff, of_task(field)).starts_with(&format!("invalid {option}: ")), "{field}");
         }
         let schedule = || Error::InvalidSchedule { text: "61".into(), reason: "expected 5 fields".into() };
         assert_eq!(usage(&add(&["--cron", "61"]), schedule()), "invalid --cron \"61\": expected 5 fields");
-        assert_eq!(usage(&typed(&["next", "61 *"]), schedule()), "invalid schedule \"61\": expected 5 fields");
+        assert_eq!(usage(&typed(&["next", "61"]), schedule()), "invalid schedule \"61\": expected 5 fields");
+        let zone = || Error::ZoneUnavailable { zone: "Rome".into(), expected: "an IANA name".into() };
+        let next = typed(&["next", "@daily", "--tz", "Rome"]);
+        assert_eq!(usage(&next, zone()), "invalid --tz \"Rome\": expected an IANA name");
         let config = Error::InvalidConfig { field: "poll", reason: "expected 10 ms to an hour, found 0ms".into() };
         assert_eq!(usage(&typed(&["run", "--poll", "0"]), config), "invalid --poll \"0\": expected 10 ms to an hour");
         let of_limit = Error::InvalidTask { field: "per_ms", found: "0ms".into(), expected: "1ms".into() };
@@ -194,6 +208,12 @@ mod tests {
         assert!(matches!(apply.failure(of_task("backoff_ms")), Failure::Duly(_)));
         let schedule = Error::InvalidSchedule { text: "61".into(), reason: "expected 5 fields".into() };
         assert!(matches!(apply.failure(schedule), Failure::Duly(_)));
+        // Of a stored task.
+        let next = typed(&["next", "nightly"]);
+        let schedule = Error::InvalidSchedule { text: "61".into(), reason: "expected 5 fields".into() };
+        assert!(matches!(next.failure(schedule), Failure::Duly(_)));
+        let zone = Error::ZoneUnavailable { zone: "Mars/Olympus".into(), expected: "an IANA name".into() };
+        assert!(matches!(next.failure(zone), Failure::Duly(_)));
         let unknown = Error::UnknownTask { name: "t".into() };
         assert!(matches!(add(&["--now"]).failure(unknown), Failure::Duly(_)));
     }
