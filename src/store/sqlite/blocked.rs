@@ -195,7 +195,8 @@ const KEY_OF: &str = "SELECT concurrency_key FROM task_runs WHERE id = :run";
 
 const MAY_RELEASE: &str = "
     SELECT EXISTS (SELECT 1 FROM task_runs INDEXED BY task_runs_limited WHERE blocked = 'starts' AND task_id = :task)
-       AND NOT EXISTS (SELECT 1 FROM rate_limit_openings WHERE subject = 'task:' || :task)";
+       AND NOT EXISTS (SELECT 1 FROM rate_limit_openings WHERE subject = 'task:' || :task)
+       AND EXISTS (SELECT 1 FROM scheduled_tasks WHERE id = :task AND max_starts IS NOT NULL)";
 
 /// Releases the first of the runs of a task that wait for one of its starts, if one is left. Returns whether there is such a run.
 ///

@@ -82,7 +82,6 @@ pub(crate) fn reach(tx: &Transaction<'_>, mark: Option<ClockMark>) -> rusqlite::
 pub(crate) fn begin(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
     let run = Place { task: FIRST, unscheduled: 0, scheduled_for: 0 };
     reach(tx, Some(ClockMark { since: now, task: FIRST, run }))?;
-    tx.prepare_cached(CLOSE_AHEAD)?.execute(named_params! { ":now": now })?;
     reach_start(tx, Some(&StartMark { since: now, last: Start { subject: Vec::new(), number: 0 } }))
 }
 
@@ -91,6 +90,11 @@ const CLOSE_AHEAD: &str = "
     INSERT INTO rate_limit_openings (subject, opens_at)
     SELECT subject, 1000000000000 FROM rate_limit_starts WHERE started_at > :now AND subject NOT GLOB 'handler:*'
     ON CONFLICT (subject) DO UPDATE SET opens_at = excluded.opens_at";
+
+/// Has keys and tasks with starts in the future wait until these are set back.
+pub(crate) fn close_ahead(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
+    tx.prepare_cached(CLOSE_AHEAD)?.execute(named_params! { ":now": now }).map(drop)
+}
 
 /// A start that counts for a limit. Its subject may be any text.
 #[derive(Clone, Debug)]

@@ -19,6 +19,10 @@ impl Turning<'_> {
         self.memory.clock.planned = Misplanned::default();
         self.written.limits.examine();
         clock_mark::begin(tx, now)?;
+        // A server has not read them: it sets them back in the next turn, before anything starts.
+        if self.backing.is_none() {
+            clock_mark::close_ahead(tx, now)?;
+        }
         Ok(replan::rewound(tx, believed, now)?)
     }
 
