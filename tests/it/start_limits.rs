@@ -570,7 +570,7 @@ fn starts_that_are_forgotten_by_sql_and_limits_that_are_replaced_are_examined_at
     db.execute(
         "INSERT INTO concurrency_limits (concurrency_key, max_running, max_starts, per_ms) VALUES ('k', 5, 1, 3600000)",
     );
-    ["task", "key"].map(|task| trigger(&stepper, task, 3));
+    ["task", "key"].iter().for_each(|task| trigger(&stepper, task, 3));
     assert_eq!(names(&step_after(&mut stepper, seconds(1))), ["key", "task"]);
     assert!(step_after(&mut stepper, seconds(1)).is_empty());
     db.execute("DELETE FROM rate_limit_starts");

@@ -143,7 +143,7 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     let key = claim.concurrency_key.as_deref();
     let rate = max_starts.as_deref().map(Rate::parse).transpose()?;
     let starting = Starting { handler: &claim.handler, key, task: claim.task_id, rate };
-    if cx.written.limits.is_closed(tx, &starting)? {
+    if cx.written.limits.is_closed(tx, &starting, now)? {
         cx.written.postponed += 1;
         cx.written.blocked = true;
         blocked::await_start(tx, run, key, now)?;
@@ -157,7 +157,7 @@ pub(crate) fn claim(cx: &mut Change<'_>, claimer: &Claimer<'_>, slots: &mut Slot
     }
     // Another handler's run with the same key may have been claimed in this turn, or another program wrote the row: the reason is
     // derived again.
-    let place = cx.written.limits.place(tx, key)?;
+    let place = cx.written.limits.place(tx, key, now)?;
     if runs::claim(tx, run, claimer, (place, slots.started(now)), now)? == Wrote::Superseded {
         return Ok(blocked::place(tx, run, key, now)?);
     }

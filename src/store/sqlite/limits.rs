@@ -106,8 +106,8 @@ impl InForce {
     }
 
     /// Returns whether no start of a task is left. Reads nothing for a task without a rate.
-    pub(crate) fn is_closed(&self, tx: &Transaction<'_>, of: &Starting<'_>) -> rusqlite::Result<bool> {
-        Ok(self.any_closed && of.rate.is_some() && starts::is_closed(tx, &Subject::task(of.task))?)
+    pub(crate) fn is_closed(&self, tx: &Transaction<'_>, of: &Starting<'_>, now: Timestamp) -> rusqlite::Result<bool> {
+        of.rate.map_or(Ok(false), |rate| starts::is_used_up(tx, &Subject::task(of.task), &rate, now))
     }
 
     /// Returns what a start counts for: its task, its key and its handler, as far as they have rates.
@@ -171,20 +171,22 @@ impl InForce {
     }
 
     /// Returns where the next run of a key goes. Reads nothing for a key that cannot have a limit.
-    pub(crate) fn place(&self, tx: &Transaction<'_>, key: Option<&str>) -> rusqlite::Result<Place> {
+    pub(crate) fn place(&self, tx: &Transaction<'_>, key: Option<&str>, now: Timestamp) -> rusqlite::Result<Place> {
         let Some(key) = key.filter(|key| self.keys && !key.starts_with('#')) else { return Ok(Place::Alone) };
-        if self.any_closed && starts::is_closed(tx, &Subject::key(key))? {
+        if let Some(rate) = starts::rate_of_key(tx, key)?
+            && starts::is_used_up(tx, &Subject::key(key), &rate, now)?
+        {
             return Ok(Place::Full);
         }
         place(tx, key)
     }
 
     /// As [`InForce::place`], for a new run, which goes behind those that wait. The caller knows that a key without a limit is free.
-    pub(crate) fn place_of_new(&self, tx: &Transaction<'_>, key: Option<&str>) -> rusqlite::Result<Place> {
+    pub(crate) fn place_of_new(&self, tx: &Transaction<'_>, key: Option<&str>, now: Timestamp) -> rusqlite::Result<Place> {
         if key.is_some_and(|key| self.is_held(key)) {
             return Ok(Place::Full);
         }
-        let place = self.place(tx, key)?;
+        let place = self.place(tx, key, now)?;
         if let (Place::Slot(_), Some(key)) = (place, key)
             && tx.prepare_cached(ANY_WAITS)?.query_row(named_params! { ":key": key }, |row| row.get(0))?
         {

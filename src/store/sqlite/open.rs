@@ -319,7 +319,7 @@ impl Opener<'_, '_> {
         }
         let (has_older, overlap) = (self.scheduled > 0, self.due.plan.overlap);
         let starting = self.due.starting();
-        let starts_are_used = self.cx.written.limits.is_closed(self.cx.tx, &starting)?;
+        let starts_are_used = self.cx.written.limits.is_closed(self.cx.tx, &starting, self.cx.now)?;
         let mut facts =
             Waiting { origin, status: TaskStatus::Active, overlap, has_older, starts_are_used, key_is_taken: false };
         let mut slot = 0;
@@ -329,7 +329,7 @@ impl Opener<'_, '_> {
                 None => false,
                 // The task's own key is free if no run of the task is unfinished.
                 Some(key) if key.starts_with('#') => self.unfinished > 0,
-                Some(key) => match self.cx.written.limits.place_of_new(self.cx.tx, Some(key))? {
+                Some(key) => match self.cx.written.limits.place_of_new(self.cx.tx, Some(key), self.cx.now)? {
                     Place::Alone => !blocked::key_is_free(self.cx.tx, key)?,
                     Place::Slot(free) => {
                         slot = free;

@@ -134,6 +134,18 @@ pub(crate) fn is_closed(tx: &Transaction<'_>, subject: &Subject) -> rusqlite::Re
     tx.prepare_cached(IS_CLOSED)?.query_row(named_params! { ":subject": subject }, |row| row.get(0))
 }
 
+/// Returns whether no start of a key or a task is left, and closes it if nothing shows that yet: its row was deleted before the clock was set
+/// back.
+pub(crate) fn is_used_up(tx: &Transaction<'_>, subject: &Subject, rate: &Rate, now: Timestamp) -> rusqlite::Result<bool> {
+    if is_closed(tx, subject)? {
+        return Ok(true);
+    }
+    let opens_at = opens_at(tx, subject, rate)?.filter(|opens_at| *opens_at > now);
+    let Some(opens_at) = opens_at else { return Ok(false) };
+    tx.prepare_cached(CLOSE)?.execute(named_params! { ":subject": subject, ":at": opens_at })?;
+    Ok(true)
+}
+
 const CLOSED_UNTIL: &str = "SELECT opens_at FROM rate_limit_openings WHERE subject = :subject";
 
 /// Returns until when no start of a key or a task is left, if none is.
@@ -152,11 +164,10 @@ pub(crate) fn rate_of_key(tx: &Transaction<'_>, key: &str) -> rusqlite::Result<O
 
 const RATE_OF_TASK: &str = "SELECT max_starts FROM scheduled_tasks WHERE id = :task";
 
-/// Returns the rate of a task. A text that is no rate, which makes the task invalid, is a fault.
+/// Returns the rate of a task. A text that is no rate makes its task invalid, and holds up no other.
 pub(crate) fn rate_of_task(tx: &Transaction<'_>, task: i64) -> Result<Option<Rate>, Fault> {
     let text: Option<Option<String>> =
         tx.prepare_cached(RATE_OF_TASK)?.query_row(named_params! { ":task": task }, |row| row.get(0)).optional()?;
-    // A text that is no rate makes its task invalid, and holds up no other.
     Ok(text.flatten().as_deref().and_then(|text| Rate::parse(text).ok()))
 }
 

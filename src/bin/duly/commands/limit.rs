@@ -4,8 +4,6 @@ use duly::{Change, Client, Limit, LimitOn, LimitState, StartRate, duration_text}
 
 use serde_json::json;
 
-use serde_json::json;
-
 use crate::cli::failure::Failure;
 use crate::cli::limit_args::{Action, Limits};
 use crate::output::printer::Printer;

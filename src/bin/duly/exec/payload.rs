@@ -125,23 +125,6 @@ impl Payload {
         rows
     }
 
-    /// Returns the parts for people, each with its name; words are quoted for a shell.
-    pub(crate) fn in_words(self) -> Vec<(&'static str, String)> {
-        let quoted = |argv: &[String]| argv.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
-        let mut rows = vec![("command", quoted(&self.argv))];
-        rows.extend((!self.only_if.is_empty()).then(|| ("only if", quoted(&self.only_if))));
-        rows.extend(self.cwd.map(|folder| ("cwd", folder)));
-        rows.extend(self.user.map(|name| ("user", name)));
-        rows.extend(self.env.iter().map(|(key, value)| ("env", format!("{key}={}", shell_word(value)))));
-        rows.extend(self.env_from.into_iter().map(|name| ("env from", name)));
-        rows.extend((!self.stdin.is_empty()).then_some(("stdin", self.stdin)));
-        for (name, codes) in [("give up after", &self.give_up_exit_codes), ("skip after", &self.skip_exit_codes)] {
-            let codes = codes.iter().map(i32::to_string).collect::<Vec<_>>();
-            rows.extend((!codes.is_empty()).then(|| (name, format!("exit code {}", codes.join(", ")))));
-        }
-        rows
-    }
-
     /// Returns what follows an exit code of the command that is not 0.
     pub(crate) fn after_exit(&self, code: i32) -> Retry {
         if self.skip_exit_codes.contains(&code) {
