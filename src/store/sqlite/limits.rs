@@ -182,7 +182,12 @@ impl InForce {
     }
 
     /// As [`InForce::place`], for a new run, which goes behind those that wait. The caller knows that a key without a limit is free.
-    pub(crate) fn place_of_new(&self, tx: &Transaction<'_>, key: Option<&str>, now: Timestamp) -> rusqlite::Result<Place> {
+    pub(crate) fn place_of_new(
+        &self,
+        tx: &Transaction<'_>,
+        key: Option<&str>,
+        now: Timestamp,
+    ) -> rusqlite::Result<Place> {
         if key.is_some_and(|key| self.is_held(key)) {
             return Ok(Place::Full);
         }

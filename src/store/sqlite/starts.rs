@@ -136,7 +136,12 @@ pub(crate) fn is_closed(tx: &Transaction<'_>, subject: &Subject) -> rusqlite::Re
 
 /// Returns whether no start of a key or a task is left, and closes it if nothing shows that yet: its row was deleted before the clock was set
 /// back.
-pub(crate) fn is_used_up(tx: &Transaction<'_>, subject: &Subject, rate: &Rate, now: Timestamp) -> rusqlite::Result<bool> {
+pub(crate) fn is_used_up(
+    tx: &Transaction<'_>,
+    subject: &Subject,
+    rate: &Rate,
+    now: Timestamp,
+) -> rusqlite::Result<bool> {
     if is_closed(tx, subject)? {
         return Ok(true);
     }
