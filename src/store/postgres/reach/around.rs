@@ -181,6 +181,7 @@ fn starts(bench: &mut Sheets, subjects: &[String]) -> Result<(), Fault> {
 }
 
 /// Reads which of the tasks and keys that were read have no start left.
+#[cfg(feature = "page")]
 pub(super) fn openings(bench: &mut Sheets) -> Result<(), Fault> {
     let keys = texts(bench, "task_runs", "concurrency_key").into_iter().map(|key| format!("key:{key}"));
     let tasks = numbers(bench, "scheduled_tasks", "id").into_iter().map(|task| format!("task:{task}"));
