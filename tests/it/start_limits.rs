@@ -582,3 +582,23 @@ fn starts_that_are_forgotten_by_sql_and_limits_that_are_replaced_are_examined_at
     assert_eq!(names(&step_after(&mut stepper, seconds(1))), ["key"]);
     db.assert_sound();
 }
+
+#[test]
+fn what_falls_due_behind_a_run_that_waits_for_a_start_is_not_told_of_as_runs_that_take_long() {
+    let (db, mut stepper) = with_workers(8);
+    stepper.client().add(NewTask::interval("t", minutes(1)).handler("work").max_starts(1, minutes(60))).unwrap();
+    let claims = step_after(&mut stepper, minutes(1));
+    assert_eq!(names(&claims), ["t"]);
+    succeed(&mut stepper, &claims);
+    for _ in 0..12 {
+        assert!(step_after(&mut stepper, minutes(1)).is_empty());
+    }
+    let skipped = "SELECT occurrences || ' ' || error FROM task_runs WHERE status = 'skipped'";
+    let reason =
+        "an earlier run of the task was waiting for a start, of which its limits had left none (overlap policy)";
+    assert_eq!(db.rows(skipped), [format!("11 {reason}")]);
+    let kinds: Vec<_> =
+        stepper.client().check(&Limits::default()).unwrap().into_iter().map(|problem| problem.kind).collect();
+    assert_eq!(kinds, [ProblemKind::Limited]);
+    db.assert_sound();
+}

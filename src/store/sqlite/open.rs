@@ -24,7 +24,7 @@ use crate::store::sqlite::due::Due;
 use crate::store::sqlite::first_claim::{UNNUMBERED, first_claim, is_plain, opening};
 use crate::store::sqlite::first_look;
 use crate::store::sqlite::limits::{self, InForce, Place, Subjects};
-use crate::store::sqlite::open::reasons::{CUT, described, miss_reason, skip_reason};
+use crate::store::sqlite::open::reasons::{AWAITS_START, CUT, described, miss_reason, skip_reason};
 use crate::store::sqlite::pass_over::{PassedOver, PassedRow, pass_over};
 use crate::store::sqlite::row::Raw;
 use crate::store::sqlite::runs::{self, Claimer, Wrote};
@@ -402,12 +402,15 @@ impl Opener<'_, '_> {
     }
 
     fn skip(&mut self, span: &Span) -> Result<(), Fault> {
-        let reason = skip_reason(self.due, self.none_has_begun);
+        let awaits_start = self.none_has_begun
+            && limited::limited(self.cx.tx, &self.cx.written.limits, self.due, self.cx.now)?.left == Some(0);
+        let reason = if awaits_start { AWAITS_START.to_owned() } else { skip_reason(self.due, self.none_has_begun) };
         let Some((span, passed)) = self.pass_over(RunStatus::Skipped, span, &reason, By::Policy)? else {
             return Ok(());
         };
-        // Behind a run of the same resolution they are skipped because that is late, and not because runs take long.
-        if !self.was_held {
+        // Behind a run of the same resolution they are skipped because that is late, and behind one that waits for a start because of the
+        // limit: not because runs take long.
+        if !self.was_held || awaits_start {
             return Ok(());
         }
         match Notice::of_skips(passed.occurrences.saturating_sub(span.count), passed.occurrences) {

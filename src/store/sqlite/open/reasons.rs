@@ -8,6 +8,8 @@ use crate::store::sqlite::due::Due;
 /// Why an occurrence has no run.
 const UNFINISHED_BEFORE: &str = "an earlier run of the task was unfinished (overlap policy)";
 const WAITED_BEFORE: &str = "an earlier run of the task had not started yet (overlap policy): with a more urgent priority it starts before others";
+pub(super) const AWAITS_START: &str =
+    "an earlier run of the task was waiting for a start, of which its limits had left none (overlap policy)";
 const LATE: &str = "resolved later than the grace of the task (misfire policy)";
 const NOT_NOW: &str = "nothing catches up at a time that the task excludes (only_between, only_on, except_on)";
 const NONE_LEFT: &str = "nothing catches up while no start is left (when_limited)";
