@@ -190,7 +190,8 @@ impl TaskModel {
         let rows = rows(step, before.id);
         match (due, &rows[..]) {
             (None, []) => {}
-            (Some(at), []) if had_a_row => self.until = self.until.max(Some(at)),
+            // A row that waits to be planned, since the clock was wrong, shows a later occurrence as resolved.
+            (Some(at), []) if had_a_row || self.awaits => self.until = self.until.max(Some(at)),
             (Some(at), [row]) if row.0.scheduled_for == at && row.0.status == RunStatus::Missed && row.1 == 1 => {
                 self.until = self.until.max(Some(at));
             }
@@ -213,7 +214,13 @@ impl TaskModel {
         if due.is_empty() {
             return Err(format!("nothing is due, and rows were written: {rows:?}"));
         }
-        let checked = if self.rewound {
+        // A delay that was planned long after the clock was wrong counts from what has a row from that time.
+        let is_delayed = matches!((&self.calendar, &rows[..]), (Calendar::Delay(delay), [(row, _)])
+            if self.counts(step, before, *delay, row.scheduled_for)
+                || before.next_run.is_some_and(|resolved| resolved + delay == row.scheduled_for));
+        let checked = if self.rewound && is_delayed {
+            Ok(())
+        } else if self.rewound {
             covered(step, before.id, &due, &rows)
         } else {
             policies::check(step, before, self.since, &due, &rows)
@@ -222,7 +229,7 @@ impl TaskModel {
         if checked.is_err() && !step.is_full(before.id) {
             return checked;
         }
-        let newest = due.last().copied();
+        let newest = due.last().copied().max(rows.last().filter(|_| is_delayed).map(|(row, _)| row.scheduled_for));
         self.until = self.until.max(newest);
         self.next = newest.and_then(|newest| self.following(before, newest));
         self.sql_next = None;
@@ -272,7 +279,8 @@ impl TaskModel {
         let planned = |row: &TaskRow| (row.status.clone(), row.next_run, row.planned, row.active_since);
         let awaited = std::mem::take(&mut self.awaits);
         // The end of a run may plan it before, as the wrong clock has left it.
-        let is_left = planned(before) == planned(after) || after.active_since > step.now;
+        let by_the_end = matches!(self.calendar, Calendar::Delay(_)) && before.next_run.is_none();
+        let is_left = planned(before) == planned(after) || after.active_since > step.now || by_the_end;
         if awaited && !step.turn().is_some_and(Turn::sees_to_all) && is_left {
             self.awaits = true;
             return Ok(());
@@ -309,6 +317,9 @@ impl TaskModel {
         if let Calendar::Delay(delay) = self.calendar {
             return self.compare_delay(step, before, after, delay);
         }
+        if awaited && self.next != after.next_run && self.have_rows_until(step, after) {
+            self.next = after.next_run;
+        }
         let expected = match self.calendar {
             _ if self.next.is_some() || after.status == "paused" => &after.status,
             Calendar::Manual => "active",
@@ -323,6 +334,20 @@ impl TaskModel {
             return Err(format!("it is {} and due at {:?}, expected {:?}", after.status, after.next_run, self.next));
         }
         Ok(())
+    }
+
+    /// Whether all occurrences before `next_run` have rows of the wrong clock. A turn takes them for resolved if it plans the task when the
+    /// right clock shows a later time: no scheduler ran meanwhile.
+    fn have_rows_until(&self, step: &Step<'_>, row: &TaskRow) -> bool {
+        let has_a_row = |at: i64| {
+            let is = |run: &RunRow| run.task == row.id && run.is_scheduled();
+            step.before.runs.values().any(|run| is(run) && (run.scheduled_for..=run.newest()).contains(&at))
+        };
+        let mut at = self.next;
+        while let Some(one) = at.filter(|at| Some(*at) < row.next_run && has_a_row(*at)) {
+            at = self.following(row, one);
+        }
+        at.is_some() && at == row.next_run
     }
 
     /// A delay counts from the end of a run, or from when it was resolved, resumed or edited; it is unknown while a run is
