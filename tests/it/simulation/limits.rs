@@ -181,7 +181,7 @@ impl Scenario {
 
     /// Removes all limits of starts.
     pub(crate) fn lift_rates(&mut self) -> Check {
-        while let Some(task) = self.any_task(|task| task.max_starts.is_some() && task.status != "completed") {
+        while let Some(task) = self.any_task(|task| task.max_starts.is_some()) {
             let done = self.execute("UPDATE scheduled_tasks SET max_starts = NULL WHERE name = ?1", [&task]);
             let what = format!("the limit of {task} is removed by SQL");
             self.record_sql(done, Action::Edited { task, by_sql: true }, &what)?;
