@@ -1,7 +1,7 @@
 //! Limits across processes: the checker counts the runs of each key that execute, and keeps its own log of the starts of each
 //! handler, key and task. Users set, change and remove limits of keys and handlers; some tasks have limits of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use duly::{NewTask, StartRate};
 
@@ -181,7 +181,10 @@ impl Scenario {
 
     /// Removes all limits of starts.
     pub(crate) fn lift_rates(&mut self) -> Check {
-        while let Some(task) = self.any_task(|task| task.max_starts.is_some()) {
+        // Retention counts from the edit of a completed task.
+        let waiting: BTreeSet<i64> = self.history.tables.unfinished().map(|run| run.task).collect();
+        let is_left = |task: &TaskRow| task.status != "completed" || waiting.contains(&task.id);
+        while let Some(task) = self.any_task(|task| task.max_starts.is_some() && is_left(task)) {
             let done = self.execute("UPDATE scheduled_tasks SET max_starts = NULL WHERE name = ?1", [&task]);
             let what = format!("the limit of {task} is removed by SQL");
             self.record_sql(done, Action::Edited { task, by_sql: true }, &what)?;
