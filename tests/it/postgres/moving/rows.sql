@@ -38,9 +38,10 @@ SELECT 1800000000000 + i, iif(i % 2, 'action', 'edited'), 3, i * 2, 'page: ' || 
 INSERT INTO scheduler_instances (id, host, boot_id, pid, version, workers, lease_ms, started_at, seen_at, stopped_at, problems)
 SELECT 'owner:' || i, 'hÖst', 'boot', i, '0.1', 4, 60000, 1800000000000, 1800000000000, 1800000000001, '["' || i || '"]'
   FROM n WHERE i <= 100;
-INSERT INTO concurrency_limits SELECT 'key:' || i, 1 + i, NULL FROM n WHERE i <= 50;
+INSERT INTO concurrency_limits SELECT 'key:' || i, 1 + i, CASE WHEN i > 40 THEN i END, CASE WHEN i > 40 THEN 60000 END, NULL FROM n WHERE i <= 50;
 INSERT INTO rate_limits SELECT 'work:' || i, 1 + i, 1000, 'tasks.toml' FROM n WHERE i <= 7;
 INSERT INTO rate_limit_starts SELECT 'handler:work:' || i % 7, i, 1800000000000 + i FROM n WHERE i <= 1000;
+INSERT INTO rate_limit_openings SELECT 'key:key:' || i, 1800000000000 + i FROM n WHERE i > 40 AND i <= 50;
 INSERT INTO scheduler_alarms (channel, kind, subject, run_id, since, count, changed_at, found, advice)
 SELECT 'mail', 'dead', 'task:' || i, i, 1800000000000, i, 1800000000000, 'found ' || i, 'advice' FROM n WHERE i <= 50;
 INSERT INTO scheduler_alarm_channels (channel, kind, seen_id) VALUES ('mail', 'dead', 7);
