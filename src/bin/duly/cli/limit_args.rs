@@ -45,7 +45,6 @@ pub(crate) struct Set {
 /// Arguments of `limit remove`.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("on").args(["key", "handler"]).required(true))]
-#[command(group = ArgGroup::new("how").args(["running", "rate"]).multiple(true))]
 pub(crate) struct On {
     /// The concurrency key.
     #[arg(long, value_name = "KEY")]

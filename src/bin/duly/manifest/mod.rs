@@ -265,11 +265,8 @@ mod tests {
             ("task = 7", "task: expected tables, [[task]], found 7"),
             ("[[task]]\nevery = \"1m\"\nshell = \"true\"", "task 1: name: expected a string, found none"),
             ("limit = 7", "limit: expected tables, [[limit]], found 7"),
-            ("[[limit]]\nrunning = 3", "limit 1: expected concurrency_key and running, or handler and rate"),
-            (
-                "[[limit]]\nconcurrency_key = \"a\"\nrate = \"1/1m\"",
-                "limit 1: expected concurrency_key and running, or",
-            ),
+            ("[[limit]]\nrunning = 3", "limit 1: expected concurrency_key with running, rate or both"),
+            ("[[limit]]\nconcurrency_key = \"a\"", "limit 1: expected concurrency_key with running, rate or both"),
             ("[[limit]]\nrunnig = 3", "limit 1: unknown key \"runnig\": did you mean \"running\"?"),
             (
                 "[[limit]]\nhandler = \"mail\"\nrate = \"100\"",
