@@ -555,7 +555,6 @@ fn a_text_that_is_no_limit_holds_up_no_other_task() {
     assert_eq!(db.rows("SELECT status FROM scheduled_tasks WHERE name = 'bad'"), ["invalid"]);
     assert_eq!(names(&step_after(&mut stepper, minutes(1))), ["good"]);
     db.execute("UPDATE scheduled_tasks SET max_starts = '5/1h' WHERE name = 'bad'");
-    // What was set aside is tried again by a full turn.
     assert_eq!(names(&step_after(&mut stepper, minutes(1))), ["bad"]);
     db.assert_sound();
 }
@@ -590,15 +589,12 @@ fn what_falls_due_behind_a_run_that_waits_for_a_start_is_not_told_of_as_runs_tha
     let claims = step_after(&mut stepper, minutes(1));
     assert_eq!(names(&claims), ["t"]);
     succeed(&mut stepper, &claims);
-    for _ in 0..12 {
-        assert!(step_after(&mut stepper, minutes(1)).is_empty());
-    }
+    (0..12).for_each(|_| assert!(step_after(&mut stepper, minutes(1)).is_empty()));
     let skipped = "SELECT occurrences || ' ' || error FROM task_runs WHERE status = 'skipped'";
     let reason =
         "an earlier run of the task was waiting for a start, of which its limits had left none (overlap policy)";
     assert_eq!(db.rows(skipped), [format!("11 {reason}")]);
-    let kinds: Vec<_> =
-        stepper.client().check(&Limits::default()).unwrap().into_iter().map(|problem| problem.kind).collect();
-    assert_eq!(kinds, [ProblemKind::Limited]);
+    let problems = stepper.client().check(&Limits::default()).unwrap();
+    assert!(problems.len() == 1 && problems[0].kind == ProblemKind::Limited, "{problems:?}");
     db.assert_sound();
 }
