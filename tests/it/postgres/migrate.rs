@@ -26,7 +26,7 @@ pub(crate) const TABLES: [(&str, &str); 12] = [
 /// A database with rows in every table, on which no scheduler runs.
 fn source() -> TestDb {
     let (db, mut stepper, client) = TestDb::with_stepper_and_client();
-    client.set_limit(Limit::key("mail", 3)).unwrap();
+    client.set_limit(Limit::key("mail", 3).with_rate(5, crate::fixtures::seconds(60))).unwrap();
     client.set_limit(Limit::rate("work", 100, crate::fixtures::seconds(60))).unwrap();
     client.add(NewTask::once("sends", at(NOON)).handler("work").payload("a\nb\\N\tc\r \u{1f980}")).unwrap();
     client.add(NewTask::once("removed", at(NOON)).handler("work")).unwrap();
@@ -36,6 +36,7 @@ fn source() -> TestDb {
     finish_all(&mut stepper, &Outcome::failed("no route\n\\."));
     stepper.step().unwrap();
     stepper.stop().unwrap();
+    db.execute("INSERT INTO rate_limit_openings VALUES ('key:mail', 1805025600000)");
     db.execute("INSERT INTO task_effects (key, run_id, state, value, created_at, done_at) VALUES ('charge', 1, 'done', '{\"b\": 1, \"a\": [2.0]}', 1, 2)");
     db.execute("INSERT INTO scheduler_events (at, kind, detail) VALUES (1, 'clock_back', '')");
     db.execute("INSERT INTO scheduler_alarms (channel, kind, subject, since, count, changed_at, found, advice) VALUES ('mail', 'dead', '', 1, 1, 1, 'f', 'a')");

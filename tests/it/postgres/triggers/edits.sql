@@ -70,18 +70,18 @@ INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('key', 3)
 INSERT INTO concurrency_limits (concurrency_key, max_running) VALUES ('few', 3)
          ON CONFLICT (concurrency_key) DO UPDATE SET max_running = excluded.max_running
 UPDATE concurrency_limits SET max_running = 1
-UPDATE concurrency_limits SET concurrency_key = 'key' -- refused
+UPDATE concurrency_limits SET concurrency_key = concurrency_key || '2' -- refused
 UPDATE concurrency_limits SET managed_by = 'm'
 UPDATE concurrency_limits SET max_starts = 3, per_ms = 1000 WHERE concurrency_key = 'rated'
 UPDATE concurrency_limits SET max_starts = 2, per_ms = 60000 WHERE concurrency_key = 'rated'
 UPDATE concurrency_limits SET max_starts = NULL, per_ms = NULL
-UPDATE concurrency_limits SET max_starts = 3 WHERE concurrency_key = 'few' -- refused
+UPDATE concurrency_limits SET max_starts = 3 WHERE concurrency_key = 'few'
 UPDATE scheduled_tasks SET max_starts = '3/1d'
 UPDATE scheduled_tasks SET max_starts = '2/1h'
 UPDATE scheduled_tasks SET max_starts = NULL
 UPDATE scheduled_tasks SET when_limited = 'skip' WHERE name = 'due'
-UPDATE scheduled_tasks SET max_starts = 'often' -- refused
-UPDATE scheduled_tasks SET when_limited = 'never' -- refused
+UPDATE scheduled_tasks SET max_starts = 'often'
+UPDATE scheduled_tasks SET when_limited = 'never'
 DELETE FROM scheduled_tasks WHERE max_starts IS NOT NULL
 DELETE FROM concurrency_limits
 UPDATE rate_limits SET max_starts = 3
