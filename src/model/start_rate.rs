@@ -36,12 +36,9 @@ impl StartRate {
             return Err(Error::invalid_task("max_starts", self.starts, format!("1 to {MAX_STARTS}")));
         }
         // As long as any duration may be.
-        if parse_duration(&duration_text(self.per)).ok() != Some(self.per) {
-            return Err(Error::invalid_task(
-                "per_ms",
-                format!("{:?}", self.per),
-                "whole milliseconds, 1ms to 3652d 12h",
-            ));
+        if parse_duration(&duration_text(self.per)).ok() != Some(self.per) || self.per.is_zero() {
+            let expected = "whole milliseconds, 1ms to 3652d 12h";
+            return Err(Error::invalid_task("per_ms", duration_text(self.per), expected));
         }
         Ok(())
     }

@@ -273,7 +273,7 @@ pub(crate) fn check_any_is_open(plan: &Plan, first: Timestamp) -> Result<()> {
         }
         next = occurrence_after(plan, plan.end_of_period(occurrence).minus(MILLISECOND));
     }
-    // If the times of the day have excluded so many, only a date can make a difference.
+    // The times of the day exclude all of these. A later occurrence is open only if the dates say something else of it.
     if next.is_some_and(|reached| windows.have_dates_after(reached)) {
         return Ok(());
     }

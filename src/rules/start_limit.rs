@@ -52,7 +52,7 @@ mod tests {
     fn the_next_start_is_free_when_the_one_so_many_before_it_is_long_enough_ago() {
         let rate = Rate::parse("2/1m").expect("a rate");
         assert_eq!(rate, Rate { starts: 2, per: 60_000 });
-        assert_eq!(rate.opens_at(None), None, "no start that counts is so many before it");
+        assert_eq!(rate.opens_at(None), None, "there were fewer starts than the limit allows");
         assert_eq!(rate.opens_at(Some(1_805_025_600_000)), Some(Timestamp::from_millis(1_805_025_660_000)));
         assert_eq!(rate.opens_at(Some(i64::MAX)), Some(Timestamp::MAX));
         assert!(Rate::parse("2 a minute").is_err());

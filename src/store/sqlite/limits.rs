@@ -106,8 +106,16 @@ impl InForce {
     }
 
     /// Returns whether no start of a task is left. Reads nothing for a task without a rate.
-    pub(crate) fn is_closed(&self, tx: &Transaction<'_>, of: &Starting<'_>, now: Timestamp) -> rusqlite::Result<bool> {
-        of.rate.map_or(Ok(false), |rate| starts::is_used_up(tx, &Subject::task(of.task), &rate, now))
+    pub(crate) fn is_closed(
+        &mut self,
+        tx: &Transaction<'_>,
+        of: &Starting<'_>,
+        now: Timestamp,
+    ) -> rusqlite::Result<bool> {
+        let Some(rate) = of.rate else { return Ok(false) };
+        let is_closed = starts::is_used_up(tx, &Subject::task(of.task), &rate, now)?;
+        self.any_closed |= is_closed;
+        Ok(is_closed)
     }
 
     /// Returns what a start counts for: its task, its key and its handler, as far as they have rates.
@@ -171,11 +179,12 @@ impl InForce {
     }
 
     /// Returns where the next run of a key goes. Reads nothing for a key that cannot have a limit.
-    pub(crate) fn place(&self, tx: &Transaction<'_>, key: Option<&str>, now: Timestamp) -> rusqlite::Result<Place> {
+    pub(crate) fn place(&mut self, tx: &Transaction<'_>, key: Option<&str>, now: Timestamp) -> rusqlite::Result<Place> {
         let Some(key) = key.filter(|key| self.keys && !key.starts_with('#')) else { return Ok(Place::Alone) };
         if let Some(rate) = starts::rate_of_key(tx, key)?
             && starts::is_used_up(tx, &Subject::key(key), &rate, now)?
         {
+            self.any_closed = true;
             return Ok(Place::Full);
         }
         place(tx, key)
@@ -183,7 +192,7 @@ impl InForce {
 
     /// As [`InForce::place`], for a new run, which goes behind those that wait. The caller knows that a key without a limit is free.
     pub(crate) fn place_of_new(
-        &self,
+        &mut self,
         tx: &Transaction<'_>,
         key: Option<&str>,
         now: Timestamp,

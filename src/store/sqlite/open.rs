@@ -433,7 +433,7 @@ impl Opener<'_, '_> {
         if row.occurrences > span.count {
             return Ok(());
         }
-        self.notice(Notice::Limited, row.run, &format!("{} was skipped: {reason}", described(&span)))
+        self.notice(Notice::Limited, row.run, &format!("{}: {reason}", described(&span)))
     }
 
     fn miss(&mut self, span: &Span, reason: &str, notice: Notice) -> Result<(), Fault> {

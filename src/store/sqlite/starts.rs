@@ -2,8 +2,8 @@
 //!
 //! The newest starts of a subject are numbered, and the next one may follow when the start `max_starts` before it is `per_ms` ago. A start
 //! that uses up the rate of a key or a task writes a row of `rate_limit_openings`, with the time at which the next start is free: until a
-//! turn deletes that row, the subject is closed, and nothing else is asked. So a turn without such rows asks nothing, and none goes
-//! through the limits.
+//! turn deletes that row, the subject is closed. A claim compares the starts of its own key and task as well, since the clock may have been
+//! set back. No turn goes through all limits.
 
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, named_params};
 
@@ -121,6 +121,11 @@ pub(crate) fn record(
     if subject.of().is_none() {
         return Ok(false);
     }
+    close(tx, subject, rate, now)
+}
+
+/// Closes a subject if no start of it is free now. Returns whether it is closed.
+fn close(tx: &Transaction<'_>, subject: &Subject, rate: &Rate, now: Timestamp) -> rusqlite::Result<bool> {
     let opens_at = opens_at(tx, subject, rate)?.filter(|opens_at| *opens_at > now);
     let Some(opens_at) = opens_at else { return Ok(false) };
     tx.prepare_cached(CLOSE)?.execute(named_params! { ":subject": subject, ":at": opens_at })?;
@@ -142,13 +147,7 @@ pub(crate) fn is_used_up(
     rate: &Rate,
     now: Timestamp,
 ) -> rusqlite::Result<bool> {
-    if is_closed(tx, subject)? {
-        return Ok(true);
-    }
-    let opens_at = opens_at(tx, subject, rate)?.filter(|opens_at| *opens_at > now);
-    let Some(opens_at) = opens_at else { return Ok(false) };
-    tx.prepare_cached(CLOSE)?.execute(named_params! { ":subject": subject, ":at": opens_at })?;
-    Ok(true)
+    Ok(is_closed(tx, subject)? || close(tx, subject, rate, now)?)
 }
 
 const CLOSED_UNTIL: &str = "SELECT opens_at FROM rate_limit_openings WHERE subject = :subject";
@@ -214,9 +213,9 @@ pub(crate) fn open(
     rate: Option<&Rate>,
     now: Timestamp,
 ) -> rusqlite::Result<bool> {
-    let opens_at = rate.map(|rate| opens_at(tx, subject, rate)).transpose()?.flatten();
-    if let Some(at) = opens_at.filter(|at| *at > now) {
-        tx.prepare_cached(CLOSE)?.execute(named_params! { ":subject": subject, ":at": at })?;
+    if let Some(rate) = rate
+        && close(tx, subject, rate, now)?
+    {
         return Ok(false);
     }
     tx.prepare_cached(OPEN)?.execute(named_params! { ":subject": subject })?;

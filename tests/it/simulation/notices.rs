@@ -29,7 +29,7 @@ impl History {
                     let told = passed.filter(|skips| skipped < **skips && after.occurrences >= **skips).count() > 0;
                     let is_told = found.contains(&(after.id, "skipped"));
                     let held = was_held(step, after.task) || is_told && any_follows(step, after.task);
-                    // Behind a run that waits for a start nothing is told.
+                    // No event tells of skips that a limit of starts has caused.
                     let awaits_start = !is_told && self.may_await_start(step, after.task);
                     if told && !is_excluded(after) && held && !awaits_start {
                         expected.push((after.id, "skipped"));
