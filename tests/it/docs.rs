@@ -522,6 +522,26 @@ fn environment_variables_are_those_of_the_source() {
     assert!(read.len() > 15, "only {read:?} were found");
 }
 
+/// `.ci/planted` compiles the simulation alone, with the modules that it writes itself.
+#[test]
+fn the_simulation_imports_only_what_is_compiled_for_planted_bugs() {
+    let script = read(&tree().join(".ci/planted"));
+    let alone = script.split_once("<<'MODULES'").and_then(|(_, rest)| rest.split("\nMODULES\n").next());
+    let alone = alone.expect("the modules that .ci/planted writes");
+    let words: BTreeSet<&str> = alone.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+    let files = sources("tests/it/simulation").into_iter().map(|file| format!("tests/it/simulation/{file}"));
+    let mut seen = 0;
+    for file in files.chain(["tests/it/simulation.rs".to_owned()]) {
+        for path in paths(&read(&tree().join(&file))).iter().filter(|path| path[0] != "simulation") {
+            let names = path.iter().take(if path[0] == "store_sql" { 1 } else { 2 });
+            let missing: Vec<&String> = names.filter(|name| !words.contains(name.as_str())).collect();
+            assert!(missing.is_empty(), "{file} imports {}: move it, or compile it there too", path.join("::"));
+            seen += 1;
+        }
+    }
+    assert!(seen > 3, "only {seen} imports were found");
+}
+
 #[test]
 fn imports_are_read() {
     let read = |code: &str| paths(code).iter().map(|path| path.join("::")).collect::<Vec<_>>();

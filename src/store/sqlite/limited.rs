@@ -28,8 +28,7 @@ pub(crate) struct Limited {
 pub(crate) fn limited(tx: &Transaction<'_>, limits: &InForce, due: &Due, now: Timestamp) -> rusqlite::Result<Limited> {
     let (mut fewest, mut of_fewest) = (MOST, None);
     for (subject, rate) in limits.subjects(tx, &due.starting())? {
-        let is_closed = limits.any_closed() && starts::is_closed(tx, &subject)?;
-        let left = if is_closed { 0 } else { starts::left(tx, &subject, &rate, MOST, now)? };
+        let left = starts::left(tx, &subject, &rate, MOST, now)?;
         if left < fewest {
             (fewest, of_fewest) = (left, Some((subject, rate)));
         }

@@ -135,7 +135,7 @@ fn close(tx: &Transaction<'_>, subject: &Subject, rate: &Rate, now: Timestamp) -
 const IS_CLOSED: &str = "SELECT EXISTS (SELECT 1 FROM rate_limit_openings WHERE subject = :subject)";
 
 /// Returns whether no start of a key or a task is left.
-pub(crate) fn is_closed(tx: &Transaction<'_>, subject: &Subject) -> rusqlite::Result<bool> {
+fn is_closed(tx: &Transaction<'_>, subject: &Subject) -> rusqlite::Result<bool> {
     tx.prepare_cached(IS_CLOSED)?.query_row(named_params! { ":subject": subject }, |row| row.get(0))
 }
 

@@ -33,7 +33,7 @@ const EXCEPTED: &str = "2027-03-14, 2027-10-31";
 pub(crate) const EXCEPTED_DATES: [(i32, u32, u32); 2] = [(2027, 3, 14), (2027, 10, 31)];
 const MAX_TASKS: usize = 9;
 
-fn seconds(seconds: u64) -> Duration {
+pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 

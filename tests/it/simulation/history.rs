@@ -373,6 +373,7 @@ impl History {
             self.limits.rewind(step.now);
             self.rewinding = Some(step.now);
         }
+        self.limits.begin_step();
         self.check_transitions(step, monotonic)?;
         self.check_occurrences(step)?;
         self.check_wakes(step)?;

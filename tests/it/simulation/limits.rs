@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use duly::{NewTask, StartRate};
+use duly::{NewTask, StartRate, WhenLimited};
 
-use crate::fixtures::seconds;
+use crate::simulation::actions::seconds;
 use crate::simulation::history::{Action, Check};
 use crate::simulation::rows::{RunRow, TaskRow};
 use crate::simulation::scenario::{HANDLERS, Scenario};
@@ -28,6 +28,17 @@ pub(crate) struct Limits {
     starts: BTreeMap<String, Vec<i64>>,
     /// How many of them were before the limit last changed: a window that begins before that is not checked.
     before_change: BTreeMap<String, usize>,
+    /// By subject: how many of them this step has added.
+    of_step: BTreeMap<String, usize>,
+}
+
+impl Rate {
+    /// Returns how many starts are free now after these: each is compared with the one `starts` before it.
+    fn left(&self, starts: &[i64], now: i64) -> usize {
+        let is_free =
+            |next: &usize| (starts.len() + next).checked_sub(self.starts).is_none_or(|at| starts[at] + self.per <= now);
+        (0..self.starts).take_while(is_free).count()
+    }
 }
 
 impl Limits {
@@ -38,8 +49,12 @@ impl Limits {
 
     /// Returns what a start of a run counts for.
     fn rates(&self, run: &RunRow, task: &TaskRow) -> Vec<(String, Rate)> {
-        let key = run.key.as_ref().map(|key| format!("key:{key}"));
-        let known = [Some(format!("handler:{}", run.handler)), key].into_iter().flatten();
+        self.rates_of(&run.handler, run.key.as_deref(), task)
+    }
+
+    fn rates_of(&self, handler: &str, key: Option<&str>, task: &TaskRow) -> Vec<(String, Rate)> {
+        let key = key.map(|key| format!("key:{key}"));
+        let known = [Some(format!("handler:{handler}")), key].into_iter().flatten();
         let known = known.filter_map(|subject| Some((subject.clone(), *self.rates.get(&subject)?)));
         let of_task = task.max_starts.as_deref().map(|text| text.parse::<StartRate>().expect("a rate"));
         let of_task = of_task.map(|StartRate { starts, per }| Rate {
@@ -59,6 +74,7 @@ impl Limits {
     }
 
     fn started_of(&mut self, subject: &str, rate: Rate, now: i64) -> Check {
+        *self.of_step.entry(subject.to_owned()).or_default() += 1;
         let starts = self.starts.entry(subject.to_owned()).or_default();
         starts.push(now);
         let mut since = starts[self.before_change.get(subject).copied().unwrap_or_default()..].to_vec();
@@ -89,6 +105,28 @@ impl Limits {
         Some(starts[starts.len().checked_sub(rate.starts)?] + rate.per)
     }
 
+    /// A step begins.
+    pub(crate) fn begin_step(&mut self) {
+        self.of_step.clear();
+    }
+
+    /// Returns how many starts were left for the occurrences of a task that skips those beyond its limits, at least and at most: a turn starts
+    /// runs before and after it resolves what is due. `None`: it skips none.
+    pub(crate) fn left(&self, task: &TaskRow, now: i64) -> Option<(usize, usize)> {
+        if task.when_limited == WhenLimited::Wait {
+            return None;
+        }
+        let rates = self.rates_of(&task.handler, task.key.as_deref(), task).into_iter();
+        let left = rates.map(|(subject, rate)| {
+            let starts = self.starts.get(&subject).map(Vec::as_slice).unwrap_or_default();
+            let before = starts.len() - self.of_step.get(&subject).copied().unwrap_or_default();
+            // The scheduler may have forgotten starts before a change.
+            let known = self.before_change.get(&subject).copied().unwrap_or_default().min(before);
+            (rate.left(starts, now), rate.left(&starts[known..before], now))
+        });
+        left.reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
+    }
+
     /// The clock was wrong: a start in the future counts as one of now.
     pub(crate) fn rewind(&mut self, now: i64) {
         self.starts.values_mut().flatten().for_each(|start| *start = now.min(*start));
@@ -109,7 +147,9 @@ impl Limits {
 /// Limits the starts of some tasks, without a draw: by their number.
 pub(crate) fn limited(task: NewTask, number: i64) -> NewTask {
     match number % 13 {
+        2 => task.when_limited(WhenLimited::Skip),
         5 => task.max_starts(2, seconds(600)),
+        7 => task.max_starts(2, seconds(300)).when_limited(WhenLimited::Skip),
         9 => task.max_starts(1, seconds(120)),
         _ => task,
     }

@@ -3,25 +3,29 @@
 use duly::{Misfire, RunStatus};
 
 use crate::simulation::history::{Check, History, Step};
-use crate::simulation::policies::{excluded, is_excluded};
+use crate::simulation::policies::{excluded, is_excluded, is_limited};
 use crate::simulation::rows::RunRow;
 
 impl History {
     /// Checks the events about missed and skipped rows.
     pub(crate) fn check_notices(&self, step: &Step<'_>) -> Check {
-        let told = |kind: &str| ["missed", "caught_up", "skipped"].contains(&kind);
+        let told = |kind: &str| ["missed", "caught_up", "skipped", "limited"].contains(&kind);
         // Retention may delete a row in the step that writes it.
         let is_kept = |run: &i64| step.after.runs.contains_key(run);
         let events = step.fresh.events.iter().filter(|(kind, _, _)| told(kind));
         let mut found: Vec<(i64, &str)> = events
             .filter_map(|(kind, run, _)| Some(((*run)?, kind.as_str())))
             .filter(|(run, _)| is_kept(run))
+            .filter(|(run, kind)| *kind != "limited" || step.after.runs[run].status == RunStatus::Skipped)
             .collect();
         let mut expected: Vec<(i64, &str)> = Vec::new();
         for (before, after) in &step.changed {
             let Some(after) = after else { continue };
             match after.status {
                 RunStatus::Missed => expected.extend(missed(step, *before, after).map(|kind| (after.id, kind))),
+                RunStatus::Skipped if is_limited(after) => {
+                    expected.extend(before.is_none().then_some((after.id, "limited")));
+                }
                 RunStatus::Skipped => {
                     let skipped =
                         before.filter(|run| run.status == RunStatus::Skipped).map_or(0, |run| run.occurrences);
@@ -80,7 +84,9 @@ pub(crate) fn missed(step: &Step<'_>, before: Option<&RunRow>, after: &RunRow) -
         None if reason(after).contains("changed by SQL") => None,
         None => {
             let task = step.before.tasks.get(&after.task).or_else(|| step.after.tasks.get(&after.task))?;
-            let is_cut = reason(after).contains("one by one") || excluded(task, step.now).is_some();
+            let is_cut = reason(after).contains("one by one")
+                || reason(after).contains("while no start is left")
+                || excluded(task, step.now).is_some();
             let runs = task.misfire != Misfire::Skip
                 && !is_cut
                 && (any_opened(step, after.task) || has_one_already(step, after.id));

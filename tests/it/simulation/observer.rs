@@ -25,7 +25,8 @@ const TASKS: &str = "
     SELECT id, name, handler, schedule_type, schedule_value, time_zone, starts_at, ends_at, status, next_run, planned,
            active_since, overlap, misfire, misfire_grace_ms, catch_up_limit, max_attempts, backoff_ms, backoff_cap_ms,
            on_dead, pause_after_failures, failure_count, expires_ms, jitter_ms, priority, concurrency_key,
-           on_success, on_end, on_missed, only_between, except_on, max_starts
+           on_success, on_end, on_missed, only_between, except_on, max_starts,
+           when_limited
       FROM scheduled_tasks";
 
 /// The columns of `task_runs` that are compared.

@@ -26,15 +26,25 @@ pub(crate) struct TaskModel {
     sql_next: Option<i64>,
     /// When it was completed.
     pub(crate) completed_at: Option<i64>,
+    /// How many starts its limits leave in this step, at least and at most.
+    starts_left: Option<(usize, usize)>,
 }
 
 impl TaskModel {
     fn new(row: &TaskRow, now: i64) -> Self {
         let calendar = Calendar::of(row, now);
-        let (until, next, sql_next, completed_at) = (None, None, None, None);
-        let (rewound, awaits) = (false, false);
-        let new =
-            TaskModel { calendar, created: now, since: now, until, next, rewound, awaits, sql_next, completed_at };
+        let new = TaskModel {
+            calendar,
+            created: now,
+            since: now,
+            until: None,
+            next: None,
+            rewound: false,
+            awaits: false,
+            sql_next: None,
+            completed_at: None,
+            starts_left: None,
+        };
         let next = new.first(row);
         TaskModel { next, ..new }
     }
@@ -91,6 +101,7 @@ impl History {
                 continue;
             }
             let mut model = model.clone();
+            model.starts_left = self.limits.left(before.unwrap_or(after), step.now);
             model.apply(step, before.unwrap_or(after), after, subject).map_err(|broken| {
                 format!("task {:?} ({} {}): {broken}\n  {before:?}\n  {after:?}", after.name, after.kind, after.value)
             })?;
@@ -223,7 +234,7 @@ impl TaskModel {
         } else if self.rewound {
             covered(step, before.id, &due, &rows)
         } else {
-            policies::check(step, before, self.since, &due, &rows)
+            policies::check(step, before, self.since, self.starts_left, &due, &rows)
         };
         // Of too many rows one may have been written and pruned in one turn.
         if checked.is_err() && !step.is_full(before.id) {

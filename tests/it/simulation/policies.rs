@@ -39,13 +39,28 @@ pub(crate) fn is_excluded(row: &RunRow) -> bool {
         && row.error.as_ref().is_some_and(|error| error.contains("(only_between)") || error.contains("(except_on)"))
 }
 
-/// Checks the rows that were written for the occurrences that are due, for a task that counts from `since`.
-pub(crate) fn check(step: &Step<'_>, task: &TaskRow, since: i64, due: &[i64], rows: &[(&RunRow, i64)]) -> Check {
+/// Whether a row stands for occurrences for which no start was left.
+pub(crate) fn is_limited(row: &RunRow) -> bool {
+    row.attempt == 0 && row.error.as_ref().is_some_and(|error| error.starts_with("no start was left"))
+}
+
+/// Checks the rows that were written for the occurrences that are due, for a task that counts from `since`. `starts`: how many its limits leave, at least and at
+/// most, if it skips the others.
+pub(crate) fn check(
+    step: &Step<'_>,
+    task: &TaskRow,
+    since: i64,
+    starts: Option<(usize, usize)>,
+    due: &[i64],
+    rows: &[(&RunRow, i64)],
+) -> Check {
     let db = TestDb::of(step, task);
+    let (least, most) = starts.unwrap_or((usize::MAX, usize::MAX));
     let mut checked = Ok(());
-    // If the number of waiting runs is uncertain, one of the possible numbers must fit.
-    for waiting in db.waiting.0..=db.waiting.1 {
-        checked = check_rows(db.clone(), task, &expected(task, since, due, step.now, waiting), rows);
+    // If the number of waiting runs, or that of starts, is uncertain, one of the possible numbers must fit.
+    for (waiting, starts) in (least..=most).flat_map(|starts| (db.waiting.0..=db.waiting.1).map(move |n| (n, starts))) {
+        let items = expected(task, since, due, step.now, waiting, starts);
+        checked = check_rows(TestDb { starts, ..db.clone() }, task, &items, rows);
         if checked.is_ok() {
             break;
         }
@@ -53,12 +68,12 @@ pub(crate) fn check(step: &Step<'_>, task: &TaskRow, since: i64, due: &[i64], ro
     checked
 }
 
-fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -> Vec<Item> {
+fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize, starts: usize) -> Vec<Item> {
     let is_late = |at: &i64| (*at).max(since) < now - task.grace;
     let open: Vec<i64> = due.iter().copied().filter(|at| excluded(task, *at).is_none()).collect();
     let (late, timely): (Vec<i64>, Vec<i64>) = open.iter().partition(|at| is_late(at));
     let runs = match task.misfire {
-        _ if excluded(task, now).is_some() => 0,
+        _ if excluded(task, now).is_some() || starts == 0 => 0,
         Misfire::RunOnce => usize::from(timely.is_empty()),
         // The newest count first: those within the grace. If runs wait for each other, waiting runs count too.
         Misfire::RunAll => {
@@ -67,6 +82,7 @@ fn expected(task: &TaskRow, since: i64, due: &[i64], now: i64, waiting: usize) -
         }
         _ => 0,
     };
+    let runs = runs.min(starts);
     // Of those that are late, the oldest.
     let newest_missed = late[..late.len().saturating_sub(runs)].last();
     let mut items = Vec::new();
@@ -161,6 +177,8 @@ struct TestDb {
     /// Scheduled runs that are queued, and those that wait, queued or for a retry.
     queued: Range,
     waiting: Range,
+    /// How many starts are left for what is opened.
+    starts: usize,
     /// Scheduled runs that were not final before and after.
     scheduled: Vec<(i64, RunStatus, bool)>,
 }
@@ -168,7 +186,8 @@ struct TestDb {
 impl TestDb {
     fn of(step: &Step<'_>, task: &TaskRow) -> Self {
         let none = Range::default();
-        let mut db = TestDb { unfinished: none, queued: none, waiting: none, scheduled: Vec::new() };
+        let mut db =
+            TestDb { unfinished: none, queued: none, waiting: none, starts: usize::MAX, scheduled: Vec::new() };
         // A death may open a run of another task, or pause its own, while outcomes are recorded.
         let exact = step.died.is_empty();
         for before in step.before.unfinished().filter(|run| run.task == task.id) {
@@ -211,6 +230,12 @@ impl TestDb {
     }
 
     fn check_skip(&self, task: &TaskRow, row: &RunRow) -> Check {
+        if is_limited(row) {
+            return match self.starts {
+                0 => Ok(()),
+                left => Err(format!("run {} was skipped by a limit that leaves {left} starts", row.id)),
+            };
+        }
         let may_open = match task.overlap {
             Overlap::Skip => self.unfinished.1 == 0,
             Overlap::BufferOne => self.queued.1 == 0,
@@ -225,6 +250,10 @@ impl TestDb {
     }
 
     fn check_open(&mut self, task: &TaskRow, row: &RunRow) -> Check {
+        let Some(left) = self.starts.checked_sub(1) else {
+            return Err(format!("run {} was opened though its limits leave no start", row.id));
+        };
+        self.starts = left;
         let full = match task.overlap {
             Overlap::Skip => self.unfinished.0 > 0,
             Overlap::BufferOne => self.queued.0 > 0,

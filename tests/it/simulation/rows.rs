@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use duly::{Misfire, Origin, Overlap, RunStatus};
+use duly::{Misfire, Origin, Overlap, RunStatus, WhenLimited};
 use rusqlite::Row;
 use rusqlite::types::FromSql;
 
@@ -43,6 +43,7 @@ pub(crate) struct TaskRow {
     pub(crate) priority: u8,
     pub(crate) key: Option<String>,
     pub(crate) max_starts: Option<String>,
+    pub(crate) when_limited: WhenLimited,
 }
 
 impl TaskRow {
@@ -285,6 +286,7 @@ impl TaskRow {
             && text(row, 29).as_deref() == self.only_between.as_deref()
             && text(row, 30).as_deref() == self.except_on.as_deref()
             && text(row, 31).as_deref() == self.max_starts.as_deref()
+            && text(row, 32).as_deref() == Some(self.when_limited.as_str())
     }
 }
 
@@ -332,6 +334,7 @@ fn task(row: &Row<'_>) -> TaskRow {
         only_between: words(row, 29),
         except_on: words(row, 30),
         max_starts: words(row, 31),
+        when_limited: word(row, 32, WhenLimited::parse),
     }
 }
 
