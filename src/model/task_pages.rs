@@ -7,7 +7,7 @@ use crate::model::filter::NamePattern;
 use crate::model::run::{Origin, RunStatus};
 use crate::model::task::{Task, TaskStatus};
 
-/// Selects a page of tasks, by name.
+/// Selects a page of tasks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskQuery {
     pub(crate) pattern: Option<NamePattern>,
@@ -15,12 +15,41 @@ pub(crate) struct TaskQuery {
     pub(crate) status: Option<TaskStatus>,
     /// Also completed one-time tasks whose newest run is final and not dead.
     pub(crate) with_completed: bool,
-    /// Only tasks after this one.
+    pub(crate) order: TaskOrder,
+    /// Only tasks after this one, in the order of names.
     pub(crate) after: Option<After>,
     pub(crate) skip: usize,
     pub(crate) limit: usize,
     /// Most runs of each task.
     pub(crate) marks: usize,
+}
+
+/// The order of tasks. Those that are equal in it are in the order of their names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TaskOrder {
+    #[default]
+    Name,
+    /// Invalid tasks, then those with dead runs since their last success or resume, most of them first, then those that are retried.
+    Failing,
+    /// By the next run.
+    Next,
+    /// By the end of the last run, the newest first.
+    Last,
+}
+
+impl TaskOrder {
+    /// Returns the terms of ORDER BY, for the table `t`, which both stores read alike.
+    pub(crate) fn terms(self) -> &'static str {
+        match self {
+            TaskOrder::Name => "t.name",
+            TaskOrder::Failing => {
+                "CASE WHEN t.status = 'invalid' THEN 0 WHEN t.failure_count > 0 THEN 1 WHEN t.last_status = 'failed' THEN 2 ELSE 3 END,
+                 t.failure_count DESC, t.name"
+            }
+            TaskOrder::Next => "CASE WHEN t.next_run IS NULL THEN 1 ELSE 0 END, t.next_run, t.name",
+            TaskOrder::Last => "CASE WHEN t.last_finished IS NULL THEN 1 ELSE 0 END, t.last_finished DESC, t.name",
+        }
+    }
 }
 
 /// The last task of the page before.
@@ -114,6 +143,30 @@ impl RunQuery {
         let end = end.filter(|(_, at)| !is_full && !is_late(*at)).map(|(run, _)| run);
         let next = if is_full { runs.last().map(|run| run.id) } else { end };
         RunPage { runs, next, is_cut: end.is_some() }
+    }
+}
+
+#[cfg(all(test, feature = "postgres"))]
+impl TaskQuery {
+    /// Selects some of the tasks that the tests of the server's reach write. `name`: one of them.
+    pub(crate) fn random(random: &mut fastrand::Rng, name: &str) -> Self {
+        let after = match random.u8(..3) {
+            0 => None,
+            1 => Some(After::Name(name.to_owned())),
+            _ => Some(After::Id(random.i64(1..14))),
+        };
+        let orders = [TaskOrder::Name, TaskOrder::Failing, TaskOrder::Next, TaskOrder::Last];
+        TaskQuery {
+            pattern: random.bool().then(|| "task-?".into()),
+            handler: random.bool().then(|| "beta".to_owned()),
+            status: None,
+            with_completed: random.bool(),
+            order: if after.is_some() { TaskOrder::Name } else { orders[random.usize(..4)] },
+            after,
+            skip: random.usize(..3),
+            limit: random.usize(1..6),
+            marks: random.usize(1..6),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::model::recorded::EventFilter;
 use crate::model::report::Recent;
 use crate::model::run::{RunFilter, RunStatus};
 use crate::model::task::{Task, TaskStatus, check_name};
-use crate::model::task_pages::{After, Mark, TaskQuery};
+use crate::model::task_pages::{After, Mark, TaskOrder, TaskQuery};
 use crate::page::answer::{apart, panicked};
 use crate::page::html::links::encoded;
 use crate::page::state::State;
@@ -86,6 +86,7 @@ async fn tasks(state: Shared, uri: Uri) -> Response {
             handler: parameters.text("handler").map(str::to_owned),
             status: parameters.parsed("status", &choices(TaskStatus::ALL))?,
             with_completed: true,
+            order: TaskOrder::Name,
             after: parameters.text("after").map(after),
             skip: 0,
             limit: parameters.number("limit", TASKS, MAX_TASKS)?,

@@ -16,6 +16,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/tasks/{name}", get(html::task::page))
         .route("/runs", get(html::runs::page))
         .route("/runs/{id}", get(html::run::page))
+        .route("/runs/{id}/output/{attempt}", get(html::run::output))
         .route("/timeline", get(html::timeline::page))
         .route("/schedulers", get(html::schedulers::page))
         .route("/events", get(html::events::page))

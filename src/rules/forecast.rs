@@ -217,10 +217,16 @@ impl Task {
         noted(&self.definition, &plan, ahead)
     }
 
-    /// Returns in words what was understood of a calendar interval; `None` for other schedules, and for one that is not valid.
+    /// Returns in words what was understood of a calendar interval or a cron expression; `None` for other schedules, for one that is not
+    /// valid, and for a cron expression that a few words cannot say.
     #[doc(hidden)]
     pub fn understood(&self) -> Option<String> {
-        self.definition.check(self.created_at, &mut Schedules::default()).ok()?.understood()
+        Some(format!("{}, in the time zone {}", self.schedule_words()?, self.definition.time_zone))
+    }
+
+    /// As [`Task::understood`], without the zone.
+    pub(crate) fn schedule_words(&self) -> Option<String> {
+        self.definition.check(self.created_at, &mut Schedules::default()).ok()?.words()
     }
 
     /// Projects what would happen to the occurrences if no scheduler ran from `since` until `until`, and no run of the task

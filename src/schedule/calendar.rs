@@ -195,14 +195,14 @@ impl fmt::Display for DayOfMonth {
 }
 
 /// `a`, `a and b`, `a, b and c`.
-fn enumerated(items: &[String]) -> String {
+pub(super) fn enumerated(items: &[String]) -> String {
     match items {
         [first @ .., before, last] => [first, &[format!("{before} and {last}")]].concat().join(", "),
         _ => items.concat(),
     }
 }
 
-fn weekday_name(day: Weekday) -> &'static str {
+pub(super) fn weekday_name(day: Weekday) -> &'static str {
     match day {
         Weekday::Mon => "Monday",
         Weekday::Tue => "Tuesday",

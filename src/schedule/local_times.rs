@@ -80,10 +80,12 @@ impl LocalTimes {
         Ok(LocalTimes { times: Times::Calendar(calendar), rule: Rule::Fixed, zone })
     }
 
-    /// Returns what was understood of a calendar interval, in words.
-    pub(super) fn understood(&self) -> Option<String> {
-        let Times::Calendar(calendar) = &self.times else { return None };
-        Some(format!("{calendar}, in the time zone {}", self.zone.name()))
+    /// Returns the times in words, without the zone, unless a few words cannot say those of a cron expression.
+    pub(super) fn words(&self) -> Option<String> {
+        match &self.times {
+            Times::Calendar(calendar) => Some(calendar.to_string()),
+            Times::Cron(pattern) => pattern.words(),
+        }
     }
 
     /// Returns the first occurrence after `at`, never `at` itself.

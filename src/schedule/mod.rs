@@ -132,10 +132,11 @@ pub(crate) struct Count {
 }
 
 impl Schedule {
-    /// Returns in words what was understood of a calendar interval.
-    pub(crate) fn understood(&self) -> Option<String> {
+    /// Returns the local times of a schedule in words, without the zone; `None` for other schedules, and for times that a few words cannot
+    /// say.
+    pub(crate) fn words(&self) -> Option<String> {
         let Schedule::Local(times) = self else { return None };
-        times.understood()
+        times.words()
     }
 
     /// Parses the columns `schedule_type`, `schedule_value` and `time_zone`. `anchor` is the start of an interval's

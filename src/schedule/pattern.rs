@@ -6,6 +6,8 @@
 //!
 //! All times here are naive local times. This module knows no time zone.
 
+mod words;
+
 use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};

@@ -2,6 +2,7 @@
 //! by keyboard, and with hostile texts. Pictures of pages with faults are written to `target/screenshots`, with `DULY_CI=1` of all.
 
 mod driver;
+mod filters;
 mod sample;
 
 use std::path::{Path, PathBuf};

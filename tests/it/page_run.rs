@@ -245,3 +245,31 @@ fn a_task_or_key_that_is_not_utf8_breaks_no_page() {
         assert!(!page.contains("<i>") && !page.contains("<u>") && !page.contains("<s>"), "{path}: {page}");
     }
 }
+
+#[test]
+fn an_output_is_searched_and_downloaded() {
+    let (db, client) = TestDb::with_client();
+    client.add(manual("digest")).expect("a task");
+    db.execute(
+        "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, started_at, finished_at, output)
+         VALUES (1, 'work', 1800000000000, 'manual', 'dead', 1800000000000, 1, 1800000000000, 1800000001000,
+                 'one' || char(10) || 'ERROR: <no>' || char(10) || 'three' || char(10) || 'an error' || char(10)),
+                (1, 'work', 1800000000001, 'manual', 'succeeded', 1800000000001, 1, 1800000000000, 1800000001000, NULL)",
+    );
+    let served = Served::new(db, false);
+    let page = served.text("/runs/1");
+    assert!(page.contains(">one\nERROR: &lt;no&gt;\nthree\nan error\n</pre>"), "{page}");
+    assert!(page.contains("<a href=\"/runs/1/output/1\" download>Download</a>"), "{page}");
+    let found = served.text("/runs/1?find=+error+");
+    assert!(found.contains(">    2  ERROR: &lt;no&gt;\n    4  an error\n</pre>"), "{found}");
+    assert!(found.contains("Lines with this text: 2 of 4 lines.") && found.contains("value=\"error\""), "{found}");
+    assert!(!served.text("/runs/2").contains("Find in output"), "it has none");
+    let file = request(served.address, "/runs/1/output/1", "*/*");
+    assert_eq!(
+        (file.code, &*file.kind, &*file.text),
+        (200, "text/plain; charset=utf-8", "one\nERROR: <no>\nthree\nan error\n")
+    );
+    for path in ["/runs/1/output/2", "/runs/2/output/1", "/runs/3/output/1", "/runs/1/output/x"] {
+        assert_eq!(served.get(path).0, 404, "{path}");
+    }
+}

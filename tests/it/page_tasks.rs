@@ -69,6 +69,75 @@ fn tasks_are_in_pages_of_fifty_and_can_be_filtered() {
 }
 
 #[test]
+fn tasks_are_in_groups_by_name_or_in_another_order() {
+    let served = served(|db| {
+        let client = db.client();
+        for name in ["alone/one", "backup/home", "backup/mail", "zeta"] {
+            client.add(NewTask::cron(name, "30 3 * * *").time_zone("Europe/Rome").handler("work")).expect("a task");
+        }
+        client.add(NewTask::interval("tick", crate::fixtures::minutes(5)).handler("work")).expect("a task");
+        db.plain()
+            .execute_batch(
+                "UPDATE scheduled_tasks SET failure_count = 3, last_status = 'dead' WHERE name = 'zeta';
+                 UPDATE scheduled_tasks SET last_status = 'failed', last_finished = 1800000001000 WHERE name = 'backup/mail';
+                 UPDATE scheduled_tasks SET last_status = 'succeeded', last_finished = 1800000002000 WHERE name = 'tick'",
+            )
+            .expect("updates");
+    });
+    let all = ["alone%2Fone", "backup%2Fhome", "backup%2Fmail", "tick", "zeta"];
+    let page = served.text("/");
+    assert_eq!(names(&page), all);
+    let groups: Vec<&str> = page.split("<tr class=\"group\">").skip(1).collect();
+    assert_eq!(groups.len(), 1, "one task is no group: {page}");
+    assert!(groups[0].contains("href=\"/?name=backup%2F%2A\">backup/</a>"), "{page}");
+    let group = served.text("/?name=backup%2F%2A");
+    assert_eq!((names(&group).len(), group.contains("class=\"group\"")), (2, false), "it is the whole page");
+
+    // An active task whose runs died is not green.
+    for badge in ["<span class=\"badge bad\">failing</span>", "<span class=\"badge warn\">retrying</span>"] {
+        assert_eq!(page.matches(badge).count(), 1, "{badge}: {page}");
+    }
+    assert!(page.contains("daily at 03:30, Rome · work") && page.contains("every 5m · work"), "{page}");
+
+    for (order, names_of_order) in [
+        ("failing", ["zeta", "backup%2Fmail", "alone%2Fone", "backup%2Fhome", "tick"]),
+        ("last", ["tick", "backup%2Fmail", "alone%2Fone", "backup%2Fhome", "zeta"]),
+        ("no such order", all),
+    ] {
+        let page = served.text(&format!("/?order={}", order.replace(' ', "+")));
+        assert_eq!(names(&page), names_of_order, "{order}");
+        assert_eq!(page.contains("class=\"group\""), order == "no such order", "{order}");
+        assert_eq!(page.matches("aria-sort").count(), 1, "{order}");
+    }
+    assert_eq!(names(&served.text("/?order=next"))[0], "tick");
+    // Its links keep the filter.
+    let filtered = served.text("/?handler=work&order=failing");
+    assert!(
+        filtered.contains("href=\"/?handler=work&amp;order=next\"") && filtered.contains("href=\"/?handler=work\""),
+        "{filtered}"
+    );
+}
+
+#[test]
+fn the_run_of_a_problem_can_be_retried_beside_it() {
+    let db = TestDb::with_client().0;
+    db.client().add(NewTask::manual("digest").handler("work")).expect("a task");
+    db.execute(
+        "INSERT INTO task_runs (task_id, handler, scheduled_for, origin, status, run_at, attempt, started_at, finished_at, error)
+         SELECT 1, 'work', now, 'manual', 'dead', now, 1, now, now, 'no disk'
+           FROM (SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) - 60000 AS now)",
+    );
+    let served = Served::acting(db);
+    let form = "<form class=\"action\" method=\"post\" action=\"/runs/1/retry\">";
+    for path in ["/", "/tasks/digest"] {
+        let page = served.text(path);
+        let problems =
+            page.split_once("<ul class=\"problems\">").expect("problems").1.split_once("</ul>").expect("an end").0;
+        assert!(problems.contains(form) && problems.contains("Retry run 1</button>"), "{path}: {page}");
+    }
+}
+
+#[test]
 fn completed_one_time_tasks_are_hidden_unless_they_need_attention() {
     let served = served(|db| {
         let client = db.client();

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::model::recorded::{EventFilter, RecordedEvent};
-use crate::page::html::parts::{PAGE, badge, choice, empty, filter, instant, none, show, stacked, text_field, when};
+use crate::page::html::parts::{PAGE, badge, choice, empty, filter, instant, none, show, stacked, when, whole_field};
 use crate::page::html::{Content, Nav, View, links, parts, rendered};
 use crate::page::state::State;
 
@@ -104,7 +104,7 @@ fn main(
         path
     };
     let fields = html! {
-        (text_field("task", "Task", "name of a task", task))
+        (whole_field("task", "Task", "name of a task", task))
         (choice("kind", "Kind", kinds.chain(unlisted), kind))
     };
     Ok(html! {

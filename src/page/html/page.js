@@ -1,8 +1,8 @@
 // Keeps the page up to date. Every page and every form also works without this script.
 (() => {
   'use strict';
-  const FIRST_WAIT = 2000, LAST_WAIT = 60000, LAST_ANSWER = 10000, SILENCE = 1800, HIDDEN = 10000;
-  let stream = null, wait = FIRST_WAIT, timer = 0, retry = 0, silence = 0, isSilent = false, shown = '', refreshed = new Date(), loading = false, again = false, title = document.title;
+  const FIRST_WAIT = 2000, LAST_WAIT = 60000, LAST_ANSWER = 10000, SILENCE = 1800, HIDDEN = 10000, TYPING = 250;
+  let stream = null, wait = FIRST_WAIT, timer = 0, retry = 0, silence = 0, typing = 0, isSilent = false, shown = '', refreshed = new Date(), loading = false, again = false, title = document.title, address = location.href;
 
   const main = () => document.querySelector('main');
   // What the user selects or types in: it is left as it is.
@@ -17,18 +17,31 @@
   }
   // What an element of the old text has in common with the same element of the new text.
   const key = (element) => element.id || [element.tagName, element.getAttribute('href'),
-    element.closest('form')?.getAttribute('action'), element.querySelector('summary')?.textContent ?? element.textContent].join('\n');
+    element.closest('form')?.getAttribute('action'), element.querySelector('summary')?.firstChild.textContent ?? element.textContent].join('\n');
   const find = (tag, wanted) => [...document.querySelectorAll(tag)].find((element) => key(element) === wanted);
   const scrolled = () => [...main().querySelectorAll('pre, div, table')];
+  // An output is shown from its end, and followed while its end is in view.
+  const isAtEnd = (element) => element.scrollTop + element.clientHeight >= element.scrollHeight - 4;
+  const toEnd = (of) => of.querySelectorAll('.output pre').forEach((pre) => { pre.scrollTop = pre.scrollHeight; });
 
   // Replaces an element, except what is in use within it. Returns whether all that differs was replaced, but for a field.
   function update(old, fresh, used) {
     if (!old.contains(used)) { old.replaceWith(document.adoptNode(fresh)); return true; }
     if (old === used) return old.isEqualNode(fresh) || old.matches('input, select, textarea');
+    if (old.tagName !== fresh.tagName) return false;
     const [before, after] = [[...old.children], [...fresh.children]];
-    if (old.tagName !== fresh.tagName || before.length !== after.length) return false;
-    return before.map((child, n) => update(child, after[n], used)).every(Boolean);
+    // Around the form of a field, parts of a page come and go with what is found.
+    const [kept, next] = [[old, before], [fresh, after]].map(([page, parts]) => parts.findIndex((part) => part.contains(formOf(page, used))));
+    if (kept < 0 || next < 0) {
+      return before.length === after.length && before.map((child, n) => update(child, after[n], used)).every(Boolean);
+    }
+    before.forEach((child, n) => n !== kept && child.remove());
+    before[kept].before(...after.slice(0, next));
+    before[kept].after(...after.slice(next + 1));
+    return update(before[kept], after[next], used);
   }
+  const formOf = (page, field) => field.form &&
+    [...page.querySelectorAll('form.filter')].find((form) => form.getAttribute('action') === field.form.getAttribute('action'));
 
   // Shows an answer. Returns whether it is a page.
   function replace(text) {
@@ -39,7 +52,8 @@
     const focused = document.activeElement === document.body ? null : document.activeElement;
     const [tag, focus] = focused ? [focused.tagName, key(focused)] : [];
     const details = [...document.querySelectorAll('details')].map((element) => [key(element), element.open]);
-    const offsets = scrolled().map((element) => [element.scrollLeft, element.scrollTop]);
+    const offsets = scrolled().map((element) =>
+      [element.scrollLeft, element.matches('.output pre') && isAtEnd(element) ? Number.MAX_SAFE_INTEGER : element.scrollTop]);
     const [left, top] = [scrollX, scrollY];
     let whole = true;
     for (const part of ['header', 'main', 'footer']) {
@@ -48,8 +62,10 @@
     }
     live(fresh.title);
     document.querySelector('link[rel=icon]').href = fresh.querySelector('link[rel=icon]').getAttribute('href');
-    // Two attempts may have the same key: each takes the state of the first one that is left.
-    for (const element of document.querySelectorAll('details')) {
+    // Two attempts may have the same key: each takes the state of the first one that is left. Another address opens what it asks for.
+    const isOther = address !== location.href;
+    address = location.href;
+    for (const element of isOther ? [] : document.querySelectorAll('details')) {
       const at = details.findIndex(([wanted]) => wanted === key(element));
       if (at >= 0) element.open = details.splice(at, 1)[0][1];
     }
@@ -155,6 +171,26 @@
   document.addEventListener('visibilitychange', () => { stop(); listen(); });
   addEventListener('pagehide', stop);
   addEventListener('pageshow', listen);
+
+  toEnd(document);
+  document.addEventListener('click', ({ target }) => {
+    const opened = target.closest('.output > summary')?.parentElement;
+    if (opened) requestAnimationFrame(() => toEnd(opened.parentElement));
+  });
+
+  // A filter applies while it is typed; a field of which only the whole value has a meaning, when it is left.
+  function apply(form) {
+    clearTimeout(typing);
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value)).toString();
+    history.replaceState(null, '', form.getAttribute('action') + (query && `?${query}`));
+    refresh();
+  }
+  document.addEventListener('input', ({ target }) => {
+    if (!target.form?.matches('.filter') || target.dataset.whole !== undefined) return;
+    clearTimeout(typing);
+    typing = setTimeout(apply, TYPING, target.form);
+  });
+  document.addEventListener('change', ({ target }) => target.form?.matches('.filter') && apply(target.form));
 
   document.addEventListener('submit', async (event) => {
     const form = event.target;

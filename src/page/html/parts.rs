@@ -5,8 +5,9 @@ use std::time::Duration;
 use maud::{Markup, html};
 
 use crate::clock::Timestamp;
+use crate::model::health::Limits;
 use crate::model::run::RunStatus;
-use crate::model::task::TaskStatus;
+use crate::model::task::{Task, TaskStatus};
 use crate::model::task_pages::Mark;
 use crate::page::html::links;
 use crate::text::escape;
@@ -88,14 +89,18 @@ pub(in crate::page) fn run_badge(status: RunStatus) -> Markup {
     badge(run_tone(status), status.as_str())
 }
 
-pub(in crate::page) fn task_badge(status: TaskStatus) -> Markup {
-    let tone = match status {
-        TaskStatus::Active => Tone::Good,
-        TaskStatus::Paused => Tone::Warn,
-        TaskStatus::Invalid => Tone::Bad,
-        _ => Tone::Idle,
-    };
-    badge(tone, status.as_str())
+/// Returns the badge of a task: its status, or of an active task that runs of it died since its last success or resume, or that its last run
+/// waits for a retry.
+pub(in crate::page) fn task_badge(task: &Task) -> Markup {
+    match task.status {
+        TaskStatus::Active if task.failure_count >= Limits::default().failures => badge(Tone::Bad, "failing"),
+        TaskStatus::Active if task.failure_count > 0 => badge(Tone::Bad, "dead"),
+        TaskStatus::Active if task.last_status == Some(RunStatus::Failed) => badge(Tone::Warn, "retrying"),
+        TaskStatus::Active => badge(Tone::Good, "active"),
+        TaskStatus::Paused => badge(Tone::Warn, "paused"),
+        TaskStatus::Invalid => badge(Tone::Bad, "invalid"),
+        status => badge(Tone::Idle, status.as_str()),
+    }
 }
 
 /// Returns the marks of runs, oldest first. Each status has a shape of its own; the height of a bar is the duration, in eighths of
@@ -189,22 +194,46 @@ pub(in crate::page) fn definitions(rows: &[(&str, Markup)]) -> Markup {
 
 /// Returns a table that scrolls within its frame if it is too wide. `label`: its caption, for screen readers.
 pub(in crate::page) fn table(label: &str, columns: &[&str], rows: &Markup) -> Markup {
-    framed(label, "", columns, rows)
+    framed(label, "", &heads(columns), &html! { tbody { (rows) } })
 }
 
 /// As [`table`], but each row becomes a block on a narrow screen: a cell shows its `data-label` above it, and one of the class `full`
 /// takes the whole width.
 pub(in crate::page) fn stacked(label: &str, columns: &[&str], rows: &Markup) -> Markup {
-    framed(label, "stack", columns, rows)
+    framed(label, "stack", &heads(columns), &html! { tbody { (rows) } })
 }
 
-fn framed(label: &str, class: &str, columns: &[&str], rows: &Markup) -> Markup {
+/// As [`stacked`], with links in the heads of columns by which the table can be ordered. `columns`: the text, the word of the order in the
+/// address, and if the table has that order, `ascending`, `descending` or `other`. `bodies`: the rows, in elements `tbody`.
+pub(in crate::page) fn ordered(
+    label: &str,
+    columns: &[(&str, Option<(&str, Option<&str>)>)],
+    path: impl Fn(&str) -> String,
+    bodies: &Markup,
+) -> Markup {
+    let heads = html! {
+        @for (column, order) in columns {
+            @match order {
+                None => th scope="col" { (column) },
+                // The order of a column is fixed, so that what matters comes first.
+                Some((word, sorted)) => th scope="col" aria-sort=[*sorted] { a href=(path(word)) { (column) } },
+            }
+        }
+    };
+    framed(label, "stack", &heads, bodies)
+}
+
+fn heads(columns: &[&str]) -> Markup {
+    html! { @for column in columns { th scope="col" { (column) } } }
+}
+
+fn framed(label: &str, class: &str, heads: &Markup, bodies: &Markup) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label={ (label) ", table" } {
             table class=(class) {
                 caption.hidden { (label) }
-                thead { tr { @for column in columns { th scope="col" { (column) } } } }
-                tbody { (rows) }
+                thead { tr { (heads) } }
+                (bodies)
             }
         }
     }
@@ -250,13 +279,14 @@ pub(in crate::page) fn key_paging(first: Option<String>, next: Option<String>, l
     }
 }
 
-/// Returns a form that filters a table by GET. `fields`: made by [`choice`], [`text_field`] and [`switch`].
+/// Returns a form that filters a table by GET. `fields`: made by [`choice`], [`text_field`], [`whole_field`] and [`switch`]. With script, it
+/// applies while it is changed.
 pub(in crate::page) fn filter(path: &str, is_used: bool, fields: &Markup) -> Markup {
     html! {
         form.filter method="get" action=(path) {
             (fields)
             button type="submit" { "Filter" }
-            @if is_used { a.clear href=(path) { "Clear" } }
+            a.clear href=(path) hidden[!is_used] { "Clear" }
         }
     }
 }
@@ -284,6 +314,16 @@ pub(in crate::page) fn text_field(name: &str, label: &str, hint: &str, value: &s
         label {
             span { (label) }
             input type="search" name=(name) value=(value) placeholder=(hint) maxlength="200" autocomplete="off" spellcheck="false";
+        }
+    }
+}
+
+/// As [`text_field`], for a value of which no part has a meaning: it applies when the field is left.
+pub(in crate::page) fn whole_field(name: &str, label: &str, hint: &str, value: &str) -> Markup {
+    html! {
+        label {
+            span { (label) }
+            input type="search" name=(name) value=(value) placeholder=(hint) maxlength="200" autocomplete="off" spellcheck="false" data-whole;
         }
     }
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, PreEscaped, html};
 
 use crate::text::escape;
-use crate::text::units::bytes;
+use crate::text::units::{bytes, count_of};
 
 /// The bytes that stored text may still fill.
 #[derive(Debug)]
@@ -41,6 +41,33 @@ impl Budget {
         let length = text.len() - start;
         let note = format!("Cut: the last {} of {}. The command duly logs prints all.", size(length), size(text.len()));
         self.printed(&text[start..], (start > 0).then_some(note))
+    }
+
+    /// Returns the lines that contain a text, whatever the case of its ASCII letters, each with its number; the last of them that fit.
+    pub(in crate::page) fn lines_with(&mut self, text: &str, wanted: &str, limit: usize) -> Markup {
+        let text = without_colours(text);
+        let is_wanted = |line: &str| line.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase());
+        let lines = text.lines().enumerate().filter(|(_, line)| is_wanted(line));
+        let mut found: Vec<String> = lines.map(|(place, line)| format!("{:>5}  {line}\n", place + 1)).collect();
+        let count = found.len();
+        let mut room = limit.min(self.left);
+        let fits = |line: &&String| {
+            let left = room.checked_sub(line.chars().map(cost).sum());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let shown = found.iter().rev().take_while(fits).count();
+        let shown = found.split_off(count - shown);
+        let all = count_of(text.lines().count(), "line");
+        let mut note = format!("Lines with this text: {count} of {all}.");
+        if shown.len() < count {
+            note += &format!(" These are the last {}.", shown.len());
+        }
+        if shown.is_empty() {
+            html! { p.note { (note) } }
+        } else {
+            self.printed(&shown.concat(), Some(note))
+        }
     }
 
     fn printed(&mut self, part: &str, note: Option<String>) -> Markup {
@@ -113,5 +140,18 @@ mod tests {
         let mut budget = Budget::new(5_000);
         assert!(budget.end_of("one\ntwo", 4).into_string().starts_with("<pre tabindex=\"0\">\ntwo</pre>"));
         assert!(!budget.start_of("whole", 5).into_string().contains("Cut"));
+    }
+
+    #[test]
+    fn lines_that_contain_a_text_have_their_numbers() {
+        let text = "one\n\u{1b}[31mERROR\u{1b}[0m: <no>\nthree\nerror again\n";
+        let shown = Budget::new(1000).lines_with(text, "Error", 1000).into_string();
+        assert!(shown.contains(">    2  ERROR: &lt;no&gt;\n    4  error again\n</pre>"), "{shown}");
+        assert!(shown.ends_with("<p class=\"note\">Lines with this text: 2 of 4 lines.</p>"), "{shown}");
+        let none = Budget::new(1000).lines_with(text, "absent", 1000).into_string();
+        assert_eq!(none, "<p class=\"note\">Lines with this text: 0 of 4 lines.</p>");
+        let cut = Budget::new(1000).lines_with(&"error\n".repeat(1000), "error", 100).into_string();
+        assert!(cut.contains(">  994  error\n") && cut.contains(" 1000  error\n</pre>"), "{cut}");
+        assert!(cut.contains("Lines with this text: 1000 of 1000 lines. These are the last 7."), "{cut}");
     }
 }

@@ -5,16 +5,21 @@ use std::time::Duration;
 
 use axum::extract;
 use axum::extract::rejection::PathRejection;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_DISPOSITION;
 use axum::response::Response;
 use maud::{Markup, html};
+use serde::Deserialize;
 
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::model::run::{Attempt, AttemptOutcome, Effect, EffectState, Origin, Run, RunStatus};
 use crate::model::views::RunView;
+use crate::page::answer::answered;
 use crate::page::html::actions::button;
 use crate::page::html::parts::{
-    Tone, badge, definitions, duration, instant, instant_and_distance, plural, run_badge, show, stacked, when,
+    Tone, badge, definitions, duration, filter, instant, instant_and_distance, plural, run_badge, show, stacked,
+    text_field, when,
 };
 use crate::page::html::printed::Budget;
 use crate::page::html::{Content, Nav, View, links, rendered, unknown, waits};
@@ -27,27 +32,53 @@ const MAX_TEXT: usize = 130_000;
 /// Time limit of a command whose task sets none.
 const COMMAND_LIMIT: Duration = Duration::from_secs(3600);
 
+/// What is looked for in the outputs of a run, as the address has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::page) struct Query {
+    find: String,
+}
+
 pub(in crate::page) async fn page(
     extract::State(state): extract::State<Arc<State>>,
     which: Result<extract::Path<i64>, PathRejection>,
+    extract::Query(query): extract::Query<Query>,
 ) -> Response {
     let Ok(extract::Path(which)) = which else { return unknown(extract::State(state)).await };
     rendered(state, Nav::Runs, move |view| {
         let found = view.state.reader.run_view(which)?.ok_or(Error::UnknownRun { id: which })?;
         let title = format!("Run {} of {}", found.run.id, found.run.task);
-        Ok(Content::new(title, main(view, &found)))
+        Ok(Content::new(title, main(view, &found, query.find.trim())))
     })
     .await
 }
 
-fn main(view: &View<'_>, found: &RunView) -> Markup {
+/// Returns the whole output of an attempt as a file of plain text.
+pub(in crate::page) async fn output(
+    extract::State(state): extract::State<Arc<State>>,
+    which: Result<extract::Path<(i64, u32)>, PathRejection>,
+) -> Response {
+    let Ok(extract::Path((run, number))) = which else { return unknown(extract::State(state)).await };
+    answered("text/plain; charset=utf-8", move || {
+        let found = state.reader.run_view(run)?;
+        let attempts = found.as_ref().map(shown_attempts).unwrap_or_default();
+        let output = attempts.iter().find(|one| one.number == number).and_then(|one| one.output).map(str::to_owned);
+        let status = if output.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
+        let name = format!("attachment; filename=\"run-{run}-attempt-{number}.txt\"");
+        Ok((status, [(CONTENT_DISPOSITION, name)], output.unwrap_or_else(|| "There is no such output.\n".to_owned())))
+    })
+    .await
+}
+
+/// `find`: only the lines of outputs that contain it; all if it is empty.
+fn main(view: &View<'_>, found: &RunView, find: &str) -> Markup {
     let RunView { run, effects, .. } = found;
     let mut budget = Budget::new(MAX_TEXT);
     // In the order of their worth: the text that is shown first may use the whole budget.
     let error = of_the_run(found).map(|text| budget.start_of(text, 8_000));
     let result = run.result.as_deref().map(|text| budget.start_of(text, 8_000));
     let progress = run.progress.as_deref().map(|text| budget.start_of(text, 4_000));
-    let attempts = attempts(view, found, &mut budget);
+    let attempts = attempts(view, found, find, &mut budget);
     let effects = (!effects.is_empty()).then(|| effect_table(view, run, effects, &mut budget));
     let payload = run.payload.as_deref().unwrap_or(&found.task.definition.payload);
     let payload = budget.start_of(payload, 16_000);
@@ -293,14 +324,17 @@ fn recorded(attempt: &Attempt) -> Shown<'_> {
     }
 }
 
-fn attempts(view: &View<'_>, found: &RunView, budget: &mut Budget) -> Markup {
+fn attempts(view: &View<'_>, found: &RunView, find: &str, budget: &mut Budget) -> Markup {
     let shown = shown_attempts(found);
-    let is_running = found.run.status == RunStatus::Running;
+    let has_output = shown.iter().any(|one| one.output.is_some_and(|text| !text.is_empty()));
     html! {
         @if !shown.is_empty() {
             section {
                 h2 { "Attempts" }
-                @for (place, one) in shown.iter().enumerate() { (attempt(view, one, place == 0, is_running, budget)) }
+                @if has_output || !find.is_empty() {
+                    (filter(&links::run(found.run.id), !find.is_empty(), &text_field("find", "Find in output", "part of a line", find)))
+                }
+                @for (place, one) in shown.iter().enumerate() { (attempt(view, one, place == 0, (&found.run, find), budget)) }
                 @if found.has_older_attempts {
                     p.note { "Earlier attempts: " code { "duly logs " (found.run.id) } "." }
                 }
@@ -309,12 +343,22 @@ fn attempts(view: &View<'_>, found: &RunView, budget: &mut Budget) -> Markup {
     }
 }
 
-fn attempt(view: &View<'_>, one: &Shown<'_>, is_newest: bool, is_running: bool, budget: &mut Budget) -> Markup {
+fn attempt(
+    view: &View<'_>,
+    one: &Shown<'_>,
+    is_newest: bool,
+    (run, find): (&Run, &str),
+    budget: &mut Budget,
+) -> Markup {
     let error = one.error.map(|text| budget.start_of(text, 8_000));
     let output = one.output.filter(|text| !text.is_empty());
     let length = output.map_or(0, str::len);
+    let limit = if is_newest { 90_000 } else { 24_000 };
     // The end of an output says why it failed.
-    let output = output.map(|text| budget.end_of(text, if is_newest { 90_000 } else { 24_000 }));
+    let output = output.map(|text| match find {
+        "" => budget.end_of(text, limit),
+        find => budget.lines_with(text, find, limit),
+    });
     html! {
         article.card.attempt {
             div.head {
@@ -329,12 +373,13 @@ fn attempt(view: &View<'_>, one: &Shown<'_>, is_newest: bool, is_running: bool, 
             }
             @if let Some(error) = error { p.note { (if one.is_remark { "Remark" } else { "Error" }) } (error) }
             @if let Some(output) = output {
-                details open[is_newest] {
+                details.output open[is_newest || !find.is_empty()] {
                     summary {
-                        @if is_newest && is_running { "Output so far" } @else { "Output" }
+                        @if is_newest && run.status == RunStatus::Running { "Output so far" } @else { "Output" }
                         span.muted { " " (crate::text::units::bytes(length as u64)) }
                     }
                     (output)
+                    p { a href={ (links::run(run.id)) "/output/" (one.number) } download { "Download" } }
                 }
             }
         }

@@ -194,11 +194,11 @@ fn content(view: &View<'_>, given: &Query) -> Result<Content> {
 fn page_of(given: &Query, list: &Markup) -> Markup {
     let fields = html! {
         (parts::choice("status", "Status", statuses(), &given.status))
-        (parts::text_field("task", "Task", "name or report-*", &given.task))
-        (parts::text_field("handler", "Handler", "any", &given.handler))
+        (parts::whole_field("task", "Task", "name or report-*", &given.task))
+        (parts::whole_field("handler", "Handler", "any", &given.handler))
         (parts::text_field("error", "Error", "part of its text", &given.error))
-        (parts::text_field("since", "Due since", "24h or 2027-03-14", &given.since))
-        (parts::text_field("until", "Due until", "24h or 2027-03-14", &given.until))
+        (parts::whole_field("since", "Due since", "24h or 2027-03-14", &given.since))
+        (parts::whole_field("until", "Due until", "24h or 2027-03-14", &given.until))
     };
     html! {
         div.head { h1 { "Runs" } }

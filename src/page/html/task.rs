@@ -52,14 +52,14 @@ fn content(view: &View<'_>, name: &str) -> Result<Content> {
             p { a href="/" { "Tasks" } }
             div.head {
                 h1 { (show(name, 200)) }
-                (parts::task_badge(task.status))
+                (parts::task_badge(&task))
                 div.actions { (buttons(view.state, &task, &path)) }
             }
             @if let Some(at) = reader.next_start(task.id)? {
                 p.lead { "No start is left: the next one is free " (parts::when(at, times)) "." }
             }
             @if let Some(runs) = reader.marked_runs(task.id)? { p.lead { "Changed: " (being_marked(runs)) "." } }
-            (problems(view.problems, &task))
+            (problems(view, &task))
         }
         div.columns {
             section aria-labelledby="summary" { h2 #summary { "Summary" } div.card { (summary(&task, times)) } }
@@ -101,17 +101,22 @@ fn buttons(state: &State, task: &Task, path: &str) -> Markup {
 }
 
 /// Returns what is wrong with the task.
-fn problems(found: Option<&[Problem]>, task: &Task) -> Markup {
+fn problems(view: &View<'_>, task: &Task) -> Markup {
     let of_task = |problem: &&Problem| problem.task.as_deref() == Some(task.name());
     // A link to this page itself would be of no use.
-    let own =
-        found.unwrap_or_default().iter().filter(of_task).cloned().map(|problem| Problem { task: None, ..problem });
+    let own = view
+        .problems
+        .unwrap_or_default()
+        .iter()
+        .filter(of_task)
+        .cloned()
+        .map(|problem| Problem { task: None, ..problem });
     let own: Vec<Problem> = own.collect();
     html! {
         @if let Some(reason) = task.invalid_reason.as_ref().filter(|_| own.is_empty()) {
             p.lead { "It cannot be scheduled: " (show(reason, 500)) }
         }
-        (tasks::problems(Some(&own)))
+        (tasks::problems(view.state, Some(&own)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The page `tasks`: health at a glance, and the tasks with their last runs.
+//! The page `tasks`: health at a glance, and the tasks with their last runs, by name in groups, or in another order.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::model::filter::NamePattern;
 use crate::model::report::Status;
 use crate::model::run::RunStatus;
 use crate::model::task::{Task, TaskStatus};
-use crate::model::task_pages::{Mark, TaskPage, TaskQuery};
+use crate::model::task_pages::{Mark, TaskOrder, TaskPage, TaskQuery};
 use crate::page::html::parts::{self, PAGE, show};
 use crate::page::html::words;
-use crate::page::html::{Content, Nav, View, links, rendered, runs};
+use crate::page::html::{Content, Nav, View, actions, links, rendered, runs};
 use crate::page::state::State;
 use crate::text::times::Times;
 
@@ -36,8 +36,17 @@ pub(in crate::page) struct Query {
     handler: String,
     status: String,
     completed: String,
+    order: String,
     page: Option<String>,
 }
+
+/// The orders that the page offers, as the address and the form name them.
+const ORDERS: [(TaskOrder, &str, &str); 4] = [
+    (TaskOrder::Name, "", "name"),
+    (TaskOrder::Failing, "failing", "failing first"),
+    (TaskOrder::Next, "next", "next run"),
+    (TaskOrder::Last, "last", "last run"),
+];
 
 impl Query {
     fn is_used(&self) -> bool {
@@ -48,8 +57,24 @@ impl Query {
         !self.completed.is_empty()
     }
 
-    fn pairs(&self) -> [(&str, &str); 4] {
-        [("name", &self.name), ("handler", &self.handler), ("status", &self.status), ("completed", &self.completed)]
+    fn pairs(&self) -> [(&str, &str); 5] {
+        let Query { name, handler, status, completed, order, .. } = self;
+        [("name", name), ("handler", handler), ("status", status), ("completed", completed), ("order", order)]
+    }
+
+    fn order(&self) -> TaskOrder {
+        ORDERS.iter().find(|(_, word, _)| *word == self.order).map_or(TaskOrder::Name, |(order, ..)| *order)
+    }
+
+    /// Returns the address of the same tasks in another order.
+    fn ordered(&self, word: &str) -> String {
+        let [name, handler, status, completed, _] = self.pairs();
+        links::with_query("/", &[name, handler, status, completed, ("order", word)])
+    }
+
+    /// Returns the address of the tasks of a group.
+    fn of_group(group: &str) -> String {
+        links::with_query("/", &[("name", &format!("{group}*"))])
     }
 
     /// Returns the selection of a page, from 1. Text without a wildcard matches any part of a name.
@@ -62,6 +87,7 @@ impl Query {
             handler: (!handler.is_empty()).then(|| handler.to_owned()),
             status: TaskStatus::parse(&self.status),
             with_completed: self.has_completed(),
+            order: self.order(),
             after: None,
             skip: (page - 1) * PAGE,
             limit: PAGE,
@@ -84,11 +110,11 @@ fn content(view: &View<'_>, query: &Query) -> Result<Content> {
     let main = html! {
         h1.hidden { "Tasks" }
         (glance(&status, view))
-        section #problems aria-label="Problems" { (problems(view.problems)) }
+        section #problems aria-label="Problems" { (problems(view.state, view.problems)) }
         section aria-labelledby="tasks" {
             h2 #tasks { "Tasks" }
             (parts::filter("/", query.is_used(), &fields(query)))
-            @if found.tasks.is_empty() { (no_tasks(&status, query)) } @else { (table(&found, &view.times)) }
+            @if found.tasks.is_empty() { (no_tasks(&status, query)) } @else { (table(&found, query, &view.times)) }
             (parts::paging("/", &query.pairs(), number, found.has_more))
         }
     };
@@ -98,8 +124,14 @@ fn content(view: &View<'_>, query: &Query) -> Result<Content> {
 fn fields(query: &Query) -> Markup {
     html! {
         (parts::text_field("name", "Name", "report-* or part of it", &query.name))
-        (parts::text_field("handler", "Handler", "any", &query.handler))
+        (parts::whole_field("handler", "Handler", "any", &query.handler))
         (parts::choice("status", "Status", TaskStatus::ALL.iter().map(|status| status.as_str()), &query.status))
+        label {
+            span { "Order" }
+            select name="order" {
+                @for (order, word, label) in ORDERS { option value=(word) selected[order == query.order()] { (label) } }
+            }
+        }
         (parts::switch("completed", "Completed one-time tasks", query.has_completed()))
     }
 }
@@ -160,7 +192,7 @@ fn class_of(count: u64) -> &'static str {
 }
 
 /// Returns a list of problems; empty without any.
-pub(super) fn problems(found: Option<&[Problem]>) -> Markup {
+pub(super) fn problems(state: &State, found: Option<&[Problem]>) -> Markup {
     let Some(found) = found else { return html! { p.muted { "The problems could not be read." } } };
     html! {
         @if !found.is_empty() {
@@ -180,6 +212,9 @@ pub(super) fn problems(found: Option<&[Problem]>) -> Markup {
                                 }
                             }
                             p.muted { (show(&problem.advice, 400)) }
+                            @if let Some((run, verb, label)) = remedy(problem) {
+                                (actions::button(state, &format!("{}/{verb}", links::run(run)), None, &format!("{label} run {run}")))
+                            }
                         }
                     }
                 }
@@ -191,9 +226,58 @@ pub(super) fn problems(found: Option<&[Problem]>) -> Markup {
     }
 }
 
-fn table(found: &TaskPage, times: &Times) -> Markup {
-    let rows = html! { @for (task, marks) in &found.tasks { (row(task, marks, times)) } };
-    parts::stacked("Tasks", &["Task", "Status", "Next", "Last", "Last runs"], &rows)
+/// Returns what the advice of a problem says to do with its run, if a button can do it: the run, the action, and the label of the button.
+fn remedy(problem: &Problem) -> Option<(i64, &'static str, &'static str)> {
+    let run = problem.run?;
+    match problem.kind {
+        ProblemKind::Dead => Some((run, "retry", "Retry")),
+        ProblemKind::Stuck | ProblemKind::Reopened if problem.advice.contains(&format!("duly cancel {run}")) => {
+            Some((run, "cancel", "Cancel"))
+        }
+        _ => None,
+    }
+}
+
+fn table(found: &TaskPage, query: &Query, times: &Times) -> Markup {
+    let order = query.order();
+    let groups: Vec<&[(Task, Vec<Mark>)]> = match order {
+        TaskOrder::Name => found.tasks.chunk_by(|one, next| group(&one.0) == group(&next.0)).collect(),
+        _ => vec![&found.tasks],
+    };
+    let bodies = html! {
+        @for tasks in groups {
+            tbody {
+                @if order == TaskOrder::Name && let Some(group) = heading(tasks, query) {
+                    tr.group { th.full colspan="5" scope="rowgroup" { a href=(Query::of_group(group)) { (show(group, MAX_NAME)) } } }
+                }
+                @for (task, marks) in tasks { (row(task, marks, times)) }
+            }
+        }
+    };
+    let of = |one: TaskOrder, sorted: &'static str| {
+        let (_, word, _) = ORDERS.iter().find(|(order, ..)| *order == one)?;
+        Some((*word, (order == one).then_some(sorted)))
+    };
+    let columns = [
+        ("Task", of(TaskOrder::Name, "ascending")),
+        ("Status", of(TaskOrder::Failing, "other")),
+        ("Next", of(TaskOrder::Next, "ascending")),
+        ("Last", of(TaskOrder::Last, "descending")),
+        ("Last runs", None),
+    ];
+    parts::ordered("Tasks", &columns, |word| query.ordered(word), &bodies)
+}
+
+/// Returns the heading of tasks of one group, if there are several, and the page shows others beside them.
+fn heading<'t>(tasks: &'t [(Task, Vec<Mark>)], query: &Query) -> Option<&'t str> {
+    let group = group(&tasks.first()?.0)?;
+    (tasks.len() > 1 && query.name != format!("{group}*")).then_some(group)
+}
+
+/// Returns the group of a name: `backup/` of `backup/home`.
+fn group(task: &Task) -> Option<&str> {
+    let name = task.name();
+    name.find('/').map(|at| &name[..=at])
 }
 
 fn row(task: &Task, marks: &[Mark], times: &Times) -> Markup {
@@ -201,9 +285,9 @@ fn row(task: &Task, marks: &[Mark], times: &Times) -> Markup {
         tr {
             th.full scope="row" {
                 a.text href=(links::task(task.name())) { (show(task.name(), MAX_NAME)) }
-                small.text { (show(&words::schedule(&task.definition), MAX_SCHEDULE)) " · " (show(&task.definition.handler, MAX_SCHEDULE)) }
+                small.text { (show(&words::schedule_in_short(task), MAX_SCHEDULE)) " · " (show(&task.definition.handler, MAX_SCHEDULE)) }
             }
-            td.nowrap data-label="Status" { (parts::task_badge(task.status)) }
+            td.nowrap data-label="Status" { (parts::task_badge(task)) }
             td.nowrap data-label="Next" { (next(task, times)) }
             td.nowrap data-label="Last" { (last(task, times)) }
             td.full data-label="Last runs" { @if marks.is_empty() { (parts::none()) } @else { (parts::marks(marks, times)) } }

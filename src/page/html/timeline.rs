@@ -136,6 +136,7 @@ fn main(times: &Times, shown: &Shown, timeline: &Timeline) -> Markup {
             }
             (filter("/timeline", !pattern.is_empty(), &html! {
                 input type="hidden" name="span" value=(span.name());
+                @if let Some(until) = until { input type="hidden" name="until" value=(until); }
                 (text_field("task", "Task", "name or pattern: report-*", pattern))
             }))
         }

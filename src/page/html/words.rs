@@ -13,6 +13,24 @@ pub(super) fn schedule(definition: &Definition) -> String {
     format!("{} {}{zone}", definition.schedule_type, definition.schedule_value)
 }
 
+/// The first parts of the names of zones whose second part is a town or an island.
+const CONTINENTS: [&str; 8] = ["Africa", "America", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific"];
+
+/// Returns the schedule in a few words: `daily at 03:30, Rome`, `every 15m`; else as [`schedule`].
+pub(super) fn schedule_in_short(task: &Task) -> String {
+    let Definition { schedule_type, schedule_value: value, time_zone: zone, .. } = &task.definition;
+    let place = match zone.split_once('/') {
+        Some((continent, town)) if CONTINENTS.contains(&continent) && !town.contains('/') => town.replace('_', " "),
+        _ => zone.clone(),
+    };
+    match (schedule_type, task.schedule_words()) {
+        (_, Some(words)) => format!("{words}, {place}"),
+        (ScheduleKind::Interval, _) => format!("every {value}"),
+        (ScheduleKind::Delay, _) => format!("{value} after each run"),
+        _ => schedule(&task.definition),
+    }
+}
+
 /// Returns why a task has no next run; empty if its status says it.
 pub(super) fn no_next(task: &Task) -> &'static str {
     match (task.status, task.definition.schedule_type) {

@@ -335,7 +335,7 @@ fn bound(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A page of tasks, by name. The conditions are those of `task_pages`.
+/// A page of tasks, without its order. The conditions are those of `task_pages`.
 #[cfg(feature = "page")]
 pub(super) const TASK_LINES: &str = "
     SELECT t.id FROM scheduled_tasks t
@@ -345,8 +345,7 @@ pub(super) const TASK_LINES: &str = "
        AND ($5::text IS NULL OR t.handler = $5) AND ($6::text IS NULL OR t.status = $6)
        AND ($7 OR t.status <> 'completed' OR t.schedule_type <> 'once'
             OR coalesce((SELECT r.status = 'dead' OR r.status = 'queued' OR r.status = 'running' OR r.status = 'failed'
-                           FROM task_runs r WHERE r.task_id = t.id ORDER BY r.id + 0 DESC LIMIT 1), false))
-     ORDER BY t.name LIMIT $8 OFFSET $9";
+                           FROM task_runs r WHERE r.task_id = t.id ORDER BY r.id + 0 DESC LIMIT 1), false))";
 
 /// Returns a pattern of names for LIKE.
 #[cfg(feature = "page")]

@@ -523,7 +523,7 @@ impl Store for PostgresStore {
             }
             let found = counts::ids(
                 &mut bench.lock().rows.server,
-                counts::TASK_LINES,
+                &format!("{} ORDER BY {} LIMIT $8 OFFSET $9", counts::TASK_LINES, query.order.terms()),
                 &[&prefix, &after_name, &after_id, &like, &query.handler, &status, &all, &limit, &skip],
             );
             let tasks = found.map_err(|fault| fault.into_error("read a page of tasks"))?;

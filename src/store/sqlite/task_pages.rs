@@ -10,7 +10,8 @@ use crate::store::sqlite::row::Raw;
 use crate::store::sqlite::sql::sql;
 use crate::store::sqlite::{history, row, tasks};
 
-/// Ids, so that only the rows of the page are read completely. By name: an index, from `:from` on.
+/// Ids, so that only the rows of the page are read completely. By name, an index has them in order, from `:from` on; in other orders all
+/// tasks are read.
 // Without IN: see `schema.sql`. `completed` is compared first, since most tasks are not.
 const TASKS: &str = "
     SELECT t.id FROM scheduled_tasks t
@@ -20,8 +21,7 @@ const TASKS: &str = "
        AND (:all OR t.status <> 'completed' OR t.schedule_type <> 'once'
             OR ifnull((SELECT r.status = 'dead' OR r.status = 'queued' OR r.status = 'running' OR r.status = 'failed'
                          FROM task_runs r
-                        WHERE r.task_id = t.id ORDER BY r.id DESC LIMIT 1), 0))
-     ORDER BY t.name LIMIT :limit OFFSET :skip";
+                        WHERE r.task_id = t.id ORDER BY r.id DESC LIMIT 1), 0))";
 
 const NAME: &str = "SELECT name FROM scheduled_tasks WHERE id = :id";
 
@@ -49,7 +49,8 @@ pub(super) fn tasks(store: &mut SqliteStore, query: &TaskQuery) -> Result<TaskPa
             ":limit": bound(query.limit.saturating_add(1)),
             ":skip": bound(query.skip),
         };
-        let mut statement = tx.prepare_cached(TASKS)?;
+        let mut statement =
+            tx.prepare_cached(&format!("{TASKS} ORDER BY {} LIMIT :limit OFFSET :skip", query.order.terms()))?;
         let ids = statement.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
         let mut found = Vec::new();
         for id in ids.iter().take(query.limit) {

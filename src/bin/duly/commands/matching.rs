@@ -1,6 +1,9 @@
 //! `cancel`, `retry`, `remove`, `pause` and `resume` of all that a filter selects.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use duly::{BulkAction, BulkReport, Client, Error, Filter};
 use serde::Serialize;
@@ -60,15 +63,23 @@ pub(crate) fn change(
         }
     }
     let (other, selected, end) = (client.clone(), filter.clone(), printer.end);
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let is_interrupted = interrupted.clone();
     // On its own thread, which ends the process: the transaction that is open is rolled back.
     signals::forward(move |_| {
+        interrupted.store(true, Ordering::SeqCst);
         let left = other.count_matching(action, &selected).map(|left| action.counted(left.changed));
         let left =
             left.map_or_else(|_| "it is not known how many are left".to_owned(), |left| format!("{left} are left"));
         end(&format!("interrupted: {left}; repeat the command to do the rest"));
         true
     })?;
-    let report = client.change_matching(action, filter).map_err(|error| partly(error, client, action, filter))?;
+    let changed = client.change_matching(action, filter);
+    // It waited for a lock, and gave up while the other thread counts what is left: one of them reports that.
+    while changed.is_err() && is_interrupted.load(Ordering::SeqCst) {
+        thread::park();
+    }
+    let report = changed.map_err(|error| partly(error, client, action, filter))?;
     if printer.json {
         printer.document(&Document { action, dry_run: false, report: &report })?;
         return unfulfilled(action, &report);

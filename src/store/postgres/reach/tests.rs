@@ -452,7 +452,7 @@ fn read_pages(
     (name, run, now): (&str, i64, Timestamp),
     seed: &str,
 ) {
-    use crate::model::task_pages::{After, RunQuery, TaskQuery};
+    use crate::model::task_pages::{RunQuery, TaskQuery};
     use crate::model::views::Window;
     let what = |operation: &str| format!("{seed}: {operation}: task {name}, run {run}, at {now}");
     compare(all, some, &what("schedulers"), |store| store.schedulers());
@@ -460,21 +460,7 @@ fn read_pages(
     compare(all, some, &what("page of a run"), |store| store.run_view(run, now));
     let query = RunQuery::random(random, Timestamp::from_millis(NOW));
     compare(all, some, &what(&format!("{query:?}")), |store| store.run_page(&query));
-    let after = match random.u8(..3) {
-        0 => None,
-        1 => Some(After::Name(name.to_owned())),
-        _ => Some(After::Id(random.i64(1..14))),
-    };
-    let query = TaskQuery {
-        pattern: random.bool().then(|| "task-?".into()),
-        handler: random.bool().then(|| "beta".to_owned()),
-        with_completed: random.bool(),
-        after,
-        skip: random.usize(..3),
-        limit: random.usize(1..6),
-        marks: random.usize(1..6),
-        status: None,
-    };
+    let query = TaskQuery::random(random, name);
     compare(all, some, &what(&format!("{query:?}")), |store| store.task_page(&query));
     let until = NOW + random.i64(-20..10) * 60_000;
     let window = Window {
