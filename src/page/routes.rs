@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::from_fn;
 use axum::routing::{any, get};
 
 use crate::page::state::State;
@@ -17,9 +18,11 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/runs", get(html::runs::page))
         .route("/runs/{id}", get(html::run::page))
         .route("/runs/{id}/output/{attempt}", get(html::run::output))
+        .route("/agenda", get(html::agenda::page))
         .route("/timeline", get(html::timeline::page))
         .route("/schedulers", get(html::schedulers::page))
         .route("/events", get(html::events::page))
+        .route("/zone", get(html::zones::choose))
         .route("/icon.svg", get(html::icon))
         .route("/page.css", get(html::style))
         .route("/page.js", get(changes::script))
@@ -31,5 +34,6 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/api/", any(api::unknown))
         .merge(actions)
         .fallback(html::unknown)
+        .layer(from_fn(html::zones::read))
         .with_state(state)
 }

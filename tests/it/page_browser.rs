@@ -33,6 +33,8 @@ fn pages(sample: &Sample) -> Vec<(&'static str, String)> {
     let task = |name: &str| format!("/tasks/{}", encoded(name));
     vec![
         ("tasks", "/".into()),
+        ("tasks-failing", "/?order=failing".into()),
+        ("agenda", "/agenda?span=week".into()),
         ("task", task("nightly-report")),
         ("task-effects", task("post-carousel")),
         ("task-failing", task("import-orders")),

@@ -14,15 +14,32 @@ pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) kind: String,
     pub(crate) link: Option<String>,
+    pub(crate) location: Option<String>,
+    pub(crate) cookie: Option<String>,
     pub(crate) text: String,
 }
 
 pub(crate) fn request(address: SocketAddr, path: &str, accept: &str) -> Answer {
-    let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
-    let mut answer = agent.get(format!("http://{address}{path}")).header("accept", accept).call().expect("an answer");
+    request_with(address, path, &[("accept", accept)])
+}
+
+/// Follows no redirection.
+fn request_with(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let agent = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0).build().new_agent();
+    let request = agent.get(format!("http://{address}{path}"));
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let mut answer = request.call().expect("an answer");
     let header = |name| answer.headers().get(name).map(|value| value.to_str().expect("text").to_owned());
     let (code, kind, link) = (answer.status().as_u16(), header("content-type").unwrap_or_default(), header("link"));
-    Answer { code, kind, link, text: answer.body_mut().with_config().limit(50 << 20).read_to_string().expect("a text") }
+    let (location, cookie) = (header("location"), header("set-cookie"));
+    Answer {
+        code,
+        kind,
+        link,
+        location,
+        cookie,
+        text: answer.body_mut().with_config().limit(50 << 20).read_to_string().expect("a text"),
+    }
 }
 
 /// A scheduler with a page.
@@ -64,6 +81,17 @@ impl Served {
 
     pub(crate) fn client(&self) -> &Client {
         self.scheduler.client()
+    }
+
+    pub(crate) fn answer(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        request_with(self.address, path, headers)
+    }
+
+    /// Waits until the scheduler has planned all tasks.
+    pub(crate) fn await_plans(&self) {
+        eventually("all tasks are planned", || {
+            self.db.number::<i64>("SELECT count(*) FROM scheduled_tasks WHERE planned = 0") == 0
+        });
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, String) {

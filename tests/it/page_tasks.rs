@@ -303,3 +303,70 @@ fn the_page_of_a_task_says_which_client_added_and_changed_it() {
     assert!(!served.text("/tasks/by-hand").contains("Added by"));
     assert!(served.text("/events").contains("mcp:claude-code session 7f3a: add"));
 }
+
+#[test]
+fn the_agenda_shows_what_is_due_over_all_tasks() {
+    let served = served(|db| {
+        let client = db.client();
+        client.add(NewTask::interval("tick", crate::fixtures::minutes(5)).handler("work")).expect("a task");
+        client.add(NewTask::interval("daily", crate::fixtures::minutes(24 * 60)).handler("work")).expect("a task");
+        client
+            .add(NewTask::interval("monthly", crate::fixtures::minutes(30 * 24 * 60)).handler("work"))
+            .expect("a task");
+        client.add(NewTask::interval("paused", crate::fixtures::minutes(7)).handler("work")).expect("a task");
+        client.pause("paused").expect("a pause");
+        client
+            .add(
+                NewTask::interval("closed", crate::fixtures::minutes(600))
+                    .except_on("2000-01-01..2031-12-31")
+                    .handler("work"),
+            )
+            .expect("a task");
+        client.add(NewTask::manual("manual").handler("work")).expect("a task");
+    });
+    served.await_plans();
+    let day = served.text("/agenda");
+    assert_eq!(names(&day), ["tick", "closed", "closed", "daily"], "many occurrences are one row");
+    assert!(day.contains("further ones: more than 8 in this time") && day.contains("skipped: "), "{day}");
+    let week = served.text("/agenda?span=week");
+    assert_eq!(names(&week).iter().filter(|name| **name == "daily").count(), 7, "{week}");
+    assert!(!week.contains("/tasks/monthly") && !week.contains("/tasks/paused"), "{week}");
+    assert!(served.text("/").contains("<a href=\"/agenda\">Next</a>"));
+}
+
+#[test]
+fn a_reader_chooses_the_zone_of_the_times() {
+    let served =
+        served(|db| _ = db.client().add(NewTask::cron("digest", "0 7 * * *").time_zone("Asia/Tokyo").handler("work")));
+    let page = served.text("/tasks/digest");
+    assert!(page.contains("<a href=\"/zone?name=Asia%2FTokyo\">Show all times in the zone of this task</a>"), "{page}");
+    let chosen = served.answer("/zone?name=Asia%2FTokyo", &[("referer", "http://127.0.0.1:1/tasks/digest?x=1")]);
+    assert_eq!((chosen.code, chosen.location.as_deref()), (303, Some("/tasks/digest?x=1")));
+    let cookie = chosen.cookie.expect("a cookie");
+    assert_eq!(cookie, "zone=Asia/Tokyo; Path=/; Max-Age=31536000; SameSite=Strict; HttpOnly");
+    let page = served.answer("/tasks/digest", &[("cookie", "other=1; zone=Asia/Tokyo")]).text;
+    assert!(
+        page.contains("<option value=\"Asia/Tokyo\" selected>") && page.contains("</time> Asia/Tokyo</span>"),
+        "{page}"
+    );
+    assert!(!page.contains("in the zone of this task"), "{page}");
+    // Elsewhere it does not lead, and what is no zone is not kept.
+    for (path, from, to, cookie) in [
+        ("/zone?name=", "/", "/", Some("zone=; Path=/; Max-Age=0; SameSite=Strict; HttpOnly")),
+        ("/zone?name=no/such%0d%0azone", "http://127.0.0.1:1/runs", "/runs", None),
+        (
+            "/zone?name=UTC",
+            "https://elsewhere.example",
+            "/",
+            Some("zone=UTC; Path=/; Max-Age=31536000; SameSite=Strict; HttpOnly"),
+        ),
+    ] {
+        let answer = served.answer(path, &[("referer", from)]);
+        assert_eq!(
+            (answer.code, answer.location.as_deref(), answer.cookie.as_deref()),
+            (303, Some(to), cookie),
+            "{path}"
+        );
+    }
+    assert_eq!(served.answer("/", &[("cookie", "zone=Nowhere/Land")]).code, 200, "an unknown zone is none");
+}

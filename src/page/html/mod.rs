@@ -1,6 +1,7 @@
 //! The pages: HTML that is complete without script.
 
 pub(super) mod actions;
+pub(super) mod agenda;
 pub(super) mod events;
 mod lanes;
 pub(super) mod links;
@@ -15,6 +16,7 @@ pub(super) mod tasks;
 pub(super) mod timeline;
 mod waits;
 mod words;
+pub(super) mod zones;
 
 use std::sync::{Arc, OnceLock};
 
@@ -85,11 +87,12 @@ pub(super) async fn rendered(
     nav: Nav,
     content: impl FnOnce(&View<'_>) -> Result<Content> + Send + 'static,
 ) -> Response {
+    let zone = zones::of_request();
     answered("text/html; charset=utf-8", move || {
         let checked = current_problems(&state);
         let view = View {
             state: &state,
-            times: Times { now: state.clock.now().wall, zone: machine_zone()? },
+            times: Times { now: state.clock.now().wall, zone: zone? },
             problems: checked.as_ref().ok().map(|checked| &checked.problems[..]),
         };
         let content = content(&view).unwrap_or_else(|error| failed(&error));
@@ -173,6 +176,7 @@ fn layout(view: &View<'_>, nav: Nav, content: &Content) -> Markup {
                         span { "duly " (env!("CARGO_PKG_VERSION")) }
                         @if let Some(file) = &file { span { (show(file, 120)) } }
                         span { "As of " time datetime=(view.times.now) { (view.times.local(view.times.now)) } " " (view.times.zone.name()) }
+                        (zones::switch(&view.times.zone))
                     }
                 }
             }

@@ -72,9 +72,20 @@
     scrolled().forEach((element, n) => offsets[n] && element.scrollTo(...offsets[n]));
     if (focused && !focused.isConnected) find(tag, focus)?.focus({ preventScroll: true });
     scrollTo(left, top);
+    offerZone();
     shown = whole ? text : '';
     if (!whole) note('A part of this page is not refreshed while text in it is selected or a field of it is in use.');
     return true;
+  }
+
+  // The zone of the browser is one of those that the footer offers; choosing one needs no button.
+  function offerZone() {
+    const zones = document.querySelector('.zones select');
+    const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (!zones || !own) return;
+    zones.form.querySelector('button').hidden = true;
+    zones.onchange = () => zones.form.submit();
+    if (![...zones.options].some((option) => option.value === own || option.text.startsWith(`${own} `))) zones.add(new Option(`${own} (browser)`, own));
   }
 
   async function refresh() {
@@ -173,6 +184,7 @@
   addEventListener('pageshow', listen);
 
   toEnd(document);
+  offerZone();
   document.addEventListener('click', ({ target }) => {
     const opened = target.closest('.output > summary')?.parentElement;
     if (opened) requestAnimationFrame(() => toEnd(opened.parentElement));

@@ -203,20 +203,28 @@ pub(in crate::page) fn stacked(label: &str, columns: &[&str], rows: &Markup) -> 
     framed(label, "stack", &heads(columns), &html! { tbody { (rows) } })
 }
 
-/// As [`stacked`], with links in the heads of columns by which the table can be ordered. `columns`: the text, the word of the order in the
-/// address, and if the table has that order, `ascending`, `descending` or `other`. `bodies`: the rows, in elements `tbody`.
+/// The head of a column.
+pub(in crate::page) struct Head<'t> {
+    pub(in crate::page) text: &'t str,
+    /// The word of its order in the address, if the table can be ordered by it.
+    pub(in crate::page) order: Option<&'t str>,
+    /// If the table has that order: `ascending`, `descending` or `other`.
+    pub(in crate::page) sorted: Option<&'t str>,
+}
+
+/// As [`stacked`], with links in the heads of columns by which the table can be ordered. `bodies`: the rows, in elements `tbody`.
 pub(in crate::page) fn ordered(
     label: &str,
-    columns: &[(&str, Option<(&str, Option<&str>)>)],
+    columns: &[Head<'_>],
     path: impl Fn(&str) -> String,
     bodies: &Markup,
 ) -> Markup {
     let heads = html! {
-        @for (column, order) in columns {
+        @for Head { text, order, sorted } in columns {
             @match order {
-                None => th scope="col" { (column) },
+                None => th scope="col" { (text) },
                 // The order of a column is fixed, so that what matters comes first.
-                Some((word, sorted)) => th scope="col" aria-sort=[*sorted] { a href=(path(word)) { (column) } },
+                Some(word) => th scope="col" aria-sort=[*sorted] { a href=(path(word)) { (text) } },
             }
         }
     };

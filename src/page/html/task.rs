@@ -68,7 +68,13 @@ fn content(view: &View<'_>, name: &str) -> Result<Content> {
                 div.card { (policies(&task.definition, &limits, times)) }
             }
         }
-        section aria-labelledby="next" { h2 #next { "Next occurrences" } (occurrences(&task, times)) }
+        section aria-labelledby="next" {
+            h2 #next { "Next occurrences" }
+            (occurrences(&task, times))
+            @if task.definition.time_zone != times.zone.name() {
+                p.note { a href=(links::with_query("/zone", &[("name", &task.definition.time_zone)])) { "Show all times in the zone of this task" } }
+            }
+        }
         @if newest.iter().any(|run| run.duration.is_some()) {
             section aria-labelledby="charts" {
                 h2 #charts { "Last runs" }

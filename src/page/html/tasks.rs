@@ -14,7 +14,7 @@ use crate::model::report::Status;
 use crate::model::run::RunStatus;
 use crate::model::task::{Task, TaskStatus};
 use crate::model::task_pages::{Mark, TaskOrder, TaskPage, TaskQuery};
-use crate::page::html::parts::{self, PAGE, show};
+use crate::page::html::parts::{self, Head, PAGE, show};
 use crate::page::html::words;
 use crate::page::html::{Content, Nav, View, actions, links, rendered, runs};
 use crate::page::state::State;
@@ -174,7 +174,7 @@ fn glance(status: &Status, view: &View<'_>) -> Markup {
                 dd { a href="/schedulers" { (alive) } }
             }
             div.wide {
-                dt { "Next" }
+                dt { a href="/agenda" { "Next" } }
                 dd { @match &status.next {
                     None => (parts::none()),
                     Some((name, at)) => {
@@ -254,16 +254,16 @@ fn table(found: &TaskPage, query: &Query, times: &Times) -> Markup {
             }
         }
     };
-    let of = |one: TaskOrder, sorted: &'static str| {
-        let (_, word, _) = ORDERS.iter().find(|(order, ..)| *order == one)?;
-        Some((*word, (order == one).then_some(sorted)))
+    let head = |text, one: TaskOrder, sorted| {
+        let word = ORDERS.iter().find(|(order, ..)| *order == one).map(|(_, word, _)| *word);
+        Head { text, order: word, sorted: (order == one).then_some(sorted) }
     };
     let columns = [
-        ("Task", of(TaskOrder::Name, "ascending")),
-        ("Status", of(TaskOrder::Failing, "other")),
-        ("Next", of(TaskOrder::Next, "ascending")),
-        ("Last", of(TaskOrder::Last, "descending")),
-        ("Last runs", None),
+        head("Task", TaskOrder::Name, "ascending"),
+        head("Status", TaskOrder::Failing, "other"),
+        head("Next", TaskOrder::Next, "ascending"),
+        head("Last", TaskOrder::Last, "descending"),
+        Head { text: "Last runs", order: None, sorted: None },
     ];
     parts::ordered("Tasks", &columns, |word| query.ordered(word), &bodies)
 }

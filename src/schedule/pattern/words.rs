@@ -109,7 +109,7 @@ fn repeated(hours: &[usize], minutes: &[usize]) -> Option<String> {
 fn step(values: &[usize], whole: usize) -> Option<usize> {
     let step = whole / values.len();
     let are_even = values.iter().enumerate().all(|(place, value)| *value == values[0] + place * step);
-    (whole % values.len() == 0 && values[0] < step && are_even).then_some(step)
+    (whole.is_multiple_of(values.len()) && values[0] < step && are_even).then_some(step)
 }
 
 fn weekdays(days: &[usize]) -> String {
