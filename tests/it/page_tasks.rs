@@ -353,6 +353,12 @@ fn a_reader_chooses_the_zone_of_the_times() {
     // Elsewhere it does not lead, and what is no zone is not kept.
     for (path, from, to, cookie) in [
         ("/zone?name=", "/", "/", Some("zone=; Path=/; Max-Age=0; SameSite=Strict; HttpOnly")),
+        (
+            "/zone?name=",
+            "http://127.0.0.1:1//elsewhere.example/",
+            "/",
+            Some("zone=; Path=/; Max-Age=0; SameSite=Strict; HttpOnly"),
+        ),
         ("/zone?name=no/such%0d%0azone", "http://127.0.0.1:1/runs", "/runs", None),
         (
             "/zone?name=UTC",

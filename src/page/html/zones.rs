@@ -45,8 +45,9 @@ pub(in crate::page) struct Choice {
 /// Keeps a choice for a year, and returns to the page on which it was made. No name: the zone of the machine.
 pub(in crate::page) async fn choose(headers: HeaderMap, Query(choice): Query<Choice>) -> Response {
     let from = headers.get(REFERER).and_then(|value| value.to_str().ok()?.parse::<Uri>().ok());
-    // Only what follows the host: a page of this server.
+    // Only what follows the host: a page of this server. A browser takes what two slashes begin for a host.
     let back = from.as_ref().and_then(Uri::path_and_query).map_or("/", |target| target.as_str());
+    let back = if back.starts_with("//") || back.starts_with("/\\") { "/" } else { back };
     let mut answer = Redirect::to(back).into_response();
     let known = Zone::named(&choice.name).ok();
     let kept = match &known {
