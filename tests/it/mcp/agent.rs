@@ -18,7 +18,7 @@ pub(crate) struct Agent {
     answers: Receiver<Value>,
     /// Answers that came before the one that was waited for.
     early: Vec<Value>,
-    last_id: i64,
+    pub(crate) last_id: i64,
     /// The schemas of the answers, by tool: each answer is compared with that of its tool.
     schemas: BTreeMap<String, Value>,
     /// The tools of the requests that are not answered yet, by id.
