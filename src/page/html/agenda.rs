@@ -102,22 +102,28 @@ fn of_task(task: &Task, until: Timestamp) -> Result<Vec<Entry>> {
 }
 
 fn table(view: &View<'_>, entries: &[(&Task, Entry)]) -> Markup {
+    let entries = &entries[..entries.len().min(ROWS)];
+    let is_remarkable = |upcoming: &Upcoming| upcoming.note.is_some() || upcoming.skipped.is_some();
+    let has_remarks = entries.iter().any(|(_, entry)| is_remarkable(entry.first()));
     let rows = html! {
-        @for (task, entry) in entries.iter().take(ROWS) {
+        @for (task, entry) in entries {
             @let Upcoming { at, note, skipped, .. } = entry.first();
             tr {
                 td.nowrap.full { (parts::instant_and_distance(*at, &view.times)) }
                 th.full scope="row" { a.text href=(links::task(task.name())) { (show(task.name(), MAX_NAME)) } }
-                td data-label="Schedule" {
+                td.full {
                     (show(&words::schedule_in_short(task), MAX_NAME))
                     @if matches!(entry, Entry::Often(_)) { small { "and further ones: more than " (EACH) " in this time" } }
                 }
-                td data-label="Remark" {
-                    @if let Some(note) = note { (parts::badge(Tone::Warn, &note.to_string())) }
-                    @if let Some(reason) = skipped { (parts::badge(Tone::Idle, &show(&format!("skipped: {reason}"), MAX_NAME))) }
+                @if has_remarks {
+                    td.full {
+                        @if let Some(note) = note { (parts::badge(Tone::Warn, &note.to_string())) }
+                        @if let Some(reason) = skipped { (parts::badge(Tone::Idle, &show(&format!("skipped: {reason}"), MAX_NAME))) }
+                    }
                 }
             }
         }
     };
-    parts::stacked("Agenda", &["Due", "Task", "Schedule", "Remark"], &rows)
+    let columns = ["Due", "Task", "Schedule", "Remark"];
+    parts::stacked("Agenda", &columns[..if has_remarks { 4 } else { 3 }], &rows)
 }
