@@ -8,7 +8,7 @@
   // What the user selects or types in: it is left as it is.
   function inUse() {
     const at = document.activeElement;
-    if (at && at.matches('main input, main select, main textarea')) return at;
+    if (at && at.matches('input, select, textarea')) return at;
     const selection = getSelection();
     if (selection.isCollapsed) return null;
     const node = selection.getRangeAt(0).commonAncestorContainer;

@@ -35,6 +35,11 @@ fn a_filter_applies_while_it_is_typed_and_the_field_keeps_the_focus() {
     client.add(NewTask::manual("a-second-digest").handler("work")).expect("a task");
     browser.wait_until(&row("a-second-digest"));
     assert_eq!(browser.run("return document.getElementById('note')"), json!(null));
+    // So is the switch of the zone, which stands in the footer.
+    browser.run("window.__zones = document.querySelector('.zones select'), window.__zones.focus()");
+    client.add(NewTask::manual("a-third-digest").handler("work")).expect("a task");
+    browser.wait_until(&row("a-third-digest"));
+    assert_eq!(browser.run("return document.activeElement === window.__zones && window.__zones.isConnected"), true);
     typed("");
     browser.wait_until(&format!("{} && document.querySelector('.paging')", row("bystander")));
     assert_eq!(browser.run("return window.__same"), 1, "the page was not loaded again");
