@@ -318,20 +318,19 @@ pub(in crate::page) fn choice<'a>(
 }
 
 pub(in crate::page) fn text_field(name: &str, label: &str, hint: &str, value: &str) -> Markup {
-    html! {
-        label {
-            span { (label) }
-            input type="search" name=(name) value=(value) placeholder=(hint) maxlength="200" autocomplete="off" spellcheck="false";
-        }
-    }
+    field(name, label, hint, value, false)
 }
 
 /// As [`text_field`], for a value of which no part has a meaning: it applies when the field is left.
 pub(in crate::page) fn whole_field(name: &str, label: &str, hint: &str, value: &str) -> Markup {
+    field(name, label, hint, value, true)
+}
+
+fn field(name: &str, label: &str, hint: &str, value: &str, is_whole: bool) -> Markup {
     html! {
         label {
             span { (label) }
-            input type="search" name=(name) value=(value) placeholder=(hint) maxlength="200" autocomplete="off" spellcheck="false" data-whole;
+            input type="search" name=(name) value=(value) placeholder=(hint) maxlength="200" autocomplete="off" spellcheck="false" data-whole[is_whole];
         }
     }
 }
